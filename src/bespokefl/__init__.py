@@ -1,0 +1,76 @@
+"""Bespoke: personalized federated learning, a model of its own for every client.
+
+import bespokefl as bf
+
+clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
+result = bf.run(bf.methods.Ditto(), clients, model="mlp", rounds=20, seed=0)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bespokefl import methods as methods
+    from bespokefl import metrics as metrics
+    from bespokefl import models as models
+    from bespokefl import theory as theory
+    from bespokefl.core.descend import descend as descend
+    from bespokefl.core.errors import BespokeError as BespokeError
+    from bespokefl.core.errors import InputError as InputError
+    from bespokefl.core.errors import TrainingError as TrainingError
+    from bespokefl.core.method import Message as Message
+    from bespokefl.core.method import Method as Method
+    from bespokefl.core.method import Phase as Phase
+    from bespokefl.core.rows import Rows as Rows
+    from bespokefl.core.task import Task as Task
+    from bespokefl.data import splits as splits
+    from bespokefl.data.clients import Clients as Clients
+    from bespokefl.data.dataset import Dataset as Dataset
+    from bespokefl.data.sources import load as load
+    from bespokefl.experiments.result import Result as Result
+    from bespokefl.experiments.result import load_run as load_run
+    from bespokefl.experiments.run import run as run
+
+    __version__: str
+else:
+    # Importing torch takes seconds, so a name is fetched from its home when it is first used.
+    _HOMES = {
+        "BespokeError": "bespokefl.core.errors",
+        "Clients": "bespokefl.data.clients",
+        "Dataset": "bespokefl.data.dataset",
+        "InputError": "bespokefl.core.errors",
+        "Message": "bespokefl.core.method",
+        "Method": "bespokefl.core.method",
+        "Phase": "bespokefl.core.method",
+        "Result": "bespokefl.experiments.result",
+        "Rows": "bespokefl.core.rows",
+        "Task": "bespokefl.core.task",
+        "TrainingError": "bespokefl.core.errors",
+        "descend": "bespokefl.core.descend",
+        "load": "bespokefl.data.sources",
+        "load_run": "bespokefl.experiments.result",
+        "methods": "bespokefl",
+        "metrics": "bespokefl",
+        "models": "bespokefl",
+        "run": "bespokefl.experiments.run",
+        "splits": "bespokefl.data",
+        "theory": "bespokefl",
+    }
+    _MODULES = ("methods", "metrics", "models", "splits", "theory")
+
+    __all__ = list(_HOMES)
+
+    def __getattr__(name):
+        if name == "__version__":
+            value = import_module("importlib.metadata").version("bespokefl")  # pyproject.toml has the number
+        elif name in _MODULES:
+            value = import_module(f"{_HOMES[name]}.{name}")
+        elif name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+        else:
+            raise AttributeError(f"module 'bespokefl' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__, "__version__"})

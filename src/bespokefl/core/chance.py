@@ -1,0 +1,75 @@
+"""Every random draw comes from here, and each is a function of (seed, purpose, round, client).
+
+There is no global generator: a draw is named by its key, so it does not depend on what was drawn before, on the
+order of clients or on the number of workers. Philox is counter-based: a 128-bit key is all its state.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+Key = str | int
+
+_ZEROS = np.zeros(4, dtype=np.uint64)
+
+
+def digest(*key: Key) -> bytes:
+    """Sixteen bytes that stand for the key. Parts are kept apart: ("a", "bc") is not ("ab", "c")."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def generator(*key: Key) -> np.random.Generator:
+    """A generator of its own for this key."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest(*key), "little")))
+
+
+class Reusable:
+    """One generator that is set to key after key: four times cheaper than a new one for each client."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._generator = np.random.Generator(self._bits)
+
+    def at(self, *key: Key) -> np.random.Generator:
+        """The same stream as `generator(*key)`; valid until the next call."""
+        self._bits.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": _ZEROS, "key": np.frombuffer(digest(*key), dtype=np.uint64)},
+            "buffer": _ZEROS,
+            "buffer_pos": 4,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return self._generator
+
+
+def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.ndarray:
+    """Positions of the clients drawn for a round, ascending.
+
+    uniform: max(⌊share · num⌋, 1) of them, without replacement.
+    bernoulli: each with probability `share`, redrawn until at least two are in (all, if there are fewer).
+    """
+    rng = generator(*key)
+    if sampling == "bernoulli":
+        least = min(2, num)
+        while True:
+            drawn = np.flatnonzero(rng.random(num) < share)
+            if len(drawn) >= least:
+                return drawn
+    size = max(int(share * num + 1e-9), 1)
+    return np.sort(rng.choice(num, size=size, replace=False))
+
+
+@contextmanager
+def torch_seeded(*key: Key) -> Iterator[None]:
+    """Inside, torch's own generator is a function of the key; outside, it is as it was.
+
+    For code that can draw from nowhere else: a module's initial weights, dropout.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int.from_bytes(digest(*key)[:4], "little"))
+        yield

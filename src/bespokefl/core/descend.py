@@ -1,0 +1,75 @@
+"""Local training: stochastic gradient descent on the rows of a cohort, every client on its own batches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.rows import Rows
+from bespokefl.core.work import Batch, Work
+
+Gradient = Callable[..., Rows]  # (rows, batch, *beside) -> rows
+Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows have had enough, (k,) bool
+
+
+def descend(
+    gradient: Gradient,
+    rows: Rows,
+    work: Work,
+    lr: float | Tensor,
+    *,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    epochs: int | None = None,
+    steps: Tensor | int | None = None,
+    frozen: str | None = None,
+    beside: Sequence[Any] = (),
+    purpose: str = "batches",
+    stop: Stop | None = None,
+) -> Rows:
+    """Every row after its local steps of w ← w − lr · v,  v ← momentum · v + gradient + weight_decay · w.
+
+    gradient  any `gradient(rows, batch, *beside)`: `task.gradient`, or more terms around it
+    lr        one rate, or one per row
+    epochs, steps   instead of the budget of `work`; steps may differ from row to row
+    frozen    a block of columns that stays: "base", "head", a layer
+    beside    what the gradient needs per row (rows or tensors of K rows, or of one for all). A cohort is worked on in
+              an order of its own and shrinks as clients finish: only what is passed here is cut along with it
+    purpose   names the stream of batches: the same purpose, the same batches
+    """
+    if work.loop is not None:
+        options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
+        return work.loop(gradient, rows, work, lr, frozen=frozen, beside=beside, purpose=purpose, stop=stop, **options)
+    plan = work.plan(epochs=epochs, steps=steps, purpose=purpose)
+    fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
+    rows = plan.sort(rows.expand(len(work))).clone().freeze(fixed)
+    rates = plan.sort(lr) if isinstance(lr, Tensor) else None
+    beside = [plan.sort(item) for item in beside]
+    free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
+    velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
+    done = torch.zeros(len(work), dtype=torch.bool)
+    for step in range(len(plan)):
+        k, batch = plan.active(step), plan.batch(step)
+        now = rows[:k]
+        found = gradient(now, batch, *[item if len(item) == 1 else item[:k] for item in beside])
+        weights = [now.blocks[i] for i in free]
+        change = [found.blocks[i] for i in free]
+        if weight_decay:
+            change = list(torch._foreach_add(change, weights, alpha=weight_decay))
+        if momentum:
+            moving = [block[:k] for block in velocity]
+            torch._foreach_mul_(moving, momentum)
+            torch._foreach_add_(moving, change)
+            change = moving
+        if rates is None and stop is None:
+            torch._foreach_add_(weights, change, alpha=-float(lr))
+            continue
+        rate = torch.full((k,), float(lr)) if rates is None else rates[:k].clone()
+        rate[done[:k]] = 0.0
+        torch._foreach_sub_(weights, (Rows(rows.layout.only(rows.layout.names[i] for i in free), change) * rate).blocks)
+        if stop is not None:
+            done[:k] |= stop(rows[:k], batch).cpu()
+            if done.all():
+                break
+    return plan.unsort(rows.freeze(()))

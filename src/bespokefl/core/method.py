@@ -1,0 +1,191 @@
+"""What a method is: a few functions, both halves, server and client, in one file.
+
+The server holds a dict of rows and tensors, and so does every client. Between them go messages (down) and uploads
+(up): named rows, tensors and numbers, nothing else. All functions are pure: they return what is new.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bespokefl.core import chance
+from bespokefl.core.errors import InputError
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+Value = Rows | Tensor | float | int
+State = dict[str, Any]  # names to Rows or tensors, one row per client
+ALL, SAMPLE, NONE = "all", "sample", "none"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of rounds in which the same clients train and report."""
+
+    name: str
+    rounds: int
+    trains: str = SAMPLE  # who runs local_update: "sample" (the round's draw) or "all"
+    reports: str = SAMPLE  # whose uploads reach the server: "sample", "all" or "none"
+    sampling: str = "uniform"  # or "bernoulli": each client with probability `participation`
+
+
+@dataclass(frozen=True)
+class Round:
+    """What everybody knows about a round."""
+
+    number: int  # 1, 2, … over all phases; 0 before the first
+    phase: str
+    seed: int
+    names: tuple[str, ...]  # all clients of the federation, in canonical order
+    participation: float = 1.0
+    reporting: tuple[int, ...] = ()  # positions in `names` of the clients whose uploads count
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """The server's own draws."""
+        return chance.generator(self.seed, purpose, self.number)
+
+    def note(self, **values: Any) -> None:
+        """Keep figures of this round for the run directory."""
+        self.notes.update(values)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sends to a cohort: the same for all, and to each its own (one row per client)."""
+
+    shared: Mapping[str, Value] = field(default_factory=dict)
+    own: Mapping[str, Value] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.own[name] if name in self.own else self.shared[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.own or name in self.shared
+
+
+class Uploads:
+    """What the server received in a round, in canonical order, in chunks. Can be gone through more than once."""
+
+    def __init__(self, clients: Sequence[int], examples: Tensor, chunks: Sequence[State]) -> None:
+        self.clients = tuple(clients)  # positions in round.names
+        self.examples = examples  # (K,) training examples, n_k
+        self.chunks = chunks
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self.chunks)
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.chunks) and name in self.chunks[0]
+
+    def __getitem__(self, name: str) -> Any:
+        """All clients' rows or tensors of this name, as one."""
+        parts = [chunk[name] for chunk in self.chunks]
+        return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(parts)
+
+    def shares(self, by: str | Tensor = "examples") -> Tensor:
+        """Weights that sum to one: n_k / n, equal, or in proportion to the numbers given."""
+        if isinstance(by, Tensor):
+            raw = by.double()
+        else:
+            raw = self.examples.double() if by == "examples" else torch.ones(len(self), dtype=torch.float64)
+        return raw / raw.sum()
+
+    def mean(self, name: str, by: str | Tensor = "examples") -> Rows:
+        """The weighted mean as one row, summed chunk by chunk: memory follows the model, not the cohort."""
+        shares = self.shares(by)
+        total: Rows | None = None
+        at = 0
+        for chunk in self.chunks:
+            rows: Rows = chunk[name]
+            part = shares[at : at + len(rows)].unsqueeze(0) @ rows
+            total = part if total is None else total + part
+            at += len(rows)
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A personalized federated learning method. Its fields are its hyper-parameters."""
+
+    name: ClassVar[str] = ""
+    citation: ClassVar[str] = ""  # BibTeX
+    needs_groups: ClassVar[bool] = False  # only such a method may ask for the split's true groups
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse hyper-parameters that make no sense, in one sentence."""
+        for name, value in self.hyper().items():
+            if name.endswith("lr") and not value > 0:
+                raise InputError(f"{name} must be > 0, got {value} (learning rate of {self.name}).")
+            if name == "momentum" and not 0 <= value < 1:
+                raise InputError(f"momentum must be in [0, 1), got {value}.")
+            if name == "weight_decay" and not value >= 0:
+                raise InputError(f"weight_decay must be >= 0, got {value}.")
+            if name == "weights" and value not in ("examples", "equal"):
+                raise InputError(f"weights must be 'examples' or 'equal', got {value!r}.")
+
+    @classmethod
+    def summary(cls) -> str:
+        """One line for listings: the docstring's first."""
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    def hyper(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    # -- the plan of a run
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("train", rounds)]
+
+    # -- beginnings
+
+    def start_server(self, start: Rows) -> State:
+        """The server's state before the first round, from the initial weights (one row)."""
+        return {"weights": start}
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        """The state of clients that become active for the first time, one row each."""
+        return {}
+
+    # -- a round
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        """What the server sends to these clients (positions in round.names)."""
+        return Message(shared={"weights": server["weights"]})
+
+    @abstractmethod
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        """The client's half: an upload and its new state."""
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        """The server's half: its new state."""
+        return server
+
+    # -- what comes out
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        """The model each client uses: one row each, or one row for all."""
+        rows: Rows = message["weights"]
+        return rows
+
+    def global_model(self, server: State) -> Rows | None:
+        """The common model, one row; None where a method has none."""
+        weights: Rows | None = server.get("weights")
+        return weights
+
+    @abstractmethod
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        """Personal models for clients that never took part, from the final server state and their own training data."""

@@ -1,0 +1,43 @@
+"""Which examples belong to which client: lists of different lengths, in two flat tensors."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part (train, validation or test) of every client, as indices into the federation's x and y."""
+
+    indices: Tensor  # int64, the clients' lists end to end
+    offsets: Tensor  # int64, len(clients) + 1: client i owns indices[offsets[i]:offsets[i + 1]]
+
+    @classmethod
+    def of_lists(cls, lists: Iterable[np.ndarray]) -> "Part":
+        arrays = [np.asarray(one, dtype=np.int64) for one in lists]
+        sizes = np.array([len(one) for one in arrays], dtype=np.int64)
+        flat = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(torch.from_numpy(flat), torch.from_numpy(offsets))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many examples each client has."""
+        return self.offsets.diff()
+
+    def of(self, client: int) -> Tensor:
+        """One client's example indices."""
+        return self.indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
+
+    def take(self, clients: Iterable[int]) -> "Part":
+        """The same for some clients, in the order given; a client may come more than once."""
+        lists = [self.of(int(client)) for client in clients]
+        sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
+        flat = torch.cat(lists) if lists else self.indices[:0]
+        return Part(flat, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))

@@ -1,0 +1,296 @@
+"""A federation is a matrix: one row per client, one column per trainable parameter.
+
+`Rows` is that matrix. It is *thought of* as (clients, columns) and *stored* as one contiguous (clients, …) tensor per
+parameter, because a model reads its parameters one by one. One row broadcasts against many, as in torch.
+
+    mean = weights @ rows            # (1, K) @ (K, D)
+    mixed = W @ rows                 # (K, K) @ (K, D)
+    rows - lr * gradient             # a number, or one number per row
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.errors import InputError
+
+Scalar = float | int | Tensor
+Select = slice | Tensor | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns belong to which parameter, and which of them are the head."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    head: tuple[str, ...] = ()  # names; all others are the base
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(int(torch.Size(shape).numel()) for shape in self.shapes)
+
+    @cached_property
+    def width(self) -> int:
+        """The number of columns."""
+        return sum(self.sizes)
+
+    @property
+    def base(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name not in self.head)
+
+    def columns(self, name: str) -> slice:
+        """The columns of one parameter in `Rows.matrix()`."""
+        at = self.names.index(name)
+        start = sum(self.sizes[:at])
+        return slice(start, start + self.sizes[at])
+
+    def block(self, block: str) -> tuple[str, ...]:
+        """The parameters of a block: "base", "head", a parameter, or a module's prefix."""
+        if block == "head":
+            return self.head
+        if block == "base":
+            return self.base
+        found = tuple(name for name in self.names if name == block or name.startswith(block + "."))
+        if not found:
+            raise InputError(f"the model has no parameters named {block!r}; it has {', '.join(self.names)}.")
+        return found
+
+    def only(self, names: Iterable[str]) -> "Layout":
+        kept = [i for i, name in enumerate(self.names) if name in set(names)]
+        return Layout(
+            tuple(self.names[i] for i in kept),
+            tuple(self.shapes[i] for i in kept),
+            tuple(name for name in self.head if name in {self.names[i] for i in kept}),
+        )
+
+
+class Rows:
+    """Clients' weights as a matrix. Operations return new rows and change none."""
+
+    __slots__ = ("blocks", "frozen", "layout")
+
+    def __init__(self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset()) -> None:
+        self.layout = layout
+        self.blocks = tuple(blocks)
+        self.frozen = frozen  # blocks that are constants at the moment: gradients leave them out
+
+    # -- making rows
+
+    @classmethod
+    def from_state(cls, layout: Layout, state: Mapping[str, Tensor]) -> "Rows":
+        """One row from a state dict."""
+        return cls(layout, [state[name].detach().clone().unsqueeze(0) for name in layout.names])
+
+    @classmethod
+    def from_matrix(cls, layout: Layout, matrix: Tensor) -> "Rows":
+        parts = matrix.split(list(layout.sizes), dim=1)
+        shapes = zip(parts, layout.shapes, strict=True)
+        return cls(layout, [part.reshape(len(matrix), *shape) for part, shape in shapes])
+
+    @staticmethod
+    def cat(parts: Sequence["Rows"]) -> "Rows":
+        if len(parts) == 1:
+            return parts[0]
+        return Rows(parts[0].layout, [torch.cat(blocks) for blocks in zip(*(p.blocks for p in parts), strict=True)])
+
+    # -- looking at them
+
+    def __len__(self) -> int:
+        return len(self.blocks[0]) if self.blocks else 0
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} x {self.layout.width}: {', '.join(self.layout.names)})"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.blocks[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.blocks[0].device
+
+    def __getitem__(self, which: Select) -> "Rows":
+        """Some of the rows: a slice (no copy), positions, or a mask."""
+        if isinstance(which, slice):
+            return self._like([block[which] for block in self.blocks])
+        index = torch.as_tensor(which, device=self.device)
+        if index.dtype == torch.bool:
+            index = index.nonzero().flatten()
+        return self._like([block.index_select(0, index) for block in self.blocks])
+
+    def matrix(self) -> Tensor:
+        """The rows as one (K, D) tensor (a copy, unless there is only one block)."""
+        flat = [block.flatten(1) for block in self.blocks]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+    def state(self, row: int = 0) -> dict[str, Tensor]:
+        """One row as a state dict."""
+        return {name: block[row].clone() for name, block in zip(self.layout.names, self.blocks, strict=True)}
+
+    # -- blocks of columns
+
+    def block(self, block: str) -> "Rows":
+        """Only the columns of "base", "head", a parameter or a module."""
+        names = set(self.layout.block(block))
+        kept = [b for name, b in zip(self.layout.names, self.blocks, strict=True) if name in names]
+        return Rows(self.layout.only(names), kept)
+
+    def with_block(self, other: "Rows") -> "Rows":
+        """These rows with the other's columns in place of their own."""
+        given = dict(zip(other.layout.names, other.blocks, strict=True))
+        size = max(len(self), len(other))
+        return Rows(
+            self.layout,
+            [
+                given.get(name, own).expand(size, *own.shape[1:])
+                for name, own in zip(self.layout.names, self.blocks, strict=True)
+            ],
+        )
+
+    def freeze(self, names: Iterable[str]) -> "Rows":
+        """The same rows, some of whose columns are constants for now."""
+        return Rows(self.layout, self.blocks, frozenset(names))
+
+    # -- shape
+
+    def expand(self, size: int) -> "Rows":
+        """One row as many (no copy)."""
+        if len(self) == size:
+            return self
+        return self._like([block.expand(size, *block.shape[1:]) for block in self.blocks])
+
+    def repeat(self, times: int) -> "Rows":
+        """Each row `times` times, one after the other: a a a b b b."""
+        return self._like([block.repeat_interleave(times, dim=0) for block in self.blocks])
+
+    def clone(self) -> "Rows":
+        return self._like([block.clone(memory_format=torch.contiguous_format) for block in self.blocks])
+
+    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Rows":
+        return self._like([block.to(device=device, dtype=dtype) for block in self.blocks])
+
+    def replace(self, which: Select, rows: "Rows") -> "Rows":
+        """The same matrix with some rows replaced."""
+        index = torch.as_tensor(which, device=self.device)
+        return self._like([a.index_copy(0, index, b) for a, b in zip(self.blocks, rows.blocks, strict=True)])
+
+    # -- arithmetic
+
+    def __add__(self, other: "Rows | Scalar") -> "Rows":
+        return self._binary(torch._foreach_add, other)
+
+    def __sub__(self, other: "Rows | Scalar") -> "Rows":
+        return self._binary(torch._foreach_sub, other)
+
+    def __mul__(self, other: "Rows | Scalar") -> "Rows":
+        return self._binary(torch._foreach_mul, other)
+
+    def __truediv__(self, other: "Rows | Scalar") -> "Rows":
+        return self._binary(torch._foreach_div, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: Scalar) -> "Rows":
+        return (-self) + other
+
+    def __neg__(self) -> "Rows":
+        return self._like(torch._foreach_neg(self.blocks))
+
+    def __rmatmul__(self, weights: Tensor) -> "Rows":
+        """W @ rows: every new row is a weighted sum of these."""
+        weights = weights.to(device=self.device, dtype=self.dtype)
+        mixed = [weights @ block.reshape(len(block), -1) for block in self.blocks]
+        shapes = [block.shape[1:] for block in self.blocks]
+        return self._like([m.reshape(len(weights), *shape) for m, shape in zip(mixed, shapes, strict=True)])
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Rows":
+        """Entry by entry: `rows.map(torch.exp)`."""
+        return self._like([function(block) for block in self.blocks])
+
+    # -- sums
+
+    def mean(self, weights: Tensor | None = None) -> "Rows":
+        """One row: the mean, or the mean with these weights (they need not sum to one)."""
+        if weights is None:
+            weights = torch.ones(len(self), dtype=torch.float64)
+        shares = weights.double() / weights.double().sum()
+        return shares.unsqueeze(0) @ self
+
+    def dot(self, other: "Rows") -> Tensor:
+        """Row by row inner products, (K,)."""
+        return self._sum([(a * b).flatten(1).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)])
+
+    def square_norm(self) -> Tensor:
+        """‖row‖², (K,)."""
+        return self.dot(self)
+
+    def square_distances(self) -> Tensor:
+        """‖row_i − row_j‖² for all pairs, (K, K); by differences, as a Gram matrix would cancel."""
+        return torch.stack([(self - self[i : i + 1]).square_norm() for i in range(len(self))])
+
+    def finite(self) -> Tensor:
+        """Which rows have no NaN or infinity, (K,)."""
+        size = len(self)
+        seen = torch.ones(size, dtype=torch.bool, device=self.device)
+        for block in self.blocks:
+            seen &= torch.isfinite(block.reshape(size, -1)).all(1)
+        return seen
+
+    # -- inside
+
+    def _like(self, blocks: Sequence[Tensor]) -> "Rows":
+        return Rows(self.layout, blocks, self.frozen)
+
+    def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Scalar") -> "Rows":
+        if isinstance(other, Rows):
+            if len(other) == len(self) or len(other) == 1 or len(self) == 1:
+                return self._like(operation(self.blocks, other.blocks))
+            raise ValueError(f"rows of {len(self)} and {len(other)} clients do not go together")
+        if isinstance(other, Tensor) and other.dim() > 0:
+            return self._like(operation(self.blocks, self._per_row(other)))
+        number = other.item() if isinstance(other, Tensor) else other
+        return self._like(operation(self.blocks, number))
+
+    def _per_row(self, values: Tensor) -> list[Tensor]:
+        values = values.to(device=self.device, dtype=self.dtype)
+        return [values.reshape(-1, *[1] * (block.dim() - 1)) for block in self.blocks]
+
+    def _sum(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(parts)).sum(0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Running mean and variance of a client's weights over its rounds (Welford), kept without the history.
+
+    The variance of a vector is its trace: the sum of the entries' variances, divisor `count`.
+    """
+
+    count: Tensor  # (K,)
+    mean: Rows
+    squares: Tensor  # (K,): Σ ‖x − mean‖²
+
+    @classmethod
+    def empty(cls, like: Rows) -> "Spread":
+        return cls(
+            torch.zeros(len(like), dtype=torch.int64, device=like.device),
+            like * 0.0,
+            torch.zeros(len(like), dtype=torch.float64, device=like.device),
+        )
+
+    def add(self, rows: Rows) -> "Spread":
+        count = self.count + 1
+        before = rows - self.mean
+        mean = self.mean + before / count
+        return Spread(count, mean, self.squares + before.dot(rows - mean).double())
+
+    @property
+    def variance(self) -> Tensor:
+        """(K,); NaN where fewer than two values have come: undefined, not zero."""
+        known = self.count >= 2
+        return torch.where(known, self.squares / self.count.clamp(min=1), torch.nan)

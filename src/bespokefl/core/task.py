@@ -1,0 +1,305 @@
+"""An ordinary nn.Module and a loss, turned into functions of rows: losses, gradients, predictions, for many clients.
+
+Two ways give the same numbers. *Plain*: the module itself with one row's weights after the other, ordinary autograd.
+*Stacked*: one vmapped forward pass for all rows and one backward pass. Which of them is faster depends on the model
+and the batch; see `engines/chunks.py`.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bespokefl.core import chance
+from bespokefl.core.errors import InputError
+from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.work import Batch, Plan
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
+Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *beside -> (K, B) losses
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).square().mean(1)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
+
+
+class StackedLinear(nn.Linear):
+    """A linear layer written (W xᵀ)ᵀ: with one W per row, autograd's weight gradient of x Wᵀ is slow, of this not."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() != 2:
+            return F.linear(input, self.weight, self.bias)
+        output = (self.weight @ input.mT).mT
+        return output if self.bias is None else output + self.bias
+
+
+class Task:
+    """What is learnt: a module's trainable parameters as columns, and a loss."""
+
+    def __init__(
+        self,
+        factory: Callable[[], nn.Module],
+        loss: str | Loss = "cross_entropy",
+        *,
+        head: str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        with chance.torch_seeded(seed, "start"):
+            self.module = factory().to(device=device, dtype=dtype)
+        _refuse_batch_norm(self.module)
+        self.loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.classifies = self.loss is cross_entropy
+        self._params = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        if not self._params:
+            raise InputError("the model has no trainable parameters (requires_grad is False for all of them).")
+        shapes = tuple(tuple(p.shape) for p in self._params.values())
+        self.layout = Layout(tuple(self._params), shapes, _head(self.module, tuple(self._params), head))
+        self.start = Rows.from_state(self.layout, self._params)
+        self.stacked = False
+        self._forward: Callable[..., Tensor] | None = None
+        self.draws = False  # whether it draws random numbers while training; check() finds out
+
+    # -- plain or stacked
+
+    def stack(self) -> None:
+        """From now on compute all rows of a cohort at once."""
+        if self._forward is None:
+            module = copy.deepcopy(self.module)
+            for layer in module.modules():
+                if type(layer) is nn.Linear:
+                    layer.__class__ = StackedLinear
+            names = self.layout.names
+
+            def call(blocks: tuple[Tensor, ...], x: Tensor, train: bool) -> Tensor:
+                if module.training != train:
+                    module.train(train)
+                params = dict(zip(names, blocks, strict=True))
+                outputs: Tensor = torch.func.functional_call(module, params, (x,))
+                return outputs
+
+            self._forward = torch.vmap(call, in_dims=(0, 0, None))
+        self.stacked = True
+
+    def check(self, x: Tensor, y: Tensor, classes: int | None) -> None:
+        """Whether the model takes these examples and its outputs fit these labels; a sentence if not."""
+        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        outputs = []
+        for draw in range(3):
+            with chance.torch_seeded(draw, "probe"), torch.no_grad():
+                outputs.append(self._try(x))
+        for name, buffer in self.module.named_buffers():
+            if not torch.equal(buffers[name], buffer):
+                raise InputError(
+                    f"the model's buffer {name!r} changes while it is trained, which is no trainable weight and would "
+                    "be lost: make it a parameter, or use a layer without running statistics."
+                )
+        self.draws = any(not torch.equal(outputs[0], other) for other in outputs[1:])
+        shape = tuple(outputs[0].shape)
+        if classes is not None and (len(shape) != 2 or shape[0] != len(x) or shape[1] < classes):
+            raise InputError(
+                f"the model's output does not fit the labels: expected ({len(x)}, {classes}) for {len(x)} examples of "
+                f"{classes} classes, got {shape}; give the last layer {classes} outputs."
+            )
+        if classes is None and outputs[0].numel() != y.numel():
+            raise InputError(
+                f"the model's output does not fit the targets: expected {tuple(y.shape)} numbers for {len(x)} "
+                f"examples, got {shape}."
+            )
+
+    def _try(self, x: Tensor) -> Tensor:
+        self.module.train()
+        try:
+            outputs = self.module(x)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
+            raise InputError(
+                f"the model {type(self.module).__name__} cannot take examples of shape {tuple(x.shape[1:])}: "
+                f"{_first_line(error)}."
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs.")
+        return outputs
+
+    def why_not_stacked(self, x: Tensor, y: Tensor) -> str | None:
+        """Try a stacked step on a few examples; the reason if the module cannot be stacked, else None."""
+        if self.draws:
+            return "it draws random numbers while training (dropout)"
+        rows = Rows.cat([self.start, self.start * 0.9])
+        batch = Batch(torch.stack([x, x]), torch.stack([y, y]))
+        before, self.stacked = self.stacked, False
+        expected = self.gradient(rows, batch)
+        try:
+            self.stack()
+            found = self.gradient(rows, batch)
+        except Exception as error:  # whatever a stranger's module raises under vmap, it runs plain
+            return f"vmap cannot take it ({_first_line(error)})"
+        finally:
+            self.stacked = before
+        apart = (found - expected).square_norm().sqrt()
+        if (apart > 1e-3 * expected.square_norm().sqrt() + 1e-6).any():
+            return "its stacked gradients differ from the plain ones"
+        return None
+
+    # -- functions of rows
+
+    def losses(self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()) -> Tensor:
+        """Each row's mean loss over its batch, (K,), as in training (dropout on)."""
+        with torch.no_grad():
+            return torch.cat([values for _, values in self._passes(rows, batch, objective, beside)]).detach()
+
+    def gradient(self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()) -> Rows:
+        """Each row's gradient of its mean loss.
+
+        `objective(outputs, batch, *beside)` replaces the loss: (K, B, …) outputs to (K, B) losses. What it needs per
+        row goes into `beside`, which is cut as the rows are.
+        """
+        parts = []
+        for leaves, values in self._passes(rows, batch, objective, beside):
+            parts.append(self._gradients(rows, leaves, values.sum(), create_graph=False))
+        return Rows.cat(parts)
+
+    def hessian_product(self, rows: Rows, batch: Batch, direction: Rows) -> Rows:
+        """∇²F(row) · direction, row by row."""
+        parts = []
+        at = 0
+        for leaves, values in self._passes(rows, batch, None, ()):
+            gradient = self._gradients(rows, leaves, values.sum(), create_graph=True)
+            size = len(gradient)
+            product = gradient.dot(direction.expand(len(rows))[at : at + size]).sum()
+            parts.append(self._gradients(rows, leaves, product, create_graph=False))
+            at += size
+        return Rows.cat(parts)
+
+    def predict(self, rows: Rows, x: Tensor) -> Tensor:
+        """The model's outputs for (K, B, …) inputs, without gradients; one row may serve all K."""
+        with torch.no_grad():
+            if len(rows) == 1:
+                row = [block[0] for block in rows.blocks]
+                return self._plain(row, x.flatten(0, 1), train=False).unflatten(0, x.shape[:2])
+            if self.stacked:
+                return self._stacked(rows.blocks, x, train=False)
+            outputs = [self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))]
+            return torch.stack(outputs)
+
+    def score(self, rows: Rows, plan: Plan) -> dict[str, Tensor]:
+        """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data."""
+        size = len(plan.steps)
+        loss = torch.zeros(size, dtype=torch.float64)
+        right = torch.zeros(size, dtype=torch.float64)
+        ordered = plan.sort(rows)
+        for step in range(len(plan)):
+            k, batch = plan.active(step), plan.batch(step)
+            outputs = self.predict(ordered if len(rows) == 1 else ordered[:k], batch.x)
+            weight = plan.shares(step)
+            loss[:k] += (self._per_example(outputs, batch).double().cpu() * weight).sum(1)
+            if self.classifies:
+                right[:k] += ((outputs.argmax(-1) == batch.y).cpu() * weight).sum(1)
+        scores = {"loss": loss, "accuracy": right} if self.classifies else {"loss": loss}
+        empty = torch.from_numpy(plan.steps == 0)
+        return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
+
+    def sweep_gradient(self, rows: Rows, plan: Plan) -> Rows:
+        """Each row's gradient of its mean loss over a whole sweep."""
+        rows = plan.sort(rows.expand(len(plan.steps)))
+        total = (rows * 0.0).clone()
+        for step in range(len(plan)):
+            k = plan.active(step)
+            part = self.gradient(rows[:k], plan.batch(step))
+            torch._foreach_add_([block[:k] for block in total.blocks], list(part.blocks))
+        return plan.unsort(total)
+
+    # -- inside
+
+    def _passes(
+        self, rows: Rows, batch: Batch, objective: Objective | None, beside: Sequence[Any]
+    ) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
+        """Forward passes: what to differentiate by, and each row's loss. Stacked: one pass; plain: one per row.
+
+        The plain way lends the module's parameters to one row at a time, so a pass must be used before the next.
+        """
+        rows = rows.expand(len(batch))
+        free = [name not in rows.frozen for name in rows.layout.names]
+        if self.stacked:
+            leaves = [block.detach().requires_grad_(own) for block, own in zip(rows.blocks, free, strict=True)]
+            yield leaves, self._mean_loss(self._stacked(leaves, batch.x, train=True), batch, objective, beside)
+            return
+        parameters = list(self._params.values())
+        for parameter, own in zip(parameters, free, strict=True):
+            parameter.requires_grad_(own)
+        for k in range(len(rows)):
+            one = batch.row(k)
+            with chance.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
+                outputs = self._plain([block[k] for block in rows.blocks], one.x[0], train=True)
+            own_beside = [item if len(item) == 1 else item[k : k + 1] for item in beside]
+            yield parameters, self._mean_loss(outputs.unsqueeze(0), one, objective, own_beside)
+
+    def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, beside: Sequence[Any]) -> Tensor:
+        values = self._per_example(outputs, batch) if objective is None else objective(outputs, batch, *beside)
+        return batch.mean(values)
+
+    def _per_example(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).unflatten(0, batch.y.shape[:2])
+
+    def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
+        free = [leaf for leaf in leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(value, free, create_graph=create_graph, allow_unused=True))
+        blocks = []
+        for leaf, shape in zip(leaves, rows.layout.shapes, strict=True):
+            gradient = next(found) if leaf.requires_grad else None
+            if gradient is None:  # frozen or unused: a zero that takes no memory
+                gradient = torch.zeros((), dtype=leaf.dtype, device=leaf.device).expand_as(leaf)
+            blocks.append(gradient if self.stacked else gradient.reshape(1, *shape))
+        return Rows(rows.layout, blocks, rows.frozen)
+
+    def _stacked(self, blocks: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
+        assert self._forward is not None
+        return self._forward(tuple(blocks), x, train)
+
+    def _plain(self, weights: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
+        for parameter, value in zip(self._params.values(), weights, strict=True):
+            parameter.data = value
+        if self.module.training != train:
+            self.module.train(train)
+        outputs: Tensor = self.module(x)
+        return outputs
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _refuse_batch_norm(module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are no "
+                "trainable weights: use GroupNorm or LayerNorm instead."
+            )
+
+
+def _head(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:
+    """The head's parameters: of the module named, else of "head", else of the last linear layer."""
+
+    def inside(prefix: str) -> tuple[str, ...]:
+        return tuple(name for name in names if name == prefix or name.startswith(prefix + "."))
+
+    if head is not None:
+        if not inside(head):
+            children = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+            raise InputError(f"the model has no head {head!r}; its trainable layers are {children}.")
+        return inside(head)
+    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and inside(name)]
+    return inside("head") or (inside(linear[-1]) if linear else ())

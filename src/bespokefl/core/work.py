@@ -1,0 +1,237 @@
+"""What a cohort works on: its training and validation data, cut into batches, and its own random draws.
+
+There is no test data in here: nothing that a method decides can depend on it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bespokefl.core import chance
+from bespokefl.core.errors import InputError
+from bespokefl.core.parts import Part
+from bespokefl.core.rows import Rows
+
+T = TypeVar("T", Rows, Tensor)
+
+SWEEP_SIZE = 256  # examples per row and pass where nothing is trained
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The examples that each row of a cohort sees at one step."""
+
+    x: Tensor  # (K, B, …)
+    y: Tensor  # (K, B, …)
+    weight: Tensor | None = None  # (K, B): what each example counts in its row's mean; None: all the same
+    step: int = 0
+    keys: tuple[tuple[chance.Key, ...], ...] = ()  # per row, for modules that draw (dropout)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def row(self, k: int) -> "Batch":
+        weight = None if self.weight is None else self.weight[k : k + 1]
+        return replace(
+            self, x=self.x[k : k + 1], y=self.y[k : k + 1], weight=weight, keys=self.keys[k : k + 1] if self.keys else ()
+        )
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(K, B) values to (K,): the mean that the batch's weights say."""
+        return values.mean(1) if self.weight is None else (values * self.weight).sum(1)
+
+
+class Plan:
+    """Which examples each row sees at each step.
+
+    Rows with the most steps come first (`order`), so that the rows still at work are a prefix: nobody waits, no step
+    is padded. Only a last, smaller batch is filled up, with examples of weight zero.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, lists: Sequence[Sequence[np.ndarray]], *, whole: bool = False, tag: Sequence[tuple[chance.Key, ...]] = ()
+    ) -> None:
+        """`lists[k][s]` are the examples of row k at step s; `whole`: weights of all steps together sum to one."""
+        steps = np.array([len(one) for one in lists], dtype=np.int64)
+        order = np.argsort(-steps, kind="stable")
+        self.x, self.y = x, y
+        self.order = None if (order == np.arange(len(order))).all() else torch.from_numpy(order)
+        self.steps = steps[order]
+        self._tag = [tag[k] for k in order] if tag else []
+        sizes = np.zeros((len(lists), int(steps.max(initial=0))), dtype=np.int64)
+        width = max((len(batch) for one in lists for batch in one), default=0)
+        index = np.zeros((*sizes.shape, width), dtype=np.int64)
+        for at, k in enumerate(order):
+            for step, batch in enumerate(lists[k]):
+                sizes[at, step] = len(batch)
+                index[at, step, : len(batch)] = batch
+                index[at, step, len(batch) :] = batch[0]
+        self._index, self._sizes = index, sizes
+        self._totals = sizes.sum(1) if whole else None
+        self._active = [int((self.steps > step).sum()) for step in range(sizes.shape[1])]
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def active(self, step: int) -> int:
+        """How many rows, in `order`, are still at work."""
+        return self._active[step]
+
+    def batch(self, step: int) -> Batch:
+        """The step's examples for the active rows."""
+        k = self.active(step)
+        sizes = self._sizes[:k, step]
+        width = int(sizes.max())
+        index = torch.from_numpy(np.ascontiguousarray(self._index[:k, step, :width])).to(self.x.device)
+        flat = index.flatten()
+        x = self.x.index_select(0, flat).unflatten(0, (k, width))
+        y = self.y.index_select(0, flat).unflatten(0, (k, width))
+        return Batch(x, y, self._weight(step), step, tuple((*tag, step) for tag in self._tag[:k]))
+
+    def examples(self, row: int) -> list[list[int]]:
+        """The batches of one row (in the cohort's order), as lists of example numbers."""
+        at = row if self.order is None else int((self.order == row).nonzero())
+        steps = range(int(self.steps[at]))
+        return [self._index[at, step, : self._sizes[at, step]].tolist() for step in steps]
+
+    def shares(self, step: int) -> Tensor:
+        """What each example of the step counts, (K, B): zero for filling, and each row sums to one over its batch
+        (over all its batches, for a sweep)."""
+        k = self.active(step)
+        sizes = self._sizes[:k, step]
+        inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
+        divisor = sizes if self._totals is None else self._totals[:k]
+        return torch.from_numpy(inside / divisor[:, None])
+
+    def _weight(self, step: int) -> Tensor | None:
+        sizes = self._sizes[: self.active(step), step]
+        if self._totals is None and (sizes == sizes.max()).all():
+            return None
+        dtype = self.x.dtype if self.x.is_floating_point() else torch.float32
+        return self.shares(step).to(device=self.x.device, dtype=dtype)
+
+    def sort(self, rows: T) -> T:
+        """Anything with a row per client, in the plan's order; one row for all stays as it is."""
+        return rows if self.order is None or len(rows) == 1 else rows[self.order]
+
+    def unsort(self, rows: T) -> T:
+        return rows if self.order is None else rows[torch.argsort(self.order)]
+
+    @classmethod
+    def sweep(cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE) -> "Plan":
+        """Every example of a part once, in order."""
+        lists = []
+        for k in range(len(part)):
+            own = part.of(k).numpy()
+            lists.append([own[at : at + size] for at in range(0, len(own), size)])
+        return cls(x, y, lists, whole=True)
+
+
+Loop = Callable[..., Rows]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cohort's data and budget for one round. Row k belongs to client `names[k]`."""
+
+    x: Tensor
+    y: Tensor
+    train: Part
+    validation: Part
+    names: tuple[str, ...]
+    seed: int
+    round: int
+    batch_size: int
+    epochs: int = 1
+    steps: int | None = None  # a fixed number of local steps instead of epochs
+    lifetime: int = 1  # rounds in which an average client trains; what a newcomer may spend
+    copies: tuple[int, ...] = ()  # which of its client's rows a row is; set by repeat()
+    loop: Loop | None = None  # an engine's own descent (the reference engine brings one)
+    notes: dict[str, Tensor] = field(default_factory=dict)  # see note()
+    plans: dict[tuple[object, ...], Plan] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def n(self) -> Tensor:
+        """Training examples per row, (K,)."""
+        return self.train.sizes
+
+    def repeat(self, times: int) -> "Work":
+        """Each client gets `times` rows, one after the other, on the same data and batches: a a a b b b."""
+        clients = np.repeat(np.arange(len(self)), times)
+        copies = self.copies or (0,) * len(self)
+        return replace(
+            self,
+            train=self.train.take(clients),
+            validation=self.validation.take(clients),
+            names=tuple(self.names[k] for k in clients),
+            copies=tuple(copies[k] * times + i for k in range(len(self)) for i in range(times)),
+            notes={},
+            plans={},
+        )
+
+    def note(self, **values: Tensor) -> None:
+        """Keep figures per client, (K,), for the run directory. They stay on the client's side."""
+        self.notes.update(values)
+
+    # -- batches
+
+    def num_steps(self, epochs: int | None = None) -> Tensor:
+        """Local steps per row that the budget (or these epochs) comes to, (K,)."""
+        if epochs is None and self.steps is not None:
+            return torch.full((len(self),), self.steps)
+        return -(-self.n // self.batch_size) * (self.epochs if epochs is None else epochs)
+
+    def plan(self, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches") -> Plan:
+        """Shuffled batches, epoch after epoch, for the budget or for as many epochs or steps as asked.
+
+        The same purpose gives the same batches, however often it is asked for.
+        """
+        counts = self.num_steps(epochs) if steps is None else torch.as_tensor(steps).expand(len(self))
+        key = (purpose, tuple(counts.tolist()))
+        if key not in self.plans:
+            self.plans[key] = self._plan(counts.tolist(), purpose)
+        return self.plans[key]
+
+    def _plan(self, counts: list[int], purpose: str) -> Plan:
+        source = chance.Reusable()
+        lists, tag = [], []
+        for k, count in enumerate(counts):
+            own = self.train.of(k).numpy()
+            if not len(own):
+                raise InputError(f"client {self.names[k]!r} has no training examples.")
+            rng = source.at(self.seed, purpose, self.round, self.names[k])
+            batches: list[np.ndarray] = []
+            while len(batches) < count:
+                shuffled = own[rng.permutation(len(own))]
+                batches += [shuffled[at : at + self.batch_size] for at in range(0, len(own), self.batch_size)]
+            lists.append(batches[:count])
+            tag.append((self.seed, "module", purpose, self.round, self.names[k], self.copies[k] if self.copies else 0))
+        return Plan(self.x, self.y, lists, tag=tag)
+
+    def sweep(self, part: str = "train", size: int = SWEEP_SIZE) -> Plan:
+        """All of "train" or "validation", each example once, in order."""
+        key = ("sweep", part, size)
+        if key not in self.plans:
+            self.plans[key] = Plan.sweep(self.x, self.y, {"train": self.train, "validation": self.validation}[part], size)
+        return self.plans[key]
+
+    # -- draws
+
+    def generator(self, purpose: str, row: int) -> np.random.Generator:
+        """A row's own generator. Copies of one client draw differently."""
+        copy = self.copies[row] if self.copies else 0
+        return chance.generator(self.seed, purpose, self.round, self.names[row], copy)
+
+    def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
+        """Standard normal noise of the rows' shape; `draw` tells several of one purpose apart."""
+        width = like.layout.width
+        rows = [self.generator(f"{purpose}/{draw}", k).standard_normal(width) for k in range(len(self))]
+        noise = torch.from_numpy(np.stack(rows)).to(device=like.device, dtype=like.dtype)
+        return Rows.from_matrix(like.layout, noise)

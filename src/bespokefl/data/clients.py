@@ -1,0 +1,229 @@
+"""The clients of a federation: whose examples are whose, and which are for training, validation and test."""
+
+import hashlib
+import json
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bespokefl.core import chance
+from bespokefl.core.errors import InputError, listing
+from bespokefl.core.parts import Part
+from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
+from bespokefl.data.splits import Assignment, Split, parse
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Clients:
+    """Every client's three parts, as indices into x and y, which all clients share."""
+
+    x: Tensor
+    y: Tensor
+    names: tuple[str, ...]
+    train: Part
+    validation: Part
+    test: Part
+    classes: int | None  # None: regression
+    data_name: str
+    split_name: str
+    hash: str  # of names, parts, groups and data; the same on every machine
+    groups: tuple[int, ...] | None = None  # each client's true group, where the split knows it
+    label_names: tuple[str, ...] = ()
+    seed: int = 0
+    fingerprint: str = ""  # of the data
+    client: np.ndarray | None = None  # the data's own client ids, for splitting anew
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Array,
+        y: Array,
+        client: Array | None = None,
+        *,
+        seed: int = 0,
+        fractions: Fractions = FRACTIONS,
+        name: str = "arrays",
+        tokens: bool = False,
+    ) -> "Clients":
+        """One client for each id in `client`; without ids a single client, for `split` to divide."""
+        dataset = Dataset.from_arrays(x, y, client, name, tokens=tokens)
+        if client is None:
+            return dataset.split("iid", clients=1, seed=seed, fractions=fractions)
+        return dataset.split("by_column", seed=seed, fractions=fractions)
+
+    @classmethod
+    def from_sets(
+        cls,
+        train: Iterable[tuple[Array, Array]],
+        validation: Iterable[tuple[Array, Array]] | None = None,
+        test: Iterable[tuple[Array, Array]] | None = None,
+        names: Iterable[str | int] | None = None,
+        *,
+        name: str = "sets",
+        tokens: bool = False,
+    ) -> "Clients":
+        """Clients whose parts somebody has already made: one (x, y) per client and part.
+
+        The same arrays may stand in several places (a test set for all) and are stored once. Without validation or
+        test sets these parts are empty.
+        """
+        from bespokefl.data.sets import pool
+
+        dataset, known_as, parts = pool(train, validation, test, names, name, tokens)
+        return assemble(dataset, known_as, parts, split_name="given", seed=0)
+
+    def split(
+        self, split: Split | str, *, clients: int = 20, seed: int = 0, fractions: Fractions = FRACTIONS
+    ) -> "Clients":
+        """Pool all examples and split them anew."""
+        pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
+        return pooled.split(split, clients=clients, seed=seed, fractions=fractions)
+
+    def save_split(self, path: str | PathLike[str]) -> None:
+        """Write the split as JSON, for `Dataset.with_split` and for other tools."""
+        from bespokefl.data.split_file import write
+
+        write(path, self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        kind = "regression" if self.classes is None else f"{self.classes} classes"
+        parts = "/".join(str(len(part.indices)) for part in (self.train, self.validation, self.test))
+        untested = int((self.test.sizes == 0).sum())
+        return (
+            f"Clients({self.data_name}, {self.split_name}: {len(self)} clients, {parts} examples for "
+            f"train/validation/test, {kind}{f', {untested} clients without test' if untested else ''}, "
+            f"hash {self.hash[:12]})"
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client has."""
+        return self.train.sizes
+
+
+def deal(dataset: Dataset, split: Split | str, clients: int, seed: int, fractions: Fractions) -> Clients:
+    """Split the data and cut every client's examples into train, validation and test."""
+    chosen = parse(split) if isinstance(split, str) else split
+    clients, seed = _whole("clients", clients), _whole("seed", seed)
+    if clients < 1:
+        raise InputError(f"clients must be at least 1, got {clients}")
+    assignment = chosen.assign(dataset, clients, seed)
+    parts = _cut(assignment, seed, _checked(fractions))
+    return assemble(dataset, assignment.names, parts, str(chosen), seed, assignment.groups)
+
+
+def assemble(
+    dataset: Dataset,
+    names: tuple[str, ...],
+    parts: tuple[Part, Part, Part],
+    split_name: str,
+    seed: int,
+    groups: tuple[int, ...] | None = None,
+) -> Clients:
+    """Clients from data and parts; refuses one that has nothing to train on."""
+    idle = [names[i] for i in torch.nonzero(parts[0].sizes == 0).flatten().tolist()]
+    if idle:
+        raise InputError(
+            f"every client needs at least one training example, got none for {listing(idle)}; "
+            "use fewer clients or leave these out"
+        )
+    return Clients(
+        dataset.x,
+        dataset.y,
+        names,
+        *parts,
+        classes=dataset.classes,
+        data_name=dataset.name,
+        split_name=split_name,
+        hash=split_hash(dataset.fingerprint, names, parts, groups),
+        groups=groups,
+        label_names=dataset.label_names,
+        seed=seed,
+        fingerprint=dataset.fingerprint,
+        client=dataset.client,
+    )
+
+
+def split_hash(
+    fingerprint: str, names: Sequence[str], parts: Iterable[Part], groups: Sequence[int] | None = None
+) -> str:
+    """SHA-256 of: the header as one line of JSON and a line feed; then for train, validation and test in turn the
+    offsets and the indices, as little-endian 64-bit integers."""
+    header = {"fingerprint": fingerprint, "groups": None if groups is None else list(groups), "names": list(names)}
+    sha = hashlib.sha256((json.dumps(header, sort_keys=True) + "\n").encode())
+    for part in parts:
+        sha.update(part.offsets.numpy().astype("<i8").tobytes())
+        sha.update(part.indices.numpy().astype("<i8").tobytes())
+    return sha.hexdigest()
+
+
+def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> tuple[Part, Part, Part]:
+    """Shuffle each client's examples, by its name, and cut them.
+
+    Validation and test get their fraction, rounded, and at least one each; where a client has fewer than three
+    examples they get none. Train gets the rest, always at least one.
+    """
+    sizes = np.bincount(assignment.owner[assignment.owner >= 0], minlength=len(assignment.names))
+    unused = len(assignment.owner) - sizes.sum()
+    flat = np.argsort(assignment.owner, kind="stable")[unused:]
+    offsets = np.concatenate([[0], sizes.cumsum()])
+    rng = chance.Reusable()
+    for name, start, end in zip(assignment.names, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        rng.at(seed, "parts", name).shuffle(flat[start:end])
+
+    least = [((fraction > 0) & (sizes >= 3)).astype(np.int64) for fraction in fractions]
+    _, validation, test = (
+        np.where(sizes >= 3, np.maximum(np.floor(fraction * sizes + 0.5).astype(np.int64), low), 0)
+        for fraction, low in zip(fractions, least, strict=True)
+    )
+    excess = np.maximum(validation + test - np.maximum(sizes - 1, 0), 0)
+    from_validation = np.minimum(excess, validation - least[1])
+    validation, test = validation - from_validation, test - (excess - from_validation)
+
+    position = np.arange(len(flat)) - np.repeat(offsets[:-1], sizes)
+    test_end, validation_end = np.repeat(test, sizes), np.repeat(test + validation, sizes)
+    is_test = position < test_end
+    is_train = position >= validation_end
+    return (
+        _part(flat[is_train], sizes - test - validation),
+        _part(flat[~is_test & ~is_train], validation),
+        _part(flat[is_test], test),
+    )
+
+
+def _part(flat: np.ndarray, sizes: np.ndarray) -> Part:
+    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
+    return Part(torch.from_numpy(flat.astype(np.int64)), torch.from_numpy(offsets))
+
+
+def _whole(what: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{what} must be a whole number, got {value!r}") from None
+
+
+def _checked(fractions: Fractions) -> Fractions:
+    try:
+        train, validation, test = (float(one) for one in fractions)
+    except (TypeError, ValueError):
+        train = validation = test = math.nan
+    if not (train > 0 and validation >= 0 and test >= 0 and math.isclose(train + validation + test, 1, abs_tol=1e-6)):
+        raise InputError(
+            f"fractions must be three numbers (train > 0, validation, test) that add up to 1, got {fractions!r}"
+        )
+    return train, validation, test

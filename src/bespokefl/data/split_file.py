@@ -1,0 +1,149 @@
+"""A split as a JSON file, so that other programs, and this one tomorrow, use exactly the same clients.
+
+    format        "bespoke split"
+    version       1
+    data          name of the data
+    fingerprint   sha256 of the data: the file fits no other
+    split, seed   how the split was made, for people: "dirichlet(alpha=0.4)", 0
+    names         the clients
+    train, validation, test   for each client the list of its examples, counted from 0
+    groups        each client's true group, or null
+    hash          sha256 of fingerprint, names, parts and groups (see `split_hash`)
+"""
+
+import json
+import os
+import tempfile
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bespokefl.core.errors import InputError
+from bespokefl.core.parts import Part
+from bespokefl.data.clients import Clients, assemble, split_hash
+
+if TYPE_CHECKING:
+    from bespokefl.data.dataset import Dataset
+
+FORMAT = "bespoke split"
+VERSION = 1
+PARTS = ("train", "validation", "test")
+
+
+def write(path: str | PathLike[str], clients: Clients) -> None:
+    """Write the clients' split; the file is there whole or not at all."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "data": clients.data_name,
+        "fingerprint": clients.fingerprint,
+        "split": clients.split_name,
+        "seed": clients.seed,
+        "hash": clients.hash,
+        "names": list(clients.names),
+        "groups": None if clients.groups is None else list(clients.groups),
+        **{part: _lists(getattr(clients, part)) for part in PARTS},
+    }
+    # one key a line: a person can look at the head of the file
+    lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"cannot write the split to {str(target)!r}: {error.strerror or error}") from None
+
+
+def read(path: str | PathLike[str], dataset: "Dataset") -> Clients:
+    """The clients of the split in the file, if it is unchanged and belongs to these data."""
+    content = _json(path)
+    for key, kind in (("fingerprint", str), ("split", str), ("seed", int), ("hash", str), ("names", list)):
+        if not isinstance(content.get(key), kind):
+            raise InputError(f"{str(path)!r} is not a whole split file: {key!r} is missing or wrong; save it again")
+    if content["fingerprint"] != dataset.fingerprint:
+        raise InputError(
+            f"{str(path)!r} was made for the data {content.get('data')!r} with fingerprint {content['fingerprint']}, "
+            f"but {dataset.name!r} has {dataset.fingerprint}; load the data it was made for"
+        )
+    names, groups = content["names"], content.get("groups")
+    first, second, third = (_part(path, key, content.get(key), len(names), len(dataset)) for key in PARTS)
+    if not all(isinstance(one, str) for one in names) or len(set(names)) != len(names):
+        raise InputError(f"{str(path)!r} must name each client once, in text; save it again")
+    if groups is not None and (not _whole_numbers(groups) or len(groups) != len(names)):
+        raise InputError(f"{str(path)!r} must have one group for each client or null; save it again")
+    found = split_hash(dataset.fingerprint, names, (first, second, third), groups)
+    if content["hash"] != found:
+        raise InputError(
+            f"{str(path)!r} was changed after it was saved: it says hash {content['hash']}, but its content has "
+            f"{found}; use the original file or split anew"
+        )
+    return assemble(
+        dataset,
+        tuple(names),
+        (first, second, third),
+        content["split"],
+        content["seed"],
+        None if groups is None else tuple(groups),
+    )
+
+
+def _json(path: str | PathLike[str]) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the split {str(path)!r}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{str(path)!r} is not a split file; expected JSON as written by save_split")
+    if content.get("version") != VERSION:
+        raise InputError(
+            f"{str(path)!r} must be a split file of version {VERSION}, got {content.get('version')!r}; split anew"
+        )
+    return content
+
+
+def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, examples: int) -> Part:
+    if (
+        not isinstance(lists, list)
+        or len(lists) != clients
+        or not all(isinstance(one, list) for one in lists)
+        or not _whole_numbers(flat := list(chain.from_iterable(lists)))
+        or (flat and not 0 <= min(flat) <= max(flat) < examples)
+    ):
+        raise InputError(
+            f"{str(path)!r} must list examples 0 to {examples - 1} for each of {clients} clients under {key!r}; "
+            "use the original file or split anew"
+        )
+    sizes = np.array([len(one) for one in lists], dtype=np.int64)
+    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
+    return Part(torch.tensor(flat, dtype=torch.int64), torch.from_numpy(offsets))
+
+
+def _lists(part: Part) -> list[list[int]]:
+    flat, offsets = part.indices.tolist(), part.offsets.tolist()
+    return [flat[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def _whole_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(type(one) is int for one in values)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

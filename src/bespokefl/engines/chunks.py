@@ -1,0 +1,51 @@
+"""How to cut a cohort: one client after the other (plain autograd), or many stacked into one computation.
+
+Stacking pays where overhead dominates: small layers, small batches. The choice follows from the model and the batch
+alone, by a rule fitted to measurements (docs/performance.md), never from a clock: the same run is always cut the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from bespokefl.core.task import Task
+
+SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
+MOST = 64  # rows in a chunk: more gain nothing and leave the workers fewer chunks to share
+PIECES = 4  # a cohort is cut into at least so many chunks, where they stay large enough
+LEAST = 10
+CELLS = 32e6  # numbers that a stacked step may hold, weights and inputs together
+
+
+@dataclass(frozen=True)
+class Executor:
+    """How a run is computed; stored with it."""
+
+    chunk: int
+    stacked: bool
+    reason: str
+
+
+def choose(
+    task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, cohort: int, chunk: int | None = None
+) -> Executor:
+    """The chunk size for cohorts of this size; `x`, `y` are a few examples to try the model on."""
+    if chunk == 1:
+        return Executor(1, False, "chunk 1 was asked for")
+    layers = {type(layer).__name__ for layer in task.module.modules() if not list(layer.children())}
+    heavy = sorted(name for name in layers if name.startswith(("Conv", "LSTM", "GRU", "RNN", "Transformer", "Multihead")))
+    cost = 3.0 * batch_size * task.layout.width
+    if chunk is None and heavy:
+        return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
+    if chunk is None and cost > SMALL_STEP:
+        return Executor(1, False, f"a step of {cost / 1e6:.0f} million multiply-adds is large enough by itself")
+    obstacle = task.why_not_stacked(x, y)
+    if obstacle:
+        return Executor(1, False, f"the model cannot be stacked: {obstacle}")
+    if chunk is not None:
+        return Executor(chunk, True, f"chunk {chunk} was asked for")
+    fits = max(1, int(CELLS / (task.layout.width + batch_size * x[0].numel())))
+    size = min(MOST, fits, max(LEAST, -(-cohort // PIECES)))
+    return Executor(size, True, f"small steps ({cost / 1e6:.1f} million multiply-adds) are stacked")
+
+

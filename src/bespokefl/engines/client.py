@@ -1,0 +1,108 @@
+"""The client's side: its data, its half of the method. The same code in the simulation and at a deployed client."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.parts import Part
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Loop, Plan, Work
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Everybody's examples, and whose they are. Clients are in canonical order: by name."""
+
+    x: Tensor
+    y: Tensor
+    names: tuple[str, ...]
+    train: Part
+    validation: Part
+    test: Part
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a client trains when it is asked to."""
+
+    batch_size: int
+    epochs: int
+    steps: int | None = None
+    lifetime: int = 1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back from a chunk of clients."""
+
+    upload: State = field(default_factory=dict)
+    state: State = field(default_factory=dict)
+    notes: dict[str, Tensor] = field(default_factory=dict)
+    broken: tuple[int, ...] = ()  # clients whose weights are no longer finite
+
+
+class ClientSide:
+    """Runs the client half of a method for any cohort of the clients whose data it holds."""
+
+    def __init__(self, method: Method, task: Task, data: Data, budget: Budget, seed: int, loop: Loop | None = None):
+        self.method, self.task, self.data, self.budget = method, task, data, budget
+        self.seed, self.loop = seed, loop
+
+    def work(self, cohort: Sequence[int], number: int) -> Work:
+        return Work(
+            x=self.data.x,
+            y=self.data.y,
+            train=self.data.train.take(cohort),
+            validation=self.data.validation.take(cohort),
+            names=tuple(self.data.names[i] for i in cohort),
+            seed=self.seed,
+            round=number,
+            batch_size=self.budget.batch_size,
+            epochs=self.budget.epochs,
+            steps=self.budget.steps,
+            lifetime=self.budget.lifetime,
+            loop=self.loop,
+        )
+
+    def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> Reply:
+        work = self.work(cohort, round.number)
+        upload, new = self.method.local_update(self.task, message, state, work, round)
+        upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
+        fine = torch.ones(len(cohort), dtype=torch.bool)
+        for value in (*upload.values(), *new.values()):
+            if isinstance(value, Rows) and value.blocks:
+                fine &= value.finite().cpu()
+        broken = tuple(client for client, good in zip(cohort, fine.tolist(), strict=True) if not good)
+        return Reply(upload, new, work.notes, broken)
+
+    def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
+        """The cohort's personal models, one row each."""
+        work = self.work(cohort, number)
+        return self.method.personal(self.task, message, state, work)
+
+    def score(self, cohort: Sequence[int], rows: Rows) -> dict[str, Tensor]:
+        """Loss and accuracy on the cohort's train, validation and test data, named "test_accuracy" and so on."""
+        scores: dict[str, Tensor] = {}
+        for part in PARTS:
+            own: Part = getattr(self.data, part).take(cohort)
+            plan = Plan.sweep(self.data.x, self.data.y, own)
+            scores |= {f"{part}_{name}": values for name, values in self.task.score(rows, plan).items()}
+        return scores
+
+
+def _full(values: Mapping[str, Any], size: int) -> State:
+    """Rows that a method left as one for all, as one per client."""
+    return {
+        name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
+        for name, value in values.items()
+    }

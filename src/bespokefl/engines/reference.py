@@ -1,0 +1,91 @@
+"""The plain PyTorch loop that everybody would write: one module, load_state_dict, DataLoader, optim.SGD.
+
+It runs any method, one client after the other, on the same batches as the fast engine: the oracle of the tests and
+the yardstick of `bespoke bench`. It is meant to be obvious, not fast.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from bespokefl.core.descend import Gradient, Stop
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+class ReferenceLoop:
+    """Local training as `core.descend` promises it, with torch.optim doing the descent."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.module = copy.deepcopy(task.module)
+
+    def __call__(
+        self,
+        gradient: Gradient,
+        rows: Rows,
+        work: Work,
+        lr: float | Tensor,
+        *,
+        momentum: float,
+        weight_decay: float,
+        epochs: int | None,
+        steps: Tensor | int | None,
+        frozen: str | None,
+        beside: Sequence[Any],
+        purpose: str,
+        stop: Stop | None,
+    ) -> Rows:
+        fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
+        rows = rows.expand(len(work)).freeze(fixed)
+        plan = work.plan(epochs=epochs, steps=steps, purpose=purpose)
+        results = []
+        for k in range(len(work)):
+            rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
+            own = [item if len(item) == 1 else item[k : k + 1] for item in beside]
+            sgd = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
+            results.append(self._client(gradient, rows[k : k + 1], work, plan.examples(k), sgd, own, stop, k, purpose))
+        return Rows.cat(results).freeze(())
+
+    def _client(
+        self,
+        gradient: Gradient,
+        row: Rows,
+        work: Work,
+        batches: list[list[int]],
+        sgd: dict[str, float],
+        beside: Sequence[Any],
+        stop: Stop | None,
+        k: int,
+        purpose: str,
+    ) -> Rows:
+        module = self.module
+        module.load_state_dict(row.state(), strict=False)
+        module.train()
+        named = dict(module.named_parameters())
+        trained = [named[name] for name in row.layout.names]
+        for name, parameter in zip(row.layout.names, trained, strict=True):
+            parameter.requires_grad_(name not in row.frozen)
+        optimizer = torch.optim.SGD([p for p in trained if p.requires_grad], **sgd)
+        loader = DataLoader(TensorDataset(work.x, work.y), batch_sampler=batches, generator=torch.Generator())
+        for step, (x, y) in enumerate(loader):
+            key = (work.seed, "module", purpose, work.round, work.names[k], work.copies[k] if work.copies else 0, step)
+            optimizer.zero_grad()
+            if gradient == self.task.gradient and not self.task.draws:
+                self.task.loss(module(x), y).mean().backward()
+            else:
+                now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)
+                found = gradient(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=(key,)), *beside)
+                for parameter, block in zip(trained, found.blocks, strict=True):
+                    parameter.grad = block[0].clone() if parameter.requires_grad else None
+            optimizer.step()
+            if stop is not None:
+                now = Rows(row.layout, [p.detach().unsqueeze(0) for p in trained])
+                if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step))[0]):
+                    break
+        return Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained])

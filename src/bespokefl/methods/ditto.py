@@ -1,0 +1,68 @@
+"""Ditto: a personal model pulled towards the global one.
+
+Li et al., ICML 2021, arXiv:2012.04221, Algorithm 1.
+    min_v F_k(v) + (λ/2) ‖v − w*‖²
+Differs from the paper: both models see the same batches; a client that never trained keeps the start as its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Method):
+    """A personal model pulled towards the global one."""
+
+    name: ClassVar[str] = "ditto"
+    citation: ClassVar[str] = """@inproceedings{li2021ditto,
+  title={Ditto: Fair and Robust Federated Learning Through Personalization},
+  author={Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
+  booktitle={ICML},
+  year={2021}
+}"""
+
+    lr: float = 0.05  # η_g, for the global model
+    personal_lr: float = 0.05  # η
+    pull: float = 1.0  # λ; 0 is Local
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        if not self.pull >= 0:
+            raise InputError(f"pull must be >= 0, got {self.pull} (Ditto's λ).")
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"personal": start.expand(len(cohort))}
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        w = message["weights"]  # w^t
+        sgd = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        personal = descend(self._pulled(task, w), state["personal"], work, self.personal_lr, **sgd)
+        return {"weights": descend(task.gradient, w, work, self.lr, **sgd)}, {"personal": personal}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        rows: Rows = state["personal"]
+        return rows
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        w = server["weights"]
+        return descend(self._pulled(task, w), w, work, self.personal_lr, steps=work.num_steps() * work.lifetime)
+
+    def _pulled(self, task: Task, w: Rows):  # type: ignore[no-untyped-def]
+        def gradient(v: Rows, batch: Batch) -> Rows:  # ∇F_k(v) + λ (v − w^t)
+            return task.gradient(v, batch) + self.pull * (v - w)
+
+        return gradient

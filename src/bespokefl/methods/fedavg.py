@@ -1,0 +1,45 @@
+"""FedAvg: clients train one common model in turn; the server averages what they send.
+
+McMahan et al., AISTATS 2017, arXiv:1602.05629, Algorithm 1.
+    w^{t+1} = Σ_k (n_k / n) w_k^{t+1}
+Differs from the paper: `weights="equal"` gives every client the same weight (the papers' FedAvg-e).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """One common model, the mean of what the clients train."""
+
+    name: ClassVar[str] = "fedavg"
+    citation: ClassVar[str] = """@inproceedings{mcmahan2017communication,
+  title={Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author={McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
+  booktitle={AISTATS},
+  year={2017}
+}"""
+
+    lr: float = 0.05  # η
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        w = message["weights"]  # w^t
+        trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, state
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        w: Rows = server["weights"]
+        return w

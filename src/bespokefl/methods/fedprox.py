@@ -1,0 +1,57 @@
+"""FedProx: FedAvg whose clients are held near the common model while they train.
+
+Li et al., MLSys 2020, arXiv:1812.06127, Algorithm 2.
+    min_w F_k(w) + (μ/2) ‖w − w^t‖²
+Differs from the paper: the local problem is solved by the run's fixed budget of SGD steps, not to a γ-inexact optimum;
+`weights` chooses between the paper's n_k weights and equal ones.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Method):
+    """FedAvg with a proximal term that holds clients near the common model."""
+
+    name: ClassVar[str] = "fedprox"
+    citation: ClassVar[str] = """@inproceedings{li2020federated,
+  title={Federated Optimization in Heterogeneous Networks},
+  author={Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and Smith, Virginia},
+  booktitle={MLSys},
+  year={2020}
+}"""
+
+    lr: float = 0.05  # η
+    pull: float = 0.1  # μ; 0 is FedAvg
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        if not self.pull >= 0:
+            raise InputError(f"pull must be >= 0, got {self.pull} (FedProx's μ).")
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        start = message["weights"]  # w^t
+
+        def held(w: Rows, batch: Batch) -> Rows:  # ∇F_k(w) + μ (w − w^t)
+            return task.gradient(w, batch) + self.pull * (w - start)
+
+        trained = descend(held, start, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, state
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        w: Rows = server["weights"]
+        return w
