@@ -13,12 +13,13 @@ import torch
 
 Key = str | int
 
+SEPARATOR = "\x1f"
 _ZEROS = np.zeros(4, dtype=np.uint64)
 
 
 def digest(*key: Key) -> bytes:
     """Sixteen bytes that stand for the key. Parts are kept apart: ("a", "bc") is not ("ab", "c")."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    text = SEPARATOR.join(f"{type(part).__name__}:{str(part).replace(SEPARATOR, SEPARATOR * 2)}" for part in key)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

@@ -38,6 +38,8 @@ def descend(
               an order of its own and shrinks as clients finish: only what is passed here is cut along with it
     purpose   names the stream of batches: the same purpose, the same batches
     """
+    if isinstance(lr, Tensor) and lr.numel() == 1:
+        lr = float(lr)
     if work.loop is not None:
         options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
         return work.loop(gradient, rows, work, lr, frozen=frozen, beside=beside, purpose=purpose, stop=stop, **options)
@@ -65,7 +67,7 @@ def descend(
         if rates is None and stop is None:
             torch._foreach_add_(weights, change, alpha=-float(lr))
             continue
-        rate = torch.full((k,), float(lr)) if rates is None else rates[:k].clone()
+        rate = torch.full((k,), float(lr), dtype=torch.float64) if rates is None else rates[:k].clone()
         rate[done[:k]] = 0.0
         torch._foreach_sub_(weights, (Rows(rows.layout.only(rows.layout.names[i] for i in free), change) * rate).blocks)
         if stop is not None:

@@ -1,8 +1,8 @@
 """What can go wrong, said in one sentence.
 
-    BespokeError        anything a person can mend; the command line exits with 2
-    ├── InputError      what was asked for cannot be done: expected, came, what to do
-    └── TrainingError   the training itself failed: which round, which clients
+BespokeError        anything a person can mend; the command line exits with 2
+├── InputError      what was asked for cannot be done: expected, came, what to do
+└── TrainingError   the training itself failed: which round, which clients
 """
 
 import difflib

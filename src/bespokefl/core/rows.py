@@ -51,6 +51,8 @@ class Layout:
     def block(self, block: str) -> tuple[str, ...]:
         """The parameters of a block: "base", "head", a parameter, or a module's prefix."""
         if block == "head":
+            if not self.head:
+                raise InputError(f"the model has no head: name one of its layers, of {', '.join(self.names)}.")
             return self.head
         if block == "base":
             return self.base
@@ -72,6 +74,7 @@ class Rows:
     """Clients' weights as a matrix. Operations return new rows and change none."""
 
     __slots__ = ("blocks", "frozen", "layout")
+    __array_ufunc__ = None  # numpy numbers and matrices leave their arithmetic with rows to the rows
 
     def __init__(self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset()) -> None:
         self.layout = layout
@@ -117,14 +120,12 @@ class Rows:
         """Some of the rows: a slice (no copy), positions, or a mask."""
         if isinstance(which, slice):
             return self._like([block[which] for block in self.blocks])
-        index = torch.as_tensor(which, device=self.device)
-        if index.dtype == torch.bool:
-            index = index.nonzero().flatten()
+        index = self._positions(which)
         return self._like([block.index_select(0, index) for block in self.blocks])
 
     def matrix(self) -> Tensor:
         """The rows as one (K, D) tensor (a copy, unless there is only one block)."""
-        flat = [block.flatten(1) for block in self.blocks]
+        flat = [_flat(block) for block in self.blocks]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def state(self, row: int = 0) -> dict[str, Tensor]:
@@ -175,7 +176,7 @@ class Rows:
 
     def replace(self, which: Select, rows: "Rows") -> "Rows":
         """The same matrix with some rows replaced."""
-        index = torch.as_tensor(which, device=self.device)
+        index = self._positions(which)
         return self._like([a.index_copy(0, index, b) for a, b in zip(self.blocks, rows.blocks, strict=True)])
 
     # -- arithmetic
@@ -203,8 +204,8 @@ class Rows:
 
     def __rmatmul__(self, weights: Tensor) -> "Rows":
         """W @ rows: every new row is a weighted sum of these."""
-        weights = weights.to(device=self.device, dtype=self.dtype)
-        mixed = [weights @ block.reshape(len(block), -1) for block in self.blocks]
+        weights = torch.as_tensor(weights).to(device=self.device, dtype=self.dtype)
+        mixed = [weights @ _flat(block) for block in self.blocks]
         shapes = [block.shape[1:] for block in self.blocks]
         return self._like([m.reshape(len(weights), *shape) for m, shape in zip(mixed, shapes, strict=True)])
 
@@ -223,7 +224,7 @@ class Rows:
 
     def dot(self, other: "Rows") -> Tensor:
         """Row by row inner products, (K,)."""
-        return self._sum([(a * b).flatten(1).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)])
+        return self._sum([_flat(a * b).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)])
 
     def square_norm(self) -> Tensor:
         """‖row‖², (K,)."""
@@ -235,16 +236,21 @@ class Rows:
 
     def finite(self) -> Tensor:
         """Which rows have no NaN or infinity, (K,)."""
-        size = len(self)
-        seen = torch.ones(size, dtype=torch.bool, device=self.device)
+        seen = torch.ones(len(self), dtype=torch.bool, device=self.device)
         for block in self.blocks:
-            seen &= torch.isfinite(block.reshape(size, -1)).all(1)
+            seen &= torch.isfinite(_flat(block)).all(1)
         return seen
 
     # -- inside
 
     def _like(self, blocks: Sequence[Tensor]) -> "Rows":
         return Rows(self.layout, blocks, self.frozen)
+
+    def _positions(self, which: Select) -> Tensor:
+        if isinstance(which, slice):
+            return torch.arange(len(self), device=self.device)[which]
+        index = torch.as_tensor(which, device=self.device)
+        return index.nonzero().flatten() if index.dtype == torch.bool else index.long()
 
     def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Scalar") -> "Rows":
         if isinstance(other, Rows):
@@ -262,6 +268,11 @@ class Rows:
 
     def _sum(self, parts: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(parts)).sum(0)
+
+
+def _flat(block: Tensor) -> Tensor:
+    """(K, …) as (K, columns); a parameter that is a single number has one column."""
+    return block.flatten(1) if block.dim() > 1 else block.unsqueeze(1)
 
 
 @dataclass(frozen=True)

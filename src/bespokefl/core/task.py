@@ -129,7 +129,9 @@ class Task:
                 f"{_first_line(error)}."
             ) from error
         if not isinstance(outputs, Tensor):
-            raise InputError(f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs.")
+            raise InputError(
+                f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
+            )
         return outputs
 
     def why_not_stacked(self, x: Tensor, y: Tensor) -> str | None:
@@ -154,12 +156,16 @@ class Task:
 
     # -- functions of rows
 
-    def losses(self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()) -> Tensor:
+    def losses(
+        self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
+    ) -> Tensor:
         """Each row's mean loss over its batch, (K,), as in training (dropout on)."""
         with torch.no_grad():
             return torch.cat([values for _, values in self._passes(rows, batch, objective, beside)]).detach()
 
-    def gradient(self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()) -> Rows:
+    def gradient(
+        self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
+    ) -> Rows:
         """Each row's gradient of its mean loss.
 
         `objective(outputs, batch, *beside)` replaces the loss: (K, B, …) outputs to (K, B) losses. What it needs per
@@ -187,11 +193,11 @@ class Task:
         with torch.no_grad():
             if len(rows) == 1:
                 row = [block[0] for block in rows.blocks]
-                return self._plain(row, x.flatten(0, 1), train=False).unflatten(0, x.shape[:2])
+                outputs = self._plain(row, x.flatten(0, 1), train=False)
+                return outputs.reshape(*x.shape[:2], *outputs.shape[1:])
             if self.stacked:
                 return self._stacked(rows.blocks, x, train=False)
-            outputs = [self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))]
-            return torch.stack(outputs)
+            return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
 
     def score(self, rows: Rows, plan: Plan) -> dict[str, Tensor]:
         """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data."""
@@ -250,7 +256,7 @@ class Task:
         return batch.mean(values)
 
     def _per_example(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).unflatten(0, batch.y.shape[:2])
+        return self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2])
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]

@@ -37,7 +37,11 @@ class Batch:
     def row(self, k: int) -> "Batch":
         weight = None if self.weight is None else self.weight[k : k + 1]
         return replace(
-            self, x=self.x[k : k + 1], y=self.y[k : k + 1], weight=weight, keys=self.keys[k : k + 1] if self.keys else ()
+            self,
+            x=self.x[k : k + 1],
+            y=self.y[k : k + 1],
+            weight=weight,
+            keys=self.keys[k : k + 1] if self.keys else (),
         )
 
     def mean(self, values: Tensor) -> Tensor:
@@ -53,7 +57,13 @@ class Plan:
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, lists: Sequence[Sequence[np.ndarray]], *, whole: bool = False, tag: Sequence[tuple[chance.Key, ...]] = ()
+        self,
+        x: Tensor,
+        y: Tensor,
+        lists: Sequence[Sequence[np.ndarray]],
+        *,
+        whole: bool = False,
+        tag: Sequence[tuple[chance.Key, ...]] = (),
     ) -> None:
         """`lists[k][s]` are the examples of row k at step s; `whole`: weights of all steps together sum to one."""
         steps = np.array([len(one) for one in lists], dtype=np.int64)
@@ -219,7 +229,9 @@ class Work:
         """All of "train" or "validation", each example once, in order."""
         key = ("sweep", part, size)
         if key not in self.plans:
-            self.plans[key] = Plan.sweep(self.x, self.y, {"train": self.train, "validation": self.validation}[part], size)
+            self.plans[key] = Plan.sweep(
+                self.x, self.y, {"train": self.train, "validation": self.validation}[part], size
+            )
         return self.plans[key]
 
     # -- draws

@@ -4,6 +4,7 @@ Stacking pays where overhead dominates: small layers, small batches. The choice 
 alone, by a rule fitted to measurements (docs/performance.md), never from a clock: the same run is always cut the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +12,8 @@ import torch
 from bespokefl.core.task import Task
 
 SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
-MOST = 64  # rows in a chunk: more gain nothing and leave the workers fewer chunks to share
-PIECES = 4  # a cohort is cut into at least so many chunks, where they stay large enough
-LEAST = 10
+FULL_STEP = 12e6  # multiply-adds of a stacked step, from which on more rows hardly make each of them cheaper
+ROWS = (13, 64)  # the fewest and the most rows that are put into one chunk by this rule
 CELLS = 32e6  # numbers that a stacked step may hold, weights and inputs together
 
 
@@ -26,14 +26,14 @@ class Executor:
     reason: str
 
 
-def choose(
-    task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, cohort: int, chunk: int | None = None
-) -> Executor:
-    """The chunk size for cohorts of this size; `x`, `y` are a few examples to try the model on."""
+def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chunk: int | None = None) -> Executor:
+    """Stacked or plain, and the largest chunk; `x`, `y` are a few examples to try the model on."""
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
     layers = {type(layer).__name__ for layer in task.module.modules() if not list(layer.children())}
-    heavy = sorted(name for name in layers if name.startswith(("Conv", "LSTM", "GRU", "RNN", "Transformer", "Multihead")))
+    heavy = sorted(
+        name for name in layers if name.startswith(("Conv", "LSTM", "GRU", "RNN", "Transformer", "Multihead"))
+    )
     cost = 3.0 * batch_size * task.layout.width
     if chunk is None and heavy:
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
@@ -45,7 +45,24 @@ def choose(
     if chunk is not None:
         return Executor(chunk, True, f"chunk {chunk} was asked for")
     fits = max(1, int(CELLS / (task.layout.width + batch_size * x[0].numel())))
-    size = min(MOST, fits, max(LEAST, -(-cohort // PIECES)))
+    size = min(max(int(FULL_STEP / cost), ROWS[0]), ROWS[1], fits)
     return Executor(size, True, f"small steps ({cost / 1e6:.1f} million multiply-adds) are stacked")
 
 
+def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[int]]:
+    """Chunks of at most `chunk` clients that take about as long as each other.
+
+    Clients with the most examples come first, then by position, whatever the order they are given in: those of a
+    chunk finish at about the same time. There are at least two chunks, so that a second worker has something to do.
+    """
+    ordered = sorted(clients, key=lambda client: (-sizes[client], client))
+    pieces = max(2, -(-len(ordered) // chunk))
+    share = sum(sizes[client] for client in ordered) / pieces
+    parts: list[list[int]] = []
+    done = 0.0
+    for client in ordered:
+        if not parts or len(parts[-1]) == chunk or done >= share * len(parts):
+            parts.append([])
+        parts[-1].append(client)
+        done += sizes[client]
+    return parts

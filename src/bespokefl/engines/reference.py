@@ -48,7 +48,7 @@ class ReferenceLoop:
         for k in range(len(work)):
             rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
             own = [item if len(item) == 1 else item[k : k + 1] for item in beside]
-            sgd = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
+            sgd: dict[str, Any] = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
             results.append(self._client(gradient, rows[k : k + 1], work, plan.examples(k), sgd, own, stop, k, purpose))
         return Rows.cat(results).freeze(())
 
@@ -58,7 +58,7 @@ class ReferenceLoop:
         row: Rows,
         work: Work,
         batches: list[list[int]],
-        sgd: dict[str, float],
+        sgd: dict[str, Any],
         beside: Sequence[Any],
         stop: Stop | None,
         k: int,

@@ -5,7 +5,7 @@ Rounds commit: nothing of a round is seen before it is complete.
 """
 
 import logging
-import os
+import multiprocessing
 import signal
 import threading
 import time
@@ -26,7 +26,7 @@ from bespokefl.engines import chunks, wire
 from bespokefl.engines.client import Budget, ClientSide, Data
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.store import Store
-from bespokefl.engines.workers import Here, Pool
+from bespokefl.engines.workers import Here, Pool, cores
 
 log = logging.getLogger("bespokefl")
 
@@ -106,7 +106,7 @@ class Simulation:
         if self.executor.stacked:
             task.stack()
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        lifetime = max(1, round(settings.rounds * settings.participation))
+        lifetime = max(1, int(settings.rounds * settings.participation))
         budget = Budget(settings.batch_size, settings.local_epochs, settings.local_steps, lifetime)
         loop = ReferenceLoop(task) if settings.reference else None
         self.side = ClientSide(method, task, data, budget, settings.seed, loop)
@@ -115,7 +115,7 @@ class Simulation:
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
-        self._order = data.train.sizes  # clients with the most examples are handled first
+        self._sizes = data.train.sizes.tolist()
         self._workers = 1
         self._latest: dict[str, float] = {}
 
@@ -125,10 +125,10 @@ class Simulation:
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         seconds: list[float] = []
-        with self._pool() as pool, _stop_softly() as stopped:
+        with self.pool() as pool, _stop_softly() as stopped:
             for number, phase in enumerate((p for p in phases for _ in range(p.rounds)), start=1):
                 began = time.perf_counter()
-                row = self._round(pool, number, phase)
+                row = self.round(pool, number, phase)
                 seconds.append(time.perf_counter() - began)
                 self.history.append(row | {"seconds": seconds[-1]})
                 last = number == planned or stopped()
@@ -160,7 +160,8 @@ class Simulation:
             rounds_planned=planned,
         )
 
-    def _round(self, pool: Pool | Here, number: int, phase: Phase) -> dict[str, Any]:
+    def round(self, pool: Pool | Here, number: int, phase: Phase) -> dict[str, Any]:
+        """One round, committed."""
         settings, names = self.settings, self.data.names
         # 1. Who takes part.
         key = (settings.seed, "cohort", number)
@@ -176,7 +177,7 @@ class Simulation:
             reporting=tuple(reports),
         )
         # 2. Chunks of clients train.
-        parts = self._cut(trains, self.executor.chunk)
+        parts = chunks.cut(trains, self._sizes, self.executor.chunk)
         before = self.communication
 
         def job(part: list[int]) -> Callable[[], dict[str, Any]]:
@@ -258,7 +259,7 @@ class Simulation:
     def _scores(
         self, pool: Pool | Here, clients: list[int], job: Callable[[list[int]], dict[str, Any]]
     ) -> tuple[Scores, Rows | None]:
-        parts = self._cut(clients, max(self.executor.chunk, 8))
+        parts = chunks.cut(clients, self._sizes, max(self.executor.chunk, 8))
 
         def bind(part: list[int]) -> Callable[[], dict[str, Any]]:
             return lambda: {"cohort": torch.tensor(part)} | job(part)
@@ -321,29 +322,21 @@ class Simulation:
         settings = self.settings
         if settings.reference:
             return chunks.Executor(1, False, "the plain PyTorch loop")
-        cohort = max(1, int(len(self.data) * settings.participation))
-        if any(phase.trains == ALL for phase in self.method.phases(settings.rounds)):
-            cohort = len(self.data)
         typical = int(self.data.train.sizes.float().mean())
         return chunks.choose(
             self.task,
             self.data.x[:3],
             self.data.y[:3],
             batch_size=min(settings.batch_size, typical),
-            cohort=cohort,
             chunk=settings.chunk,
         )
 
-    def _cut(self, clients: Sequence[int], size: int) -> list[list[int]]:
-        """Chunks in canonical order: most examples first, then by name, whatever the order clients came in."""
-        ordered = sorted(clients, key=lambda i: (-int(self._order[i]), i))
-        return [ordered[at : at + size] for at in range(0, len(ordered), size)]
-
     @contextmanager
-    def _pool(self) -> Iterator[Pool | Here]:
+    def pool(self) -> Iterator[Pool | Here]:
+        """The workers, for as long as they are needed."""
         cuda = self.task.start.device.type != "cpu"
-        count = self.settings.workers or len(os.sched_getaffinity(0))
-        self._workers = 1 if cuda or self.settings.reference else count
+        alone = cuda or self.settings.reference or "fork" not in multiprocessing.get_all_start_methods()
+        self._workers = 1 if alone else self.settings.workers or cores()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         pool: Pool | Here = Pool(self.answer, self._workers) if self._workers > 1 else Here(self.answer)
@@ -399,5 +392,3 @@ def _stop_softly() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-
-

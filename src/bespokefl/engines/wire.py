@@ -16,7 +16,9 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
-_DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)}
+_DTYPES = {
+    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
+}
 
 
 def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:

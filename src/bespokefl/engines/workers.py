@@ -31,6 +31,11 @@ class _Worker:
     outbox: wire.Mailbox
 
 
+def cores() -> int:
+    """How many processes this machine lets us run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Pool:
     """Processes that all answer the same kinds of jobs."""
 
@@ -65,7 +70,9 @@ class Pool:
             except Exception:
                 pipe.send_bytes(wire.dumps(["crash", traceback.format_exc(), None]))
 
-    def map(self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]) -> Iterator[tuple[int, Values]]:
+    def map(
+        self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
+    ) -> Iterator[tuple[int, Values]]:
         """Answers as they come, with the job's position. Jobs are made when a worker is free for them."""
         waiting = list(range(len(jobs)))[::-1]
         busy: dict[Any, tuple[int, _Worker]] = {}
@@ -118,7 +125,9 @@ class Here:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
-    def map(self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]) -> Iterator[tuple[int, Values]]:
+    def map(
+        self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
+    ) -> Iterator[tuple[int, Values]]:
         for at, job in enumerate(jobs):
             yield at, self._answer(what, job())
 

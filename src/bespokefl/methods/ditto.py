@@ -7,9 +7,9 @@ Differs from the paper: both models see the same batches; a client that never tr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.descend import Gradient, descend
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
@@ -45,8 +45,8 @@ class Ditto(Method):
         return {"personal": start.expand(len(cohort))}
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        w = message["weights"]  # w^t
-        sgd = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        w: Rows = message["weights"]  # w^t
+        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         personal = descend(self._pulled(task, w), state["personal"], work, self.personal_lr, **sgd)
         return {"weights": descend(task.gradient, w, work, self.lr, **sgd)}, {"personal": personal}
 
@@ -61,7 +61,7 @@ class Ditto(Method):
         w = server["weights"]
         return descend(self._pulled(task, w), w, work, self.personal_lr, steps=work.num_steps() * work.lifetime)
 
-    def _pulled(self, task: Task, w: Rows):  # type: ignore[no-untyped-def]
+    def _pulled(self, task: Task, w: Rows) -> Gradient:
         def gradient(v: Rows, batch: Batch) -> Rows:  # ∇F_k(v) + λ (v − w^t)
             return task.gradient(v, batch) + self.pull * (v - w)
 

@@ -24,7 +24,8 @@ class FedProx(Method):
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = """@inproceedings{li2020federated,
   title={Federated Optimization in Heterogeneous Networks},
-  author={Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and Smith, Virginia},
+  author={Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+    Smith, Virginia},
   booktitle={MLSys},
   year={2020}
 }"""
@@ -41,7 +42,7 @@ class FedProx(Method):
             raise InputError(f"pull must be >= 0, got {self.pull} (FedProx's μ).")
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        start = message["weights"]  # w^t
+        start: Rows = message["weights"]  # w^t
 
         def held(w: Rows, batch: Batch) -> Rows:  # ∇F_k(w) + μ (w − w^t)
             return task.gradient(w, batch) + self.pull * (w - start)

@@ -6,7 +6,9 @@ Differs from the paper: there is none; every comparison needs it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.method import Message, Method, Round, State
@@ -44,7 +46,6 @@ class Local(Method):
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         return self._train(task, server["start"], work, steps=work.num_steps() * work.lifetime)
 
-    def _train(self, task: Task, rows: Rows, work: Work, **budget: object) -> Rows:
-        return descend(
-            task.gradient, rows, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay, **budget
-        )
+    def _train(self, task: Task, rows: Rows, work: Work, steps: Tensor | None = None) -> Rows:
+        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return descend(task.gradient, rows, work, self.lr, steps=steps, **sgd)

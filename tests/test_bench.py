@@ -1,0 +1,56 @@
+"""The yardstick is honest: the reference engine is no slower than the script that everybody would write."""
+
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from bespokefl.core.method import Phase
+from bespokefl.core.task import Task
+from bespokefl.engines.client import Data
+from bespokefl.engines.simulation import Settings, Simulation
+from bespokefl.experiments.bench import Case, build, federation, measure
+from bespokefl.methods import FedAvg
+
+SMALL = Case("small", "logistic", (784,), (100,) * 20, 10, "784-10, 20 clients x 10 steps, batch 10")
+
+
+def script(case: Case, data: Data) -> None:
+    """One round of FedAvg as a plain script."""
+    model = build(case)()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    total = {name: torch.zeros_like(value) for name, value in start.items()}
+    for client in range(len(data)):
+        own = data.train.of(client)
+        loader = DataLoader(TensorDataset(data.x[own], data.y[own]), batch_size=case.batch_size, shuffle=True)
+        model.load_state_dict(start)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        for name, value in model.state_dict().items():
+            total[name] += value * len(own) / len(data.y)
+    model.load_state_dict(total)
+
+
+def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
+    data = federation(SMALL)
+    settings = Settings(rounds=1, batch_size=SMALL.batch_size, reference=True)
+    engine = Simulation(FedAvg(lr=0.01), Task(build(SMALL)), data, settings, 10)
+    ratios = []
+    with engine.pool() as pool:
+        for repeat in range(7):
+            began = time.perf_counter()
+            script(SMALL, data)
+            between = time.perf_counter()
+            engine.round(pool, repeat + 1, Phase("train", 1))
+            ratios.append((time.perf_counter() - between) / (between - began))
+    assert statistics.median(ratios[2:]) < 1.1  # slack for a noisy machine
+
+
+def test_stacked_training_is_faster_than_the_plain_loop() -> None:
+    timing = measure(SMALL, workers=(1,), repeats=3)
+    assert timing.ratios[1] > 2  # the full cases of `bespoke bench` reach several times that

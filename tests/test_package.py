@@ -1,0 +1,74 @@
+"""The package as a whole: what it costs to import, what it offers, and the rules of its tests."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bespokefl
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_import_is_quick_and_leaves_torch_alone() -> None:
+    script = (
+        "import sys, time; start = time.perf_counter(); import bespokefl; "
+        "print(time.perf_counter() - start, 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert float(printed[0]) < 2
+    assert printed[1:] == ["False", "False"]
+
+
+def test_version_is_the_one_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert bespokefl.__version__ == project["version"]
+
+
+def test_type_checkers_see_the_same_names_in_the_same_homes() -> None:
+    tree = ast.parse(Path(bespokefl.__file__).read_text(encoding="utf-8"))
+    branch = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in branch.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.name: node.module for node in imports for alias in node.names} == bespokefl._HOMES
+
+
+@pytest.mark.parametrize("name", bespokefl.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert name in dir(bespokefl)
+    value = getattr(bespokefl, name)
+    assert value.__name__.rpartition(".")[2] == name
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'dito'"):
+        bespokefl.dito  # noqa: B018
+
+
+SKIPPED = {
+    "a mark": "import pytest\n@pytest.mark.skip(reason='tired')\ndef test_it(): pass\n",
+    "a call": "import pytest\ndef test_it(): pytest.skip('tired')\n",
+    "a fixture": "import pytest\n@pytest.fixture\ndef one(): pytest.skip('tired')\ndef test_it(one): pass\n",
+    "a module": "import pytest\npytest.importorskip('no_such_module', reason='tired')\ndef test_it(): pass\n",
+    "an expected failure": "import pytest\n@pytest.mark.xfail(reason='tired')\ndef test_it(): assert False\n",
+}
+
+
+def test_in_ci_a_skipped_test_fails(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_that_runs.py").write_text("def test_it(): pass\n")
+    for number, text in enumerate(SKIPPED.values()):
+        (tmp_path / f"test_{number}.py").write_text(text)
+
+    def outcome(ci: str) -> tuple[int, str]:
+        options = ["-q", "--rootdir=.", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        command = [sys.executable, "-m", "pytest", *options, "."]
+        done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"CI": ci}, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()[-1].rpartition(" in ")[0]
+
+    assert outcome(ci="") == (0, "1 passed, 4 skipped, 1 xfailed")
+    assert outcome(ci="true") == (1, "2 failed, 1 passed, 3 errors")
