@@ -1,6 +1,5 @@
 """The yardstick is honest: the reference engine is no slower than the script that everybody would write."""
 
-import statistics
 import time
 
 import torch
@@ -14,7 +13,7 @@ from bespokefl.engines.simulation import Settings, Simulation
 from bespokefl.experiments.bench import Case, build, federation, measure
 from bespokefl.methods import FedAvg
 
-SMALL = Case("small", "logistic", (784,), (100,) * 20, 10, "784-10, 20 clients x 10 steps, batch 10")
+SMALL = Case("small", "logistic", (784,), (200,) * 20, 10, "784-10, 20 clients x 20 steps, batch 10")
 
 
 def script(case: Case, data: Data) -> None:
@@ -40,15 +39,16 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
     data = federation(SMALL)
     settings = Settings(rounds=1, batch_size=SMALL.batch_size, reference=True)
     engine = Simulation(FedAvg(lr=0.01), Task(build(SMALL)), data, settings, 10)
-    ratios = []
+    plain, ours = [], []
     with engine.pool() as pool:
-        for repeat in range(7):
+        for repeat in range(9):
             began = time.perf_counter()
             script(SMALL, data)
             between = time.perf_counter()
             engine.round(pool, repeat + 1, Phase("train", 1))
-            ratios.append((time.perf_counter() - between) / (between - began))
-    assert statistics.median(ratios[2:]) < 1.1  # slack for a noisy machine
+            plain.append(between - began)
+            ours.append(time.perf_counter() - between)
+    assert min(ours) < 1.1 * min(plain)  # the fastest of each: what the machine adds on top is noise
 
 
 def test_stacked_training_is_faster_than_the_plain_loop() -> None:

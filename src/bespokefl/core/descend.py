@@ -40,11 +40,13 @@ def descend(
     """
     if isinstance(lr, Tensor) and lr.numel() == 1:
         lr = float(lr)
+    fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
+    if len(fixed) == len(rows.layout.names):  # the head of a logistic model is all of it
+        return rows.expand(len(work))
     if work.loop is not None:
         options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
         return work.loop(gradient, rows, work, lr, frozen=frozen, beside=beside, purpose=purpose, stop=stop, **options)
     plan = work.plan(epochs=epochs, steps=steps, purpose=purpose)
-    fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
     rows = plan.sort(rows.expand(len(work))).clone().freeze(fixed)
     rates = plan.sort(lr) if isinstance(lr, Tensor) else None
     beside = [plan.sort(item) for item in beside]

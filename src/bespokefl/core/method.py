@@ -45,6 +45,8 @@ class Round:
     names: tuple[str, ...]  # all clients of the federation, in canonical order
     participation: float = 1.0
     reporting: tuple[int, ...] = ()  # positions in `names` of the clients whose uploads count
+    warm: bool = False  # the run began from given weights, not from random ones
+    groups: tuple[int, ...] | None = None  # the split's true groups, for methods that declare that they need them
     notes: dict[str, Any] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> np.random.Generator:
@@ -52,7 +54,7 @@ class Round:
         return chance.generator(self.seed, purpose, self.number)
 
     def note(self, **values: Any) -> None:
-        """Keep figures of this round for the run directory."""
+        """Keep figures of this round (numbers or tensors) for the run directory."""
         self.notes.update(values)
 
 
@@ -120,7 +122,6 @@ class Method(ABC):
 
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""  # BibTeX
-    needs_groups: ClassVar[bool] = False  # only such a method may ask for the split's true groups
 
     def __post_init__(self) -> None:
         self.check()
@@ -145,6 +146,11 @@ class Method(ABC):
     def hyper(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @property
+    def needs_groups(self) -> bool:
+        """Whether it asks for the split's true groups; only such a method is told."""
+        return False
+
     # -- the plan of a run
 
     def phases(self, rounds: int) -> list[Phase]:
@@ -152,8 +158,8 @@ class Method(ABC):
 
     # -- beginnings
 
-    def start_server(self, start: Rows) -> State:
-        """The server's state before the first round, from the initial weights (one row)."""
+    def start_server(self, start: Rows, round: Round) -> State:
+        """The server's state before the first round (`round.number` is 0), from the initial weights (one row)."""
         return {"weights": start}
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:

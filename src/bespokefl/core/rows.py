@@ -73,13 +73,17 @@ class Layout:
 class Rows:
     """Clients' weights as a matrix. Operations return new rows and change none."""
 
-    __slots__ = ("blocks", "frozen", "layout")
+    __slots__ = ("blocks", "frozen", "layout", "size")
     __array_ufunc__ = None  # numpy numbers and matrices leave their arithmetic with rows to the rows
 
-    def __init__(self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset(), *, size: int = 0
+    ) -> None:
+        """`size` counts the rows where there is no block to tell: the base of a model that is all head."""
         self.layout = layout
         self.blocks = tuple(blocks)
         self.frozen = frozen  # blocks that are constants at the moment: gradients leave them out
+        self.size = len(self.blocks[0]) if self.blocks else size
 
     # -- making rows
 
@@ -92,40 +96,41 @@ class Rows:
     def from_matrix(cls, layout: Layout, matrix: Tensor) -> "Rows":
         parts = matrix.split(list(layout.sizes), dim=1)
         shapes = zip(parts, layout.shapes, strict=True)
-        return cls(layout, [part.reshape(len(matrix), *shape) for part, shape in shapes])
+        return cls(layout, [part.reshape(len(matrix), *shape) for part, shape in shapes], size=len(matrix))
 
     @staticmethod
     def cat(parts: Sequence["Rows"]) -> "Rows":
         if len(parts) == 1:
             return parts[0]
-        return Rows(parts[0].layout, [torch.cat(blocks) for blocks in zip(*(p.blocks for p in parts), strict=True)])
+        blocks = [torch.cat(own) for own in zip(*(p.blocks for p in parts), strict=True)]
+        return Rows(parts[0].layout, blocks, size=sum(map(len, parts)))
 
     # -- looking at them
 
     def __len__(self) -> int:
-        return len(self.blocks[0]) if self.blocks else 0
+        return self.size
 
     def __repr__(self) -> str:
         return f"Rows({len(self)} x {self.layout.width}: {', '.join(self.layout.names)})"
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.blocks[0].dtype
+        return self.blocks[0].dtype if self.blocks else torch.get_default_dtype()
 
     @property
     def device(self) -> torch.device:
-        return self.blocks[0].device
+        return self.blocks[0].device if self.blocks else torch.device("cpu")
 
     def __getitem__(self, which: Select) -> "Rows":
         """Some of the rows: a slice (no copy), positions, or a mask."""
         if isinstance(which, slice):
-            return self._like([block[which] for block in self.blocks])
+            return self._like([block[which] for block in self.blocks], len(range(self.size)[which]))
         index = self._positions(which)
-        return self._like([block.index_select(0, index) for block in self.blocks])
+        return self._like([block.index_select(0, index) for block in self.blocks], len(index))
 
     def matrix(self) -> Tensor:
         """The rows as one (K, D) tensor (a copy, unless there is only one block)."""
-        flat = [_flat(block) for block in self.blocks]
+        flat = [_flat(block) for block in self.blocks] or [torch.zeros(self.size, 0)]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def state(self, row: int = 0) -> dict[str, Tensor]:
@@ -138,7 +143,7 @@ class Rows:
         """Only the columns of "base", "head", a parameter or a module."""
         names = set(self.layout.block(block))
         kept = [b for name, b in zip(self.layout.names, self.blocks, strict=True) if name in names]
-        return Rows(self.layout.only(names), kept)
+        return Rows(self.layout.only(names), kept, size=self.size)
 
     def with_block(self, other: "Rows") -> "Rows":
         """These rows with the other's columns in place of their own."""
@@ -154,7 +159,7 @@ class Rows:
 
     def freeze(self, names: Iterable[str]) -> "Rows":
         """The same rows, some of whose columns are constants for now."""
-        return Rows(self.layout, self.blocks, frozenset(names))
+        return Rows(self.layout, self.blocks, frozenset(names), size=self.size)
 
     # -- shape
 
@@ -162,11 +167,11 @@ class Rows:
         """One row as many (no copy)."""
         if len(self) == size:
             return self
-        return self._like([block.expand(size, *block.shape[1:]) for block in self.blocks])
+        return self._like([block.expand(size, *block.shape[1:]) for block in self.blocks], size)
 
     def repeat(self, times: int) -> "Rows":
         """Each row `times` times, one after the other: a a a b b b."""
-        return self._like([block.repeat_interleave(times, dim=0) for block in self.blocks])
+        return self._like([block.repeat_interleave(times, dim=0) for block in self.blocks], times * self.size)
 
     def clone(self) -> "Rows":
         return self._like([block.clone(memory_format=torch.contiguous_format) for block in self.blocks])
@@ -200,14 +205,15 @@ class Rows:
         return (-self) + other
 
     def __neg__(self) -> "Rows":
-        return self._like(torch._foreach_neg(self.blocks))
+        return self._like(torch._foreach_neg(self.blocks) if self.blocks else ())
 
     def __rmatmul__(self, weights: Tensor) -> "Rows":
         """W @ rows: every new row is a weighted sum of these."""
         weights = torch.as_tensor(weights).to(device=self.device, dtype=self.dtype)
         mixed = [weights @ _flat(block) for block in self.blocks]
         shapes = [block.shape[1:] for block in self.blocks]
-        return self._like([m.reshape(len(weights), *shape) for m, shape in zip(mixed, shapes, strict=True)])
+        new = [m.reshape(len(weights), *shape) for m, shape in zip(mixed, shapes, strict=True)]
+        return self._like(new, len(weights))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rows":
         """Entry by entry: `rows.map(torch.exp)`."""
@@ -243,8 +249,8 @@ class Rows:
 
     # -- inside
 
-    def _like(self, blocks: Sequence[Tensor]) -> "Rows":
-        return Rows(self.layout, blocks, self.frozen)
+    def _like(self, blocks: Sequence[Tensor], size: int | None = None) -> "Rows":
+        return Rows(self.layout, blocks, self.frozen, size=self.size if size is None else size)
 
     def _positions(self, which: Select) -> Tensor:
         if isinstance(which, slice):
@@ -255,8 +261,11 @@ class Rows:
     def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Scalar") -> "Rows":
         if isinstance(other, Rows):
             if len(other) == len(self) or len(other) == 1 or len(self) == 1:
-                return self._like(operation(self.blocks, other.blocks))
+                size = max(len(self), len(other))
+                return self._like(operation(self.blocks, other.blocks) if self.blocks else (), size)
             raise ValueError(f"rows of {len(self)} and {len(other)} clients do not go together")
+        if not self.blocks:
+            return self
         if isinstance(other, Tensor) and other.dim() > 0:
             return self._like(operation(self.blocks, self._per_row(other)))
         number = other.item() if isinstance(other, Tensor) else other
@@ -267,7 +276,7 @@ class Rows:
         return [values.reshape(-1, *[1] * (block.dim() - 1)) for block in self.blocks]
 
     def _sum(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(parts)).sum(0)
+        return torch.stack(list(parts)).sum(0) if parts else torch.zeros(self.size)
 
 
 def _flat(block: Tensor) -> Tensor:

@@ -28,6 +28,8 @@ def parse_call(text: str) -> Call:
     for keyword in tree.keywords:
         if keyword.arg is None:
             raise InputError(f"expected key=value in the brackets of {name!r}, got **; write each key out")
+        if keyword.arg in kwargs:
+            raise InputError(f"{name} takes {keyword.arg} once, got it twice; leave one out")
         kwargs[keyword.arg] = _value(name, keyword.value)
     return name, tuple(_value(name, node) for node in tree.args), kwargs
 

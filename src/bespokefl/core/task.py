@@ -96,17 +96,20 @@ class Task:
     def check(self, x: Tensor, y: Tensor, classes: int | None) -> None:
         """Whether the model takes these examples and its outputs fit these labels; a sentence if not."""
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        outputs = []
+        outputs, drew = [], False
         for draw in range(3):
             with chance.torch_seeded(draw, "probe"), torch.no_grad():
+                before = torch.get_rng_state()
                 outputs.append(self._try(x))
+                drew |= not torch.equal(before, torch.get_rng_state())
         for name, buffer in self.module.named_buffers():
             if not torch.equal(buffers[name], buffer):
                 raise InputError(
                     f"the model's buffer {name!r} changes while it is trained, which is no trainable weight and would "
                     "be lost: make it a parameter, or use a layer without running statistics."
                 )
-        self.draws = any(not torch.equal(outputs[0], other) for other in outputs[1:])
+        # A small dropout may leave three examples as they are; a generator on another device is not seen.
+        self.draws = drew or any(not torch.equal(outputs[0], other) for other in outputs[1:])
         shape = tuple(outputs[0].shape)
         if classes is not None and (len(shape) != 2 or shape[0] != len(x) or shape[1] < classes):
             raise InputError(
@@ -260,7 +263,7 @@ class Task:
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]
-        found = iter(torch.autograd.grad(value, free, create_graph=create_graph, allow_unused=True))
+        found = iter(torch.autograd.grad(value, free, create_graph=create_graph, allow_unused=True) if free else ())
         blocks = []
         for leaf, shape in zip(leaves, rows.layout.shapes, strict=True):
             gradient = next(found) if leaf.requires_grad else None
@@ -300,7 +303,7 @@ def _head(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[
     """The head's parameters: of the module named, else of "head", else of the last linear layer."""
 
     def inside(prefix: str) -> tuple[str, ...]:
-        return tuple(name for name in names if name == prefix or name.startswith(prefix + "."))
+        return tuple(name for name in names if name == prefix or name.startswith(prefix + ".") or not prefix)
 
     if head is not None:
         if not inside(head):

@@ -18,6 +18,7 @@ from bespokefl.core.rows import Rows
 
 T = TypeVar("T", Rows, Tensor)
 
+_SOURCE = chance.Reusable()  # set anew for every use, so nothing carries over
 SWEEP_SIZE = 256  # examples per row and pass where nothing is trained
 
 
@@ -35,18 +36,17 @@ class Batch:
         return len(self.x)
 
     def row(self, k: int) -> "Batch":
-        weight = None if self.weight is None else self.weight[k : k + 1]
-        return replace(
-            self,
-            x=self.x[k : k + 1],
-            y=self.y[k : k + 1],
-            weight=weight,
-            keys=self.keys[k : k + 1] if self.keys else (),
-        )
+        """One row's examples, without filling."""
+        own = slice(k, k + 1)
+        keys = self.keys[own] if self.keys else ()
+        if self.weight is None:
+            return replace(self, x=self.x[own], y=self.y[own], keys=keys)
+        size = int((self.weight[k] > 0).sum())
+        return replace(self, x=self.x[own, :size], y=self.y[own, :size], weight=self.weight[own, :size], keys=keys)
 
     def mean(self, values: Tensor) -> Tensor:
         """(K, B) values to (K,): the mean that the batch's weights say."""
-        return values.mean(1) if self.weight is None else (values * self.weight).sum(1)
+        return values.mean(1) if self.weight is None else (values * self.weight.to(values.dtype)).sum(1)
 
 
 class Plan:
@@ -102,12 +102,6 @@ class Plan:
         y = self.y.index_select(0, flat).unflatten(0, (k, width))
         return Batch(x, y, self._weight(step), step, tuple((*tag, step) for tag in self._tag[:k]))
 
-    def examples(self, row: int) -> list[list[int]]:
-        """The batches of one row (in the cohort's order), as lists of example numbers."""
-        at = row if self.order is None else int((self.order == row).nonzero())
-        steps = range(int(self.steps[at]))
-        return [self._index[at, step, : self._sizes[at, step]].tolist() for step in steps]
-
     def shares(self, step: int) -> Tensor:
         """What each example of the step counts, (K, B): zero for filling, and each row sums to one over its batch
         (over all its batches, for a sweep)."""
@@ -121,7 +115,7 @@ class Plan:
         sizes = self._sizes[: self.active(step), step]
         if self._totals is None and (sizes == sizes.max()).all():
             return None
-        dtype = self.x.dtype if self.x.is_floating_point() else torch.float32
+        dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens do not know the model's type
         return self.shares(step).to(device=self.x.device, dtype=dtype)
 
     def sort(self, rows: T) -> T:
@@ -132,13 +126,15 @@ class Plan:
         return rows if self.order is None else rows[torch.argsort(self.order)]
 
     @classmethod
-    def sweep(cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE) -> "Plan":
+    def sweep(
+        cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
+    ) -> "Plan":
         """Every example of a part once, in order."""
         lists = []
         for k in range(len(part)):
             own = part.of(k).numpy()
             lists.append([own[at : at + size] for at in range(0, len(own), size)])
-        return cls(x, y, lists, whole=True)
+        return cls(x, y, lists, whole=True, tag=tag)
 
 
 Loop = Callable[..., Rows]
@@ -203,35 +199,46 @@ class Work:
 
         The same purpose gives the same batches, however often it is asked for.
         """
-        counts = self.num_steps(epochs) if steps is None else torch.as_tensor(steps).expand(len(self))
-        key = (purpose, tuple(counts.tolist()))
+        counts = self._counts(epochs, steps)
+        key = (purpose, tuple(counts))
         if key not in self.plans:
-            self.plans[key] = self._plan(counts.tolist(), purpose)
+            lists = [self._batches(k, count, purpose) for k, count in enumerate(counts)]
+            self.plans[key] = Plan(self.x, self.y, lists, tag=[self.tag(k, purpose) for k in range(len(self))])
         return self.plans[key]
 
-    def _plan(self, counts: list[int], purpose: str) -> Plan:
-        source = chance.Reusable()
-        lists, tag = [], []
-        for k, count in enumerate(counts):
-            own = self.train.of(k).numpy()
-            if not len(own):
-                raise InputError(f"client {self.names[k]!r} has no training examples.")
-            rng = source.at(self.seed, purpose, self.round, self.names[k])
-            batches: list[np.ndarray] = []
-            while len(batches) < count:
-                shuffled = own[rng.permutation(len(own))]
-                batches += [shuffled[at : at + self.batch_size] for at in range(0, len(own), self.batch_size)]
-            lists.append(batches[:count])
-            tag.append((self.seed, "module", purpose, self.round, self.names[k], self.copies[k] if self.copies else 0))
-        return Plan(self.x, self.y, lists, tag=tag)
+    def batches(
+        self, row: int, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches"
+    ) -> list[np.ndarray]:
+        """The plan of one row, as lists of example numbers."""
+        return self._batches(row, self._counts(epochs, steps)[row], purpose)
+
+    def tag(self, row: int, purpose: str) -> tuple[chance.Key, ...]:
+        """What names a row's draws inside a module (dropout), together with the step."""
+        return (self.seed, "module", purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
+
+    def _counts(self, epochs: int | None, steps: Tensor | int | None) -> list[int]:
+        counts = self.num_steps(epochs) if steps is None else torch.as_tensor(steps).expand(len(self))
+        listed: list[int] = counts.tolist()
+        return listed
+
+    def _batches(self, row: int, count: int, purpose: str) -> list[np.ndarray]:
+        own = self.train.of(row).numpy()
+        if not len(own):
+            raise InputError(f"client {self.names[row]!r} has no training examples.")
+        rng = _SOURCE.at(self.seed, purpose, self.round, self.names[row])
+        batches: list[np.ndarray] = []
+        while len(batches) < count:
+            shuffled = own[rng.permutation(len(own))]
+            batches += [shuffled[at : at + self.batch_size] for at in range(0, len(own), self.batch_size)]
+        return batches[:count]
 
     def sweep(self, part: str = "train", size: int = SWEEP_SIZE) -> Plan:
         """All of "train" or "validation", each example once, in order."""
         key = ("sweep", part, size)
         if key not in self.plans:
-            self.plans[key] = Plan.sweep(
-                self.x, self.y, {"train": self.train, "validation": self.validation}[part], size
-            )
+            own = {"train": self.train, "validation": self.validation}[part]
+            tag = [self.tag(k, f"sweep/{part}") for k in range(len(self))]
+            self.plans[key] = Plan.sweep(self.x, self.y, own, size, tag)
         return self.plans[key]
 
     # -- draws

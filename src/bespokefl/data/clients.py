@@ -16,6 +16,7 @@ from bespokefl.core import chance
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.parts import Part
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
+from bespokefl.data.sets import pool
 from bespokefl.data.splits import Assignment, Split, parse
 
 
@@ -73,8 +74,6 @@ class Clients:
         The same arrays may stand in several places (a test set for all) and are stored once. Without validation or
         test sets these parts are empty.
         """
-        from bespokefl.data.sets import pool
-
         dataset, known_as, parts = pool(train, validation, test, names, name, tokens)
         return assemble(dataset, known_as, parts, split_name="given", seed=0)
 
@@ -100,7 +99,7 @@ class Clients:
         untested = int((self.test.sizes == 0).sum())
         return (
             f"Clients({self.data_name}, {self.split_name}: {len(self)} clients, {parts} examples for "
-            f"train/validation/test, {kind}{f', {untested} clients without test' if untested else ''}, "
+            f"train/validation/test, {kind}{f', {untested} without test' if untested else ''}, "
             f"hash {self.hash[:12]})"
         )
 
@@ -212,7 +211,7 @@ def _part(flat: np.ndarray, sizes: np.ndarray) -> Part:
 
 def _whole(what: str, value: int) -> int:
     try:
-        return operator.index(value)
+        return int(operator.index(value))
     except TypeError:
         raise InputError(f"{what} must be a whole number, got {value!r}") from None
 

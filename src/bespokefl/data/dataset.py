@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from bespokefl.data.clients import Clients
 
 Array = np.ndarray | Tensor | Sequence[Any]
-Fractions = tuple[float, float, float]  # of train, validation and test
+Fractions = tuple[float, float, float]  # of the parts
 
 FRACTIONS: Fractions = (0.6, 0.2, 0.2)
+PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,6 +106,8 @@ class Dataset:
 def as_array(values: Array, what: str) -> np.ndarray:
     """Anything like an array as numpy; text that came as objects (pandas) as text."""
     if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise InputError(f"{what} must be a dense tensor, got {values.layout}; use to_dense()")
         values = values.detach().cpu()
         # numpy has no bfloat16, and all floats become float32 anyway
         return (values.float() if values.is_floating_point() else values).numpy()

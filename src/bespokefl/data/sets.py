@@ -6,12 +6,10 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.parts import Part
-from bespokefl.data.dataset import Array, Dataset, as_array
+from bespokefl.data.dataset import PARTS, Array, Dataset, as_array
 from bespokefl.data.splits.split import numbered
 
 Set = tuple[Array, Array]
-PARTS = ("train", "validation", "test")
-# What may stand together without changing its meaning: bytes are scaled, other numbers are not.
 KINDS = {"b": "truth values", "i": "whole numbers", "u": "whole numbers", "f": "floats", "U": "text"}
 
 
@@ -100,8 +98,9 @@ def _checked(
                     f"{what} in {where} must have examples of shape {other.shape[1:]} as in {first[2]}, "
                     f"got {one.shape[1:]}"
                 )
-            bytes_differ = what == "x" and (one.dtype == np.uint8) != (other.dtype == np.uint8)
-            if KINDS.get(one.dtype.kind) != KINDS.get(other.dtype.kind) or bytes_differ:
+            # bytes are scaled, other numbers are not; whole numbers are classes, floats are targets
+            kinds = {a.dtype == np.uint8 if what == "x" else KINDS.get(a.dtype.kind) for a in (one, other)}
+            if len(kinds) > 1:
                 raise InputError(
                     f"{what} in {where} must be of the kind it has in {first[2]}, {other.dtype.name}, "
                     f"got {one.dtype.name}; convert one of them"

@@ -1,8 +1,5 @@
 """Finds data by name, or in a file of arrays, and loads them."""
 
-import lzma
-import zipfile
-import zlib
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -40,25 +37,34 @@ def load(source: str | PathLike[str]) -> Dataset:
 
 
 def _from_npz(path: Path) -> Dataset:
-    damaged = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, MemoryError)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"{str(path)!r} must be an .npz file with arrays x and y, got a single array")
-            for key in ("x", "y"):
-                if key not in file:
-                    raise InputError(
-                        f"{str(path)!r} must have arrays x and y, got {', '.join(file.files) or 'none'}; "
-                        "save it with np.savez(path, x=..., y=...)"
-                    )
-            arrays = {key: file[key] for key in ("x", "y", "client") if key in file}
+        arrays = _arrays(path)
+    except InputError:
+        raise
     except FileNotFoundError:
-        raise InputError(f"no file {str(path)!r}; give a path to an .npz file or one of: {', '.join(names())}") from None
-    except (*damaged, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        raise InputError(
+            f"no file {str(path)!r}; give a path to an .npz file or one of: {', '.join(names())}"
+        ) from None
+    except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
         if "allow_pickle" in str(error):
             raise InputError(
                 f"{str(path)!r} must hold plain arrays of numbers or text, got Python objects or no .npz file at all; "
                 "save it with np.savez"
             ) from None
-        raise InputError(f"cannot read {str(path)!r} as an .npz file: {error}; save it with np.savez") from None
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"cannot read {str(path)!r} as an .npz file ({what}); save it with np.savez") from None
+    missing = {"x", "y"} - arrays.keys()
+    if missing:
+        raise InputError(
+            f"{str(path)!r} must have arrays x and y, but has no {' and no '.join(sorted(missing))}; "
+            "save it with np.savez(path, x=..., y=...)"
+        )
     return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise InputError(f"{str(path)!r} must be an .npz file with arrays x and y, got a single array")
+    with file:
+        return {key: file[key] for key in ("x", "y", "client") if key in file}

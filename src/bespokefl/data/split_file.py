@@ -1,20 +1,19 @@
 """A split as a JSON file, so that other programs, and this one tomorrow, use exactly the same clients.
 
-    format        "bespoke split"
-    version       1
-    data          name of the data
-    fingerprint   sha256 of the data: the file fits no other
-    split, seed   how the split was made, for people: "dirichlet(alpha=0.4)", 0
-    names         the clients
-    train, validation, test   for each client the list of its examples, counted from 0
-    groups        each client's true group, or null
-    hash          sha256 of fingerprint, names, parts and groups (see `split_hash`)
+format        "bespoke split"
+version       1
+data          name of the data
+fingerprint   sha256 of the data: the file fits no other
+split, seed   how the split was made, for people: "dirichlet(alpha=0.4)", 0
+names         the clients
+train, validation, test   for each client the list of its examples, counted from 0
+groups        each client's true group, or null
+hash          sha256 of fingerprint, names, parts and groups (see `split_hash`)
 """
 
 import json
 import os
-import tempfile
-from itertools import chain
+from itertools import chain, pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +24,13 @@ import torch
 from bespokefl.core.errors import InputError
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients, assemble, split_hash
+from bespokefl.data.dataset import PARTS
 
 if TYPE_CHECKING:
     from bespokefl.data.dataset import Dataset
 
 FORMAT = "bespoke split"
 VERSION = 1
-PARTS = ("train", "validation", "test")
 
 
 def write(path: str | PathLike[str], clients: Clients) -> None:
@@ -52,18 +51,16 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
     lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with open(handle, "w", encoding="utf-8") as file:
+            with temporary.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the split to {str(target)!r}: {error.strerror or error}") from None
 
@@ -136,14 +133,8 @@ def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, example
 
 def _lists(part: Part) -> list[list[int]]:
     flat, offsets = part.indices.tolist(), part.offsets.tolist()
-    return [flat[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [flat[start:end] for start, end in pairwise(offsets)]
 
 
 def _whole_numbers(values: Any) -> bool:
     return isinstance(values, list) and all(type(one) is int for one in values)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

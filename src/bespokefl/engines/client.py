@@ -26,6 +26,7 @@ class Data:
     train: Part
     validation: Part
     test: Part
+    groups: tuple[int, ...] | None = None  # the split's true groups, where it has any
 
     def __len__(self) -> int:
         return len(self.names)

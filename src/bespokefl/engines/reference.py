@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from bespokefl.core import chance
 from bespokefl.core.descend import Gradient, Stop
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -43,13 +45,14 @@ class ReferenceLoop:
     ) -> Rows:
         fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
         rows = rows.expand(len(work)).freeze(fixed)
-        plan = work.plan(epochs=epochs, steps=steps, purpose=purpose)
         results = []
         for k in range(len(work)):
             rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
             own = [item if len(item) == 1 else item[k : k + 1] for item in beside]
             sgd: dict[str, Any] = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
-            results.append(self._client(gradient, rows[k : k + 1], work, plan.examples(k), sgd, own, stop, k, purpose))
+            batches = [one.tolist() for one in work.batches(k, epochs=epochs, steps=steps, purpose=purpose)]
+            tag = work.tag(k, purpose)
+            results.append(self._client(gradient, rows[k : k + 1], work, batches, sgd, own, stop, tag))
         return Rows.cat(results).freeze(())
 
     def _client(
@@ -61,8 +64,7 @@ class ReferenceLoop:
         sgd: dict[str, Any],
         beside: Sequence[Any],
         stop: Stop | None,
-        k: int,
-        purpose: str,
+        tag: tuple[chance.Key, ...],
     ) -> Rows:
         module = self.module
         module.load_state_dict(row.state(), strict=False)
@@ -73,19 +75,20 @@ class ReferenceLoop:
             parameter.requires_grad_(name not in row.frozen)
         optimizer = torch.optim.SGD([p for p in trained if p.requires_grad], **sgd)
         loader = DataLoader(TensorDataset(work.x, work.y), batch_sampler=batches, generator=torch.Generator())
+        plain = gradient == self.task.gradient and not self.task.draws
+        mean_loss = F.cross_entropy if self.task.classifies else lambda outputs, y: self.task.loss(outputs, y).mean()
         for step, (x, y) in enumerate(loader):
-            key = (work.seed, "module", purpose, work.round, work.names[k], work.copies[k] if work.copies else 0, step)
             optimizer.zero_grad()
-            if gradient == self.task.gradient and not self.task.draws:
-                self.task.loss(module(x), y).mean().backward()
+            if plain:
+                mean_loss(module(x), y).backward()
             else:
                 now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)
-                found = gradient(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=(key,)), *beside)
-                for parameter, block in zip(trained, found.blocks, strict=True):
+                batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))
+                for parameter, block in zip(trained, gradient(now, batch, *beside).blocks, strict=True):
                     parameter.grad = block[0].clone() if parameter.requires_grad else None
             optimizer.step()
             if stop is not None:
                 now = Rows(row.layout, [p.detach().unsqueeze(0) for p in trained])
-                if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step))[0]):
+                if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),)))[0]):
                     break
         return Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained])

@@ -46,6 +46,7 @@ class Settings:
     eval_every: int = 0  # 0: only at the end
     workers: int = 0  # 0: all cores
     chunk: int | None = None  # None: chosen by chunks.choose
+    warm: bool = False  # the start is given weights, not random ones
     reference: bool = False  # the plain loop instead of the fast engine
 
 
@@ -103,15 +104,16 @@ class Simulation:
         self.method, self.task, self.data, self.settings = method, task, data, settings
         task.check(data.x[:3], data.y[:3], classes)
         self.executor = self._executor()
+        task.stacked = False  # the task may come from another run
         if self.executor.stacked:
             task.stack()
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        lifetime = max(1, int(settings.rounds * settings.participation))
+        lifetime = max(1, int(settings.rounds * settings.participation + 1e-9))
         budget = Budget(settings.batch_size, settings.local_epochs, settings.local_steps, lifetime)
         loop = ReferenceLoop(task) if settings.reference else None
         self.side = ClientSide(method, task, data, budget, settings.seed, loop)
         self.store = Store(lambda new: method.start_clients(task.start, [data.names[i] for i in new]))
-        self.server: State = method.start_server(task.start)
+        self.server: State = method.start_server(task.start, self._know(0, "start"))
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
@@ -168,14 +170,7 @@ class Simulation:
         drawn = chance.sample(len(names), settings.participation, *key, sampling=phase.sampling).tolist()
         trains = list(range(len(names))) if phase.trains == ALL else drawn
         reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
-        round = Round(
-            number=number,
-            phase=phase.name,
-            seed=settings.seed,
-            names=names,
-            participation=settings.participation,
-            reporting=tuple(reports),
-        )
+        round = self._know(number, phase.name, tuple(reports))
         # 2. Chunks of clients train.
         parts = chunks.cut(trains, self._sizes, self.executor.chunk)
         before = self.communication
@@ -202,7 +197,7 @@ class Simulation:
             "reported": len(reports),
             "up_bytes": after.up_bytes - before.up_bytes,
             "down_bytes": after.down_bytes - before.down_bytes,
-            **round.notes,
+            **{name: _plain(value) for name, value in round.notes.items()},
         }
 
     def _train_job(self, part: list[int], round: Round) -> dict[str, Any]:
@@ -248,7 +243,7 @@ class Simulation:
         if same:
             assert globally is not None and common is not None
             return (common.expand(len(everybody)) if keep else None), globally, globally
-        round = Round(number, "evaluate", self.settings.seed, self.data.names, self.settings.participation)
+        round = self._know(number, "evaluate")
 
         def job(part: list[int]) -> dict[str, Any]:
             return self._job(part, self.method.message(self.server, part, round), round) | {"keep": keep}
@@ -303,9 +298,7 @@ class Simulation:
         message = Message(_under("shared", values), _under("own", values))
         state = _under("state", values)
         if what == "train":
-            settings = self.settings
-            round = Round(values["number"], values["phase"], settings.seed, self.data.names, settings.participation)
-            reply = self.side.train(cohort, message, state, round)
+            reply = self.side.train(cohort, message, state, self._know(values["number"], values["phase"]))
             return {
                 "broken": torch.tensor(reply.broken, dtype=torch.int64),
                 **{f"upload/{name}": value for name, value in reply.upload.items()},
@@ -317,6 +310,19 @@ class Simulation:
         return scores | ({"rows": rows} if values["keep"] else {})
 
     # -- inside
+
+    def _know(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
+        settings = self.settings
+        return Round(
+            number=number,
+            phase=phase,
+            seed=settings.seed,
+            names=self.data.names,
+            participation=settings.participation,
+            reporting=reporting,
+            warm=settings.warm,
+            groups=self.data.groups if self.method.needs_groups else None,
+        )
 
     def _executor(self) -> chunks.Executor:
         settings = self.settings
@@ -360,13 +366,18 @@ class Simulation:
     def _keep_notes(self, number: int, part: list[int], notes: dict[str, Tensor]) -> None:
         for at, client in enumerate(part):
             if notes:
-                row = {name: values[at].item() for name, values in notes.items()}
+                row = {name: _plain(values[at]) for name, values in notes.items()}
                 self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
 
 
 def _under(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
     start = prefix + "/"
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as numbers or lists of them, for JSON."""
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _mean(values: Tensor) -> float:

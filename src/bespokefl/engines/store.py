@@ -64,7 +64,7 @@ class Store:
         for name, value in like.items():
             if isinstance(value, Rows):
                 blocks = [block.new_zeros((size, *block.shape[1:])) for block in value.blocks]
-                bigger: Any = Rows(value.layout, blocks)
+                bigger: Any = Rows(value.layout, blocks, size=size)
             else:
                 bigger = value.new_zeros((size, *value.shape[1:]))
             if capacity:

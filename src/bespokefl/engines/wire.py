@@ -28,7 +28,9 @@ def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
     for name, value in values.items():
         if isinstance(value, Rows):
             layout = value.layout
-            header.append([name, "rows", [list(layout.names), list(map(list, layout.shapes)), list(layout.head)]])
+            header.append(
+                [name, "rows", [list(layout.names), list(map(list, layout.shapes)), list(layout.head), len(value)]]
+            )
             tensors.extend(value.blocks)
         elif isinstance(value, Tensor):
             header.append([name, "tensor", None])
@@ -45,9 +47,9 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
     rest = iter(tensors)
     for name, kind, meta in header:
         if kind == "rows":
-            names, shapes, head = meta
+            names, shapes, head, size = meta
             layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head))
-            values[name] = Rows(layout, [next(rest) for _ in names])
+            values[name] = Rows(layout, [next(rest) for _ in names], size=size)
         else:
             values[name] = next(rest) if kind == "tensor" else meta
     return values

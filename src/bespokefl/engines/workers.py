@@ -64,11 +64,15 @@ class Pool:
             try:
                 values = self._answer(what, wire.unflatten(header, inbox.read(places)))
                 answered, tensors = wire.flatten(values)
-                pipe.send_bytes(wire.dumps(["done", answered, outbox.write(tensors)]))
+                reply: list[Any] = ["done", answered, outbox.write(tensors)]
             except BespokeError as error:
-                pipe.send_bytes(wire.dumps([type(error).__name__, str(error), None]))
+                reply = [type(error).__name__, str(error), None]
             except Exception:
-                pipe.send_bytes(wire.dumps(["crash", traceback.format_exc(), None]))
+                reply = ["crash", traceback.format_exc(), None]
+            try:
+                pipe.send_bytes(wire.dumps(reply))
+            except BrokenPipeError:  # nobody listens any more
+                os._exit(0)
 
     def map(
         self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]

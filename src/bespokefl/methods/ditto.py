@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.descend import Gradient, descend
+from torch import Tensor
+
+from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
@@ -46,9 +48,9 @@ class Ditto(Method):
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         w: Rows = message["weights"]  # w^t
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        personal = descend(self._pulled(task, w), state["personal"], work, self.personal_lr, **sgd)
-        return {"weights": descend(task.gradient, w, work, self.lr, **sgd)}, {"personal": personal}
+        personal = self._pulled(task, state["personal"], w, work)
+        trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, {"personal": personal}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
@@ -58,11 +60,12 @@ class Ditto(Method):
         return rows
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        w = server["weights"]
-        return descend(self._pulled(task, w), w, work, self.personal_lr, steps=work.num_steps() * work.lifetime)
+        w: Rows = server["weights"]
+        return self._pulled(task, w, w, work, steps=work.num_steps() * work.lifetime)
 
-    def _pulled(self, task: Task, w: Rows) -> Gradient:
+    def _pulled(self, task: Task, personal: Rows, w: Rows, work: Work, steps: Tensor | None = None) -> Rows:
         def gradient(v: Rows, batch: Batch) -> Rows:  # ∇F_k(v) + λ (v − w^t)
             return task.gradient(v, batch) + self.pull * (v - w)
 
-        return gradient
+        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return descend(gradient, personal, work, self.personal_lr, steps=steps, **sgd)

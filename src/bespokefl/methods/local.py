@@ -27,7 +27,7 @@ class Local(Method):
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def start_server(self, start: Rows) -> State:
+    def start_server(self, start: Rows, round: Round) -> State:
         return {"start": start}  # where a newcomer begins, as everybody did
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:

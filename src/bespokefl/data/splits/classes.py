@@ -4,13 +4,13 @@
    a client's k classes are otherwise random.
 2. Each client's shares of its classes are random; they are bent where a class would be asked for much more than it
    has, so that about nine tenths of the data are used (all of them would leave the shares no freedom).
-3. The clients' common total is the largest that the classes can serve with these shares.
+3. The clients' common total is as large as the classes can serve with about these shares.
 
 Every step is bounded, and a request that step 1 admits succeeds. Classes of very different sizes make the common
 total small: the rarest classes limit it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar
@@ -53,9 +53,8 @@ class Classes(Split):
         pools = np.bincount(labels, minlength=classes)
         holders = self._holders(pools, clients, rng, dataset.label_names)
         held = _hand_out(holders, clients, self.k, rng)
-        room = pools - holders  # one example of each class that a client holds is promised
-        spare = np.maximum(room - holders, 0)  # and one more is kept back for rounding up
-        counts = 1 + _counts(held, room, _shares(held, spare, rng))
+        room = np.where(holders > 0, pools - holders, 0)  # one example of each class it holds is promised to a client
+        counts = 1 + _counts(held, room, _shares(held, room, rng))
         owner = np.full(len(labels), -1, dtype=np.int64)
         for label in range(classes):
             client, place = np.nonzero(held == label)
@@ -63,9 +62,7 @@ class Classes(Split):
             owner[rng.permutation(np.flatnonzero(labels == label))[: len(owned)]] = owned
         return Assignment(owner, numbered(clients))
 
-    def _holders(
-        self, pools: np.ndarray, clients: int, rng: np.random.Generator, names: tuple[str, ...]
-    ) -> np.ndarray:
+    def _holders(self, pools: np.ndarray, clients: int, rng: np.random.Generator, names: tuple[str, ...]) -> np.ndarray:
         """How many clients hold each class: equal but for one, or all that its pool or the federation allows."""
         limit = np.minimum(pools, clients)
         places = clients * self.k
@@ -76,7 +73,7 @@ class Classes(Split):
                 f"{pools[rare]} clients and all classes together serve {limit.sum()}; use fewer clients or a smaller k"
             )
         level = bisect_right(range(clients + 1), places, key=lambda n: np.minimum(limit, n).sum()) - 1
-        holders = np.minimum(limit, level)
+        holders: np.ndarray = np.minimum(limit, level)
         more = rng.permutation(np.flatnonzero(limit > level))[: places - holders.sum()]
         holders[more] += 1
         return holders
@@ -97,14 +94,14 @@ def _hand_out(holders: np.ndarray, clients: int, k: int, rng: np.random.Generato
     return rng.permutation(held)
 
 
-def _shares(held: np.ndarray, spare: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _shares(held: np.ndarray, room: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Each client's shares of its k classes; rows add up to 1."""
     clients, k = held.shape
-    goal = USED_SHARE * spare.sum() / clients
+    goal = USED_SHARE * room.sum() / clients
     shares = rng.dirichlet(np.ones(k), size=clients)
     for _ in range(BENDS):
-        wanted = goal * np.bincount(held.ravel(), shares.ravel(), minlength=len(spare))
-        bend = np.minimum(1, spare / np.maximum(wanted, 1e-9))
+        wanted = goal * np.bincount(held.ravel(), shares.ravel(), minlength=len(room))
+        bend = np.minimum(1, room / np.maximum(wanted, 1e-9))
         shares = shares * bend[held]
         total = shares.sum(axis=1, keepdims=True)
         shares = np.where(total > 0, shares / np.where(total > 0, total, 1), 1 / k)
@@ -112,16 +109,33 @@ def _shares(held: np.ndarray, spare: np.ndarray, rng: np.random.Generator) -> np
 
 
 def _counts(held: np.ndarray, room: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers near the shares, with the same sum for every client and within every class's room."""
-    clients = len(held)
+    """Whole numbers near the shares, with the same sum, as large as can be found by halving, for every client."""
+    counts = np.zeros(held.shape, dtype=np.int64)
+    low, high = 0, int(room.sum()) // len(held)
+    while low < high:
+        total = (low + high + 1) // 2
+        rounded = _rounded(total, held, room, shares)
+        if rounded is None:
+            high = total - 1
+        else:
+            low, counts = total, rounded
+    return counts
 
-    def too_many(total: int) -> bool:
-        asked = np.bincount(held.ravel(), np.ceil(total * shares).ravel(), minlength=len(room))
-        return bool((asked > room).any())
 
-    # Even if every share is rounded up the classes suffice, so that below any of them may be.
-    total = bisect_left(range(1, int(room.sum()) // clients + 1), True, key=too_many)
-    counts = np.floor(total * shares)
-    rank = np.argsort(np.argsort(counts - total * shares, axis=1, kind="stable"), axis=1)
-    counts += rank < total - counts.sum(axis=1, keepdims=True)
-    return counts.astype(np.int64)
+def _rounded(total: int, held: np.ndarray, room: np.ndarray, shares: np.ndarray) -> np.ndarray | None:
+    """The shares of this total, rounded down; what a client then lacks it takes where most is left. None: no room."""
+    counts: np.ndarray = np.floor(total * shares).astype(np.int64)
+    left = room - np.bincount(held.ravel(), counts.ravel(), minlength=len(room)).astype(np.int64)
+    if left.min() < 0:
+        return None
+    remaining: list[int] = left.tolist()
+    lacks = total - counts.sum(axis=1)
+    for client in np.flatnonzero(lacks).tolist():
+        classes: list[int] = held[client].tolist()
+        for _ in range(int(lacks[client])):
+            place = max(range(len(classes)), key=lambda one: remaining[classes[one]])
+            if remaining[classes[place]] == 0:
+                return None
+            remaining[classes[place]] -= 1
+            counts[client, place] += 1
+    return counts

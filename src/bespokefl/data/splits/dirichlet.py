@@ -60,7 +60,7 @@ class Dirichlet(Split):
             shares = rng.dirichlet(alpha, size=len(totals))
             cuts = np.floor(np.minimum(shares.cumsum(axis=1), 1) * totals[:, None]).astype(np.int64)
             cuts[:, -1] = totals
-            counts = np.diff(cuts, axis=1, prepend=0)
+            counts: np.ndarray = np.diff(cuts, axis=1, prepend=0)
             sizes = counts.sum(axis=0)
             if sizes.min() >= self.min_examples:
                 return counts

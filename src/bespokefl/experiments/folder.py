@@ -1,0 +1,80 @@
+"""The folder of a run: it appears complete or not at all."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bespokefl.core.errors import InputError
+
+SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
+
+
+def is_run(path: Path) -> bool:
+    return all((path / name).is_file() for name in SIGNS)
+
+
+def fresh(parent: Path, name: str) -> Path:
+    """A folder that is not there yet: name, name-2, name-3, …"""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def check(path: Path, overwrite: bool) -> None:
+    """Refuse a place where a run cannot be written, or would replace something. Writes nothing."""
+    if path.is_dir():
+        if is_run(path):
+            if not overwrite:
+                raise InputError(
+                    f"{str(path)!r} already holds a run; use --overwrite to replace it, or another folder."
+                )
+        elif any(path.iterdir()):
+            raise InputError(f"{str(path)!r} holds something that is not a run and is left alone; use another folder.")
+    elif path.exists() or path.is_symlink():
+        raise InputError(f"{str(path)!r} must be a folder or not exist, but it is a file; use another name.")
+    above = path.resolve().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write to {str(path)!r}: {str(above)!r} is not a folder one may write to.")
+
+
+def write(path: Path, fill: Callable[[Path], None], overwrite: bool) -> None:
+    """Let `fill` write into a new folder beside the target, then put that in its place."""
+    check(path, overwrite)
+    target = path.resolve()
+    mark = f"{os.getpid()}-{time.time_ns()}"
+    new, old = (target.parent / f".{target.name}.{kind}-{mark}" for kind in ("new", "old"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+        try:
+            fill(new)
+            for file in new.iterdir():
+                file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
+                _sync(file)
+            _sync(new)
+            if is_run(target):
+                target.rename(old)
+            new.rename(target)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            if old.exists() and not target.exists():
+                old.rename(target)
+            raise
+        _sync(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

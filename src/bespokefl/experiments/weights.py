@@ -1,0 +1,198 @@
+"""The models a run leaves: everybody's personal weights, the global ones, and how modules are made of them.
+
+personal.safetensors   one tensor per trainable parameter, shape (clients, …); whose row is whose is in the metadata
+global.safetensors     the state dict of the common model, where a method has one
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bespokefl import models
+from bespokefl.core import chance
+from bespokefl.core.errors import InputError, listing
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+
+State = dict[str, Tensor]
+Model = str | nn.Module | Callable[..., nn.Module]
+
+PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What it takes to build the module of a run again."""
+
+    model: str
+    shape: tuple[int, ...]  # of an example
+    outputs: int
+    seed: int
+    precision: str
+    names: tuple[str, ...]  # the trainable parameters
+    head: tuple[str, ...]
+    shared: str  # hash of all that is not trained: frozen parameters and buffers; "" if there is none
+
+    @classmethod
+    def of(
+        cls, task: Task, *, model: str, shape: tuple[int, ...], outputs: int, seed: int, precision: str
+    ) -> "Blueprint":
+        names, head = task.layout.names, task.layout.head
+        return cls(model, shape, outputs, seed, precision, names, head, fingerprint(untrained(task.module, names)))
+
+    def build(self, model: Model, weights: State, shared: State) -> nn.Module:
+        """A module with these weights, on the CPU, ready to predict."""
+        factory = models.build(model, self.shape, self.outputs)
+        with chance.torch_seeded(self.seed, "start"):
+            module = factory().to(dtype=PRECISIONS[self.precision])
+        own = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        wrong = [name for name, value in weights.items() if own.get(name) != tuple(value.shape)]
+        if wrong:
+            raise InputError(
+                f"the model does not fit the weights of this run: {listing(wrong)} is missing or has another shape; "
+                "give the model that was trained."
+            )
+        module.load_state_dict(weights | shared, strict=False)
+        if fingerprint(untrained(module, self.names)) != self.shared:
+            raise InputError(
+                "the model's frozen parameters or buffers are not those of this run; "
+                "give the model as it was, with the same pre-trained weights."
+            )
+        return module.eval()
+
+
+class Kept:
+    """Weights in memory, as a run has just left them; rows in the order of the clients."""
+
+    def __init__(self, blueprint: Blueprint, personal: Rows, common: Rows | None, model: Model, shared: State) -> None:
+        self.blueprint, self.personal, self.common = blueprint, personal, common
+        self.model, self.shared = model, shared
+
+    def module(self, position: int) -> nn.Module:
+        return self._build(self.personal, position)
+
+    def common_module(self) -> nn.Module | None:
+        return None if self.common is None else self._build(self.common, 0)
+
+    def _build(self, rows: Rows, position: int) -> nn.Module:
+        weights = {name: value.cpu() for name, value in rows.state(position).items()}
+        return self.blueprint.build(self.model, weights, self.shared)
+
+    def write(self, folder: Path, names: tuple[str, ...]) -> None:
+        blocks = zip(self.personal.layout.names, self.personal.blocks, strict=True)
+        about = {"clients": names, **asdict(self.blueprint)}
+        metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+        save_file({name: block.cpu().contiguous() for name, block in blocks}, folder / PERSONAL, metadata)
+        common = self.common_module()
+        if common is not None:
+            write_state(common.state_dict(), folder / GLOBAL)
+
+
+class Stored:
+    """Weights in the folder of a run, read when they are asked for."""
+
+    def __init__(self, folder: Path, model: Model | None = None) -> None:
+        self.folder, self.model = folder, model
+
+    def module(self, position: int) -> nn.Module:
+        try:
+            with safe_open(self.folder / PERSONAL, framework="pt") as file:
+                about = file.metadata()
+                weights = {name: file.get_slice(name)[position] for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"cannot read {str(self.folder / PERSONAL)!r}: {error}.") from None
+        return self._build(about, weights)
+
+    def common_module(self) -> nn.Module | None:
+        if not (self.folder / GLOBAL).exists():
+            return None
+        with safe_open(self.folder / PERSONAL, framework="pt") as file:
+            about = file.metadata()
+        return self._build(about, read_state(self.folder / GLOBAL))
+
+    def _build(self, about: Mapping[str, str], weights: State) -> nn.Module:
+        blueprint = Blueprint(
+            model=about["model"],
+            shape=tuple(json.loads(about["shape"])),
+            outputs=json.loads(about["outputs"]),
+            seed=json.loads(about["seed"]),
+            precision=about["precision"],
+            names=tuple(json.loads(about["names"])),
+            head=tuple(json.loads(about["head"])),
+            shared=about["shared"],
+        )
+        if self.model is None and blueprint.model.startswith("<"):
+            raise InputError(
+                f"the model of this run was a Python object, {blueprint.model}; give it again, as in "
+                "load_run(path, model=...)."
+            )
+        start = read_state(self.folder / START) if (self.folder / START).exists() else {}
+        shared = {name: value for name, value in start.items() if name not in blueprint.names}
+        trained = {name: value for name, value in weights.items() if name in blueprint.names}
+        return blueprint.build(self.model or blueprint.model, trained, shared)
+
+
+def described(model: Model) -> str:
+    """The model as text: what can be built again from it, or in <> what cannot."""
+    if isinstance(model, str):
+        return model
+    if isinstance(model, nn.Module):
+        return f"<{type(model).__name__} module>"
+    module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", "")
+    if _found(module, name) is model:
+        return f"{module}:{name}"
+    return f"<{name or type(model).__name__}>"
+
+
+def _found(module: str, name: str) -> object:
+    import sys
+
+    if module == "__main__" or not name or "<" in name:
+        return None
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def untrained(module: nn.Module, names: tuple[str, ...]) -> State:
+    """Frozen parameters and buffers: all of the state dict but the columns (under whatever name they are shared)."""
+    trained = {id(value) for name, value in module.named_parameters() if name in names}
+    state = module.state_dict(keep_vars=True)
+    return {
+        name: value.detach() for name, value in state.items() if isinstance(value, Tensor) and id(value) not in trained
+    }
+
+
+def fingerprint(state: State) -> str:
+    """A hash of names and values; "" for none."""
+    if not state:
+        return ""
+    sha = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name].detach().cpu().contiguous()
+        sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        sha.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def write_state(state: Mapping[str, Tensor], path: Path) -> None:
+    # Copies, as safetensors refuses tensors that share memory (tied layers).
+    save_file({name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, path)
+
+
+def read_state(path: Path) -> State:
+    try:
+        return dict(load_file(path))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {str(path)!r}.") from None
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read {str(path)!r} as safetensors: {error}.") from None

@@ -1,0 +1,144 @@
+"""Little federations for tests: ragged clients, some of them smaller than a batch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bespokefl.core.method import Method
+from bespokefl.core.parts import Part
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Loop, Work
+from bespokefl.engines.client import Data
+from bespokefl.engines.simulation import Outcome, Settings, Simulation
+
+SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
+NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
+WIDTH, CLASSES, BATCH = 8, 3, 4
+
+
+def federation(
+    sizes: Sequence[int] = SIZES,
+    *,
+    seed: int = 0,
+    targets: str = "classes",
+    dtype: torch.dtype = torch.float32,
+    width: int = WIDTH,
+) -> Data:
+    """Clients who see the classes (or a linear map) shifted, each in its own way. The last has no validation data."""
+    rng = np.random.default_rng(seed)
+    centres = 1.5 * rng.standard_normal((CLASSES, width))
+    xs, ys, parts = [], [], {"train": [], "validation": [], "test": []}
+    at = 0
+    for k, size in enumerate(sizes):
+        counts = {"train": size, "validation": 0 if k == len(sizes) - 1 else 4, "test": 5}
+        n = sum(counts.values())
+        if targets == "classes":
+            y = rng.choice(CLASSES, size=n, p=rng.dirichlet(np.ones(CLASSES)))
+            x = centres[y] + 0.3 * rng.standard_normal(width) + rng.standard_normal((n, width))
+        else:
+            x = rng.standard_normal((n, width))
+            y = x @ rng.standard_normal(width) + 0.1 * rng.standard_normal(n)
+        own = at + rng.permutation(n)
+        for part, count in counts.items():
+            parts[part].append(own[:count])
+            own = own[count:]
+        xs.append(x)
+        ys.append(y)
+        at += n
+    labels = np.concatenate(ys)
+    return Data(
+        x=torch.from_numpy(np.concatenate(xs)).to(dtype),
+        y=torch.from_numpy(labels) if targets == "classes" else torch.from_numpy(labels).to(dtype),
+        names=tuple(NAMES[k] if k < len(NAMES) else f"z{k:03d}" for k in range(len(sizes))),
+        **{part: Part.of_lists(lists) for part, lists in parts.items()},
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+def line() -> nn.Module:
+    """A linear map to one number: with the loss "mse" every client's problem is a quadratic."""
+    return nn.Linear(WIDTH, 1, bias=False)
+
+
+def work_of(
+    data: Data,
+    cohort: Sequence[int] | None = None,
+    *,
+    batch_size: int = BATCH,
+    epochs: int = 1,
+    round: int = 1,
+    seed: int = 0,
+    loop: Loop | None = None,
+    **options: Any,
+) -> Work:
+    cohort = range(len(data)) if cohort is None else cohort
+    return Work(
+        x=data.x,
+        y=data.y,
+        train=data.train.take(cohort),
+        validation=data.validation.take(cohort),
+        names=tuple(data.names[i] for i in cohort),
+        seed=seed,
+        round=round,
+        batch_size=batch_size,
+        epochs=epochs,
+        loop=loop,
+        **options,
+    )
+
+
+def simulation(
+    method: Method,
+    data: Data,
+    *,
+    factory: Callable[[], nn.Module] = mlp,
+    loss: str = "cross_entropy",
+    start: Callable[[Rows], Rows] | None = None,
+    **settings: Any,
+) -> Simulation:
+    """A simulation in this process, with batches of 4, unless the settings say otherwise."""
+    task = Task(factory, loss, dtype=data.x.dtype)
+    if start is not None:
+        task.start = start(task.start)
+    chosen = {"rounds": 2, "workers": 1, "batch_size": BATCH} | settings
+    return Simulation(method, task, data, Settings(**chosen), CLASSES if loss == "cross_entropy" else None)
+
+
+def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Outcome]:
+    made = simulation(method, data, **options)
+    return made, made.run()
+
+
+def random_rows(task: Task, count: int, seed: int = 0, scale: float = 0.3) -> Rows:
+    """Rows that have nothing to do with each other."""
+    matrix = scale * np.random.default_rng(seed).standard_normal((count, task.layout.width))
+    return Rows.from_matrix(task.layout, torch.from_numpy(matrix).to(task.start.dtype))
+
+
+def apart(found: Rows, expected: Rows) -> float:
+    """The largest distance of two rows, relative to the expected row's norm."""
+    found, expected = found.to(dtype=torch.float64), expected.to(dtype=torch.float64)
+    size = max(len(found), len(expected))
+    distance = (found.expand(size) - expected.expand(size)).square_norm().sqrt()
+    return float((distance / expected.square_norm().sqrt().clamp(min=1e-12)).max())
+
+
+def same_bits(found: Any, expected: Any) -> bool:
+    """Whether two rows, tensors or plain values are equal to the last bit (NaN is equal to NaN)."""
+    if isinstance(expected, Rows):
+        pairs = zip(found.blocks, expected.blocks, strict=True)
+        return found.layout == expected.layout and all(same_bits(a, b) for a, b in pairs)
+    if isinstance(expected, Tensor):
+        return found.dtype == expected.dtype and torch.equal(found.nan_to_num(7.5), expected.nan_to_num(7.5))
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same_bits(found[name], expected[name]) for name in expected)
+    if isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
+    return bool(found == expected) or (found != found and expected != expected)
