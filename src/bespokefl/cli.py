@@ -77,8 +77,8 @@ def _root(
 
 def _option(key: str, help: str, panel: str = "What is trained") -> Any:
     default = getattr(Config, key)
-    shown = False if default is None else str(default)
-    return typer.Option(f"--{key.replace('_', '-')}", help=help, show_default=shown, rich_help_panel=panel)
+    told = help if default is None else f"{help} Default: {default}."
+    return typer.Option(f"--{key.replace('_', '-')}", help=told, show_default=False, rich_help_panel=panel)
 
 
 LOCALLY, COMPUTED, WRITTEN = "How it is trained", "How it is computed", "What is shown and written"
@@ -159,7 +159,8 @@ def run(
     bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set pull=0.5 --out runs/ditto
     """
     apart = {"config", "set_", "quiet", "verbose"}
-    flags = {key: value for key, value in context.params.items() if key not in apart and value not in (None, False)}
+    given = {key: value for key, value in context.params.items() if key not in apart}
+    flags = {key: value for key, value in given.items() if value is not None and value is not False}
     settings = _merged(read(config) if config is not None else {}, flags, _hyper(set_ or []))
 
     from bespokefl.experiments import terminal
@@ -180,8 +181,8 @@ def _merged(file: dict[str, Any], flags: dict[str, Any], hyper: dict[str, Any]) 
     if table and before is not None and method != before:
         print(f"warning: [set] in the config is for {before} and is not used for {method}.", file=sys.stderr)
         table = {}
-    values = {**{key.replace("-", "_"): value for key, value in file.items()}, **flags}
-    return Config.of(values | {"set": {**table, **hyper} if isinstance(table, dict) else table})
+    both = {**table, **hyper} if isinstance(table, dict) else table
+    return Config.of({**file, **flags, "set": both})
 
 
 def _hyper(pairs: list[str]) -> dict[str, Any]:
@@ -222,10 +223,11 @@ def _show(result: "Result", quiet: bool) -> None:
         screen.print(note, markup=False)
     path = result.path
     screen.print(f"Written to {path}: clients.csv has a line for each client, result.json these figures.", markup=False)
-    screen.print(
-        f"Once more, with another seed: bespoke run --config {path}/config.toml --seed {about['seed'] + 1}",
-        markup=False,
-    )
+    again = f"bespoke run --config {path}/config.toml"
+    if result.interrupted:
+        screen.print(f"To run it to its end: {again}", markup=False, soft_wrap=True)
+    else:
+        screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
 
 
 # -- the other commands
@@ -270,7 +272,7 @@ def models() -> None:
 
 @app.command()
 def demo(
-    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 50,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.", min=1)] = 50,
     seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
 ) -> None:
     """See it at work: all methods on handwritten digits, in about a minute."""
@@ -285,17 +287,17 @@ def demo(
         markup=False,
         soft_wrap=True,
     )
-    results = []
+    results: list[Result] = []
     with terminal.messages(aside, verbose=False):
         for name, trial in demo.trials(clients, rounds, seed):
             with terminal.bar(aside, name) as progress:
                 results.append(trial(progress))
             if results[-1].interrupted:
-                break
+                raise KeyboardInterrupt
     screen.print(terminal.comparison(results))
     screen.print(
-        "Accuracy is a mean over clients, each on its own test data; the worst decile is the tenth of them served worst.\n"
-        "Personal: the model each client uses. Global: the common one, where a method has one.\n",
+        "Accuracy: mean over the clients, each on its own test data; worst decile: over the tenth that fares worst.\n"
+        "Personal: the model each client uses; global: the common one, where a method has one.\n",
         soft_wrap=True,
     )
     next_steps = [

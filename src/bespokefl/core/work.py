@@ -155,6 +155,7 @@ class Work:
     epochs: int = 1
     steps: int | None = None  # a fixed number of local steps instead of epochs
     lifetime: int = 1  # rounds in which an average client trains; what a newcomer may spend
+    seeds: tuple[int, ...] = ()  # a seed per row, where they differ
     copies: tuple[int, ...] = ()  # which of its client's rows a row is; set by repeat()
     loop: Loop | None = None  # an engine's own descent (the reference engine brings one)
     notes: dict[str, Tensor] = field(default_factory=dict)  # see note()
@@ -177,6 +178,7 @@ class Work:
             train=self.train.take(clients),
             validation=self.validation.take(clients),
             names=tuple(self.names[k] for k in clients),
+            seeds=tuple(self.seeds[k] for k in clients) if self.seeds else (),
             copies=tuple(copies[k] * times + i for k in range(len(self)) for i in range(times)),
             notes={},
             plans={},
@@ -214,7 +216,7 @@ class Work:
 
     def tag(self, row: int, purpose: str) -> tuple[chance.Key, ...]:
         """What names a row's draws inside a module (dropout), together with the step."""
-        return (self.seed, "module", purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
+        return (self._seed(row), "module", purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
 
     def _counts(self, epochs: int | None, steps: Tensor | int | None) -> list[int]:
         counts = self.num_steps(epochs) if steps is None else torch.as_tensor(steps).expand(len(self))
@@ -225,7 +227,7 @@ class Work:
         own = self.train.of(row).numpy()
         if not len(own):
             raise InputError(f"client {self.names[row]!r} has no training examples.")
-        rng = _SOURCE.at(self.seed, purpose, self.round, self.names[row])
+        rng = _SOURCE.at(self._seed(row), purpose, self.round, self.names[row])
         batches: list[np.ndarray] = []
         while len(batches) < count:
             shuffled = own[rng.permutation(len(own))]
@@ -243,10 +245,13 @@ class Work:
 
     # -- draws
 
+    def _seed(self, row: int) -> int:
+        return self.seeds[row] if self.seeds else self.seed
+
     def generator(self, purpose: str, row: int) -> np.random.Generator:
         """A row's own generator. Copies of one client draw differently."""
         copy = self.copies[row] if self.copies else 0
-        return chance.generator(self.seed, purpose, self.round, self.names[row], copy)
+        return chance.generator(self._seed(row), purpose, self.round, self.names[row], copy)
 
     def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
         """Standard normal noise of the rows' shape; `draw` tells several of one purpose apart."""

@@ -13,7 +13,7 @@ from bespokefl.core.task import Task
 
 SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
 FULL_STEP = 12e6  # multiply-adds of a stacked step, from which on more rows hardly make each of them cheaper
-ROWS = (13, 64)  # the fewest and the most rows that are put into one chunk by this rule
+ROWS = (13, 2048)  # the fewest and the most rows that are put into one chunk by this rule
 CELLS = 32e6  # numbers that a stacked step may hold, weights and inputs together
 
 

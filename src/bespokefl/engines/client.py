@@ -27,6 +27,7 @@ class Data:
     validation: Part
     test: Part
     groups: tuple[int, ...] | None = None  # the split's true groups, where it has any
+    seeds: tuple[int, ...] = ()  # a client's own seed, where federations with different seeds are trained as one
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,7 +50,7 @@ class Reply:
     upload: State = field(default_factory=dict)
     state: State = field(default_factory=dict)
     notes: dict[str, Tensor] = field(default_factory=dict)
-    broken: tuple[int, ...] = ()  # clients whose weights are no longer finite
+    broken: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # weights no longer finite
 
 
 class ClientSide:
@@ -67,6 +68,7 @@ class ClientSide:
             validation=self.data.validation.take(cohort),
             names=tuple(self.data.names[i] for i in cohort),
             seed=self.seed,
+            seeds=tuple(self.data.seeds[i] for i in cohort) if self.data.seeds else (),
             round=number,
             batch_size=self.budget.batch_size,
             epochs=self.budget.epochs,
@@ -83,8 +85,7 @@ class ClientSide:
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
                 fine &= value.finite().cpu()
-        broken = tuple(client for client, good in zip(cohort, fine.tolist(), strict=True) if not good)
-        return Reply(upload, new, work.notes, broken)
+        return Reply(upload, new, work.notes, ~fine)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
         """The cohort's personal models, one row each."""

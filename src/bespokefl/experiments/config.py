@@ -59,21 +59,16 @@ class Config:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Config":
-        """A config from keys as a person writes them: batch_size or batch-size."""
+        """A config from keys that a person wrote."""
         known = [one.name for one in fields(cls)]
-        given: dict[str, Any] = {}
-        for key, value in values.items():
-            name = key.replace("-", "_")
-            if name not in known:
+        for key in values:
+            if key not in known:
                 raise unknown("key", key, known, see="bespoke run --help")
-            if name in given:
-                raise InputError(f"{name} is given twice; leave one out.")
-            given[name] = value
-        if given.get("method") is None:
+        if values.get("method") is None:
             raise InputError(
                 'a run needs a method, got none; name one, as in "bespoke run ditto" (see "bespoke methods").'
             )
-        return cls(**given)
+        return cls(**values)
 
     def text(self, comments: Mapping[str, str] | None = None) -> str:
         """The config as TOML, without where its results were written."""
@@ -83,14 +78,23 @@ class Config:
 
 
 def read(path: str | PathLike[str]) -> dict[str, Any]:
-    """The keys of a TOML file. Files that it names are looked for next to it, then in the current folder."""
+    """The keys of a TOML file, batch_size or batch-size.
+
+    Files that it names are looked for next to it, then in the current folder.
+    """
     file = Path(path)
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        written = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the config {str(path)!r}: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} must be a TOML file, which it is not: {error}.") from None
+    values: dict[str, Any] = {}
+    for key, value in written.items():
+        name = key.replace("-", "_")
+        if name in values:
+            raise InputError(f"{str(path)!r} has {name} twice; leave one out.")
+        values[name] = value
     for key in PATHS:
         value = values.get(key)
         if isinstance(value, str) and ("/" in value or Path(value).suffix) and (file.parent / value).exists():

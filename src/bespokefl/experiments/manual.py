@@ -43,8 +43,8 @@ def _comments(kind: type) -> dict[str, str]:
 
 def reference(method: type[Method]) -> str:
     """The paper in a few words: "Li et al., ICML 2021"."""
-    found = dict(re.findall(r"(\w+)\s*=\s*\{(.*)\}", method.citation))
-    authors = [one.partition(",")[0].strip() for one in found.get("author", "").split(" and ") if one.strip()]
+    found = dict(re.findall(r"(\w+)\s*=\s*\{(.*?)\},?\s*$", method.citation, re.DOTALL | re.MULTILINE))
+    authors = [one.partition(",")[0].strip() for one in re.split(r"\s+and\s+", found.get("author", "")) if one.strip()]
     if not authors:
         return ""
     who = authors[0] + (" et al." if len(authors) > 2 else f" and {authors[1]}" if len(authors) == 2 else "")

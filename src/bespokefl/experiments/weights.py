@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,7 @@ from bespokefl.core.task import Task
 State = dict[str, Tensor]
 Model = str | nn.Module | Callable[..., nn.Module]
 
+ABOUT = "bespoke"  # the entry of the metadata: JSON with the clients' names and what it takes to build the model
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
@@ -47,6 +49,10 @@ class Blueprint:
     ) -> "Blueprint":
         names, head = task.layout.names, task.layout.head
         return cls(model, shape, outputs, seed, precision, names, head, fingerprint(untrained(task.module, names)))
+
+    def __post_init__(self) -> None:
+        for name in ("shape", "names", "head"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only
 
     def build(self, model: Model, weights: State, shared: State) -> nn.Module:
         """A module with these weights, on the CPU, ready to predict."""
@@ -88,8 +94,8 @@ class Kept:
 
     def write(self, folder: Path, names: tuple[str, ...]) -> None:
         blocks = zip(self.personal.layout.names, self.personal.blocks, strict=True)
-        about = {"clients": names, **asdict(self.blueprint)}
-        metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+        # One entry, as safetensors writes several in a random order and equal runs should be equal files.
+        metadata = {ABOUT: json.dumps({"clients": names, **asdict(self.blueprint)}, ensure_ascii=False)}
         save_file({name: block.cpu().contiguous() for name, block in blocks}, folder / PERSONAL, metadata)
         common = self.common_module()
         if common is not None:
@@ -105,7 +111,7 @@ class Stored:
     def module(self, position: int) -> nn.Module:
         try:
             with safe_open(self.folder / PERSONAL, framework="pt") as file:
-                about = file.metadata()
+                about = file.metadata()[ABOUT]
                 weights = {name: file.get_slice(name)[position] for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise InputError(f"cannot read {str(self.folder / PERSONAL)!r}: {error}.") from None
@@ -115,20 +121,13 @@ class Stored:
         if not (self.folder / GLOBAL).exists():
             return None
         with safe_open(self.folder / PERSONAL, framework="pt") as file:
-            about = file.metadata()
+            about = file.metadata()[ABOUT]
         return self._build(about, read_state(self.folder / GLOBAL))
 
-    def _build(self, about: Mapping[str, str], weights: State) -> nn.Module:
-        blueprint = Blueprint(
-            model=about["model"],
-            shape=tuple(json.loads(about["shape"])),
-            outputs=json.loads(about["outputs"]),
-            seed=json.loads(about["seed"]),
-            precision=about["precision"],
-            names=tuple(json.loads(about["names"])),
-            head=tuple(json.loads(about["head"])),
-            shared=about["shared"],
-        )
+    def _build(self, about: str, weights: State) -> nn.Module:
+        known: dict[str, Any] = json.loads(about)
+        del known["clients"]
+        blueprint = Blueprint(**known)
         if self.model is None and blueprint.model.startswith("<"):
             raise InputError(
                 f"the model of this run was a Python object, {blueprint.model}; give it again, as in "

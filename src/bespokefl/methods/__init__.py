@@ -8,6 +8,7 @@ from bespokefl.methods.ditto import Ditto
 from bespokefl.methods.fedavg import FedAvg
 from bespokefl.methods.fedprox import FedProx
 from bespokefl.methods.local import Local
+from bespokefl.methods.persfl import PersFL, PersFLGD
 
 REGISTRY: dict[str, type[Method]] = {
     method.name: method
@@ -16,10 +17,12 @@ REGISTRY: dict[str, type[Method]] = {
         FedAvg,
         FedProx,
         Ditto,
+        PersFL,
+        PersFLGD,
     )
 }
 
-__all__ = ["REGISTRY", "Ditto", "FedAvg", "FedProx", "Local", "build", "find"]
+__all__ = ["REGISTRY", "Ditto", "FedAvg", "FedProx", "Local", "PersFL", "PersFLGD", "build", "find"]
 
 
 def find(name: str) -> type[Method]:

@@ -48,9 +48,8 @@ class Ditto(Method):
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         w: Rows = message["weights"]  # w^t
-        personal = self._pulled(task, state["personal"], w, work)
         trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, {"personal": personal}
+        return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, work)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
@@ -60,12 +59,12 @@ class Ditto(Method):
         return rows
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        w: Rows = server["weights"]
-        return self._pulled(task, w, w, work, steps=work.num_steps() * work.lifetime)
+        w = server["weights"]
+        return self._personalize(task, w, w, work, steps=work.num_steps() * work.lifetime)
 
-    def _pulled(self, task: Task, personal: Rows, w: Rows, work: Work, steps: Tensor | None = None) -> Rows:
-        def gradient(v: Rows, batch: Batch) -> Rows:  # ∇F_k(v) + λ (v − w^t)
+    def _personalize(self, task: Task, start: Rows, w: Rows, work: Work, steps: Tensor | None = None) -> Rows:
+        def pulled(v: Rows, batch: Batch, w: Rows) -> Rows:  # ∇F_k(v) + λ (v − w^t)
             return task.gradient(v, batch) + self.pull * (v - w)
 
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return descend(gradient, personal, work, self.personal_lr, steps=steps, **sgd)
+        return descend(pulled, start, work, self.personal_lr, steps=steps, beside=(w,), **sgd)

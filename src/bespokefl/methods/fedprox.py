@@ -7,7 +7,7 @@ Differs from the paper: the local problem is solved by the run's fixed budget of
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
@@ -44,10 +44,11 @@ class FedProx(Method):
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         start: Rows = message["weights"]  # w^t
 
-        def held(w: Rows, batch: Batch) -> Rows:  # ∇F_k(w) + μ (w − w^t)
+        def held(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
             return task.gradient(w, batch) + self.pull * (w - start)
 
-        trained = descend(held, start, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        trained = descend(held, start, work, self.lr, beside=(start,), **sgd)
         return {"weights": trained}, state
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:

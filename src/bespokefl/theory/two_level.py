@@ -5,7 +5,7 @@ Self-FL's two-level Gaussian model (Chen et al., NeurIPS 2022, section 2.1). Equ
 
 Everywhere: z is what each client measured (its local estimate), `var` its variance σ_m², `var0` the variance between
 clients σ_0². Clients are the last axis, so that many repeats can be handled at once; `var0` is a number, or an array
-of the other axes.
+of the other axes, and may be infinite. S₋ₘ stands for Σ_{k≠m} (σ_0² + σ_k²)⁻¹.
 """
 
 import numpy as np
@@ -14,15 +14,20 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 
+# -- what can be known
+
+
 def global_optimum(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
     """The posterior mean of θ_0: every client's estimate, weighted by (σ_0² + σ_m²)⁻¹ (2)."""
-    precision = _precision(var0, var)
-    return np.asarray((precision * _array(z)).sum(-1) / precision.sum(-1))
+    z, var = _aligned(z, var)
+    weights = _weights(var0, var)
+    return np.asarray((weights * z).sum(-1) / weights.sum(-1))
 
 
 def global_variance(var0: ArrayLike, var: ArrayLike) -> Array:
     """The posterior variance of θ_0 (2)."""
-    return np.asarray(1 / _precision(var0, var).sum(-1))
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / _precision(var0, var).sum(-1))
 
 
 def fl_optimum(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
@@ -30,20 +35,27 @@ def fl_optimum(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
 
     It is derived under θ_m = θ_0 for the client itself; `exact_bayes` is the estimator under (1).
     """
-    own, others, weighted = _sums(z, var0, var)
-    return np.asarray((own * _array(z) + weighted) / (own + others))
+    z, var = _aligned(z, var)
+    precision = _precision(var0, var)
+    return np.asarray((z + var * _others(precision * z)) / (1 + var * _others(precision)))
 
 
 def fl_variance(var0: ArrayLike, var: ArrayLike) -> Array:
-    """The FL-optimum's posterior variance (3)."""
-    own, others, _ = _sums(var, var0, var)
-    return np.asarray(1 / (own + others))
+    """The FL-optimum's posterior variance, 1 / (σ_m⁻² + S₋ₘ) (3)."""
+    return np.asarray(_array(var) / gain(var0, var))
 
 
 def gain(var0: ArrayLike, var: ArrayLike) -> Array:
     """The paper's GAIN_m = 1 + σ_m² S₋ₘ: how many times smaller (3)'s variance is than the client's own."""
-    own, others, _ = _sums(var, var0, var)
-    return np.asarray(1 + others / own)
+    return np.asarray(1 + _array(var) * _others(_precision(var0, var)))
+
+
+def exact_bayes(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
+    """The posterior mean of θ_m under (1): the others' weighted mean is a prior of variance σ_0² + 1/S₋ₘ."""
+    z, var = _aligned(z, var)
+    prior = var * _prior_precision(var0, var)
+    others = np.where(prior > 0, initial_value(z, var0, var), 0.0)  # without others there is no mean, and no prior
+    return np.asarray((z + prior * others) / (1 + prior))
 
 
 def bayes_gain(var0: ArrayLike, var: ArrayLike) -> Array:
@@ -51,32 +63,56 @@ def bayes_gain(var0: ArrayLike, var: ArrayLike) -> Array:
     return np.asarray(1 + _array(var) * _prior_precision(var0, var))
 
 
-def exact_bayes(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
-    """The posterior mean of θ_m under (1): the others' weighted mean is a prior of variance σ_0² + 1/S₋ₘ."""
-    own, others, weighted = _sums(z, var0, var)
-    prior = _prior_precision(var0, var)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(others > 0, weighted / others, 0.0)  # nobody else: a prior of no weight
-    return np.asarray((own * _array(z) + prior * mean) / (own + prior))
+# -- how gradient descent gets there
 
 
 def initial_value(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
-    """Where client m starts, the others' weighted mean (7); with (9), the same from the global optimum."""
-    _, others, weighted = _sums(z, var0, var)
-    return np.asarray(weighted / others)
+    """Where client m starts: the others' weighted mean (7). NaN for a client without others."""
+    z, var = _aligned(z, var)
+    weights = _weights(var0, var)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(_others(weights * z) / _others(weights))
+
+
+def start_from(common: ArrayLike, personal: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
+    """Where client m starts, without knowing the others' models: the common one, its own part taken out.
+
+    (9), which is (7), if `common` is the global optimum and `personal` are the z; (10) if they are a round's models.
+    """
+    personal, var = _aligned(personal, var)
+    common, weights = _array(common)[..., None], _weights(var0, var)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(common - weights / _others(weights) * (personal - common))
 
 
 def local_steps(var0: ArrayLike, var: ArrayLike, lr: float) -> Array:
     """How many gradient steps, as a real number, lead from (7) to (3): ℓ of (8).
 
-    It takes lr < σ_m²: beyond, one step overshoots.
+    NaN where lr >= σ_m²: one step goes all the way to z_m or beyond. Infinite for a client without others.
     """
-    own, others, _ = _sums(var, var0, var)
-    return np.asarray(np.log(others / (own + others)) / np.log1p(-lr * own))
+    var = _array(var)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.log1p(1 / (var * _others(_precision(var0, var)))) / -np.log1p(-lr / var)
+    return np.asarray(np.where(lr < var, steps, np.nan))
+
+
+def descended(start: ArrayLike, z: ArrayLike, var: ArrayLike, lr: float, steps: ArrayLike) -> Array:
+    """Where so many steps of gradient descent on (θ − z_m)² / 2σ_m² lead from `start` (6); steps may be real."""
+    left = (1 - lr / _array(var)) ** _array(steps)
+    return np.asarray((1 - left) * _array(z) + left * _array(start))
+
+
+# -- inside
 
 
 def _array(values: ArrayLike) -> Array:
     return np.asarray(values, dtype=np.float64)
+
+
+def _aligned(z: ArrayLike, var: ArrayLike) -> tuple[Array, Array]:
+    """Both with the same clients: one variance may stand for all."""
+    z, var = np.broadcast_arrays(_array(z), _array(var))
+    return z, var
 
 
 def _precision(var0: ArrayLike, var: ArrayLike) -> Array:
@@ -84,11 +120,10 @@ def _precision(var0: ArrayLike, var: ArrayLike) -> Array:
     return np.asarray(1 / (_array(var0)[..., None] + _array(var)))
 
 
-def _sums(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> tuple[Array, Array, Array]:
-    """σ_m⁻², S₋ₘ = Σ_{k≠m} (σ_0² + σ_k²)⁻¹ and Σ_{k≠m} (σ_0² + σ_k²)⁻¹ z_k, for every m."""
+def _weights(var0: ArrayLike, var: ArrayLike) -> Array:
+    """(σ_0² + σ_m²)⁻¹ where only their ratios count: all equal, not zero, where σ_0² is infinite."""
     precision = _precision(var0, var)
-    precision, z = np.broadcast_arrays(precision, _array(z))
-    return 1 / _array(var), _others(precision), _others(precision * z)
+    return np.where(precision > 0, precision, 1.0)
 
 
 def _others(values: Array) -> Array:
@@ -101,5 +136,5 @@ def _others(values: Array) -> Array:
 
 def _prior_precision(var0: ArrayLike, var: ArrayLike) -> Array:
     """1 / (σ_0² + 1/S₋ₘ): how sure the others make client m, before it has data of its own."""
-    others = _others(_precision(var0, var))
-    return np.asarray(others / (1 + _array(var0)[..., None] * others))
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / (_array(var0)[..., None] + 1 / _others(_precision(var0, var))))

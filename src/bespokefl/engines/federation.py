@@ -1,0 +1,176 @@
+"""The server's side of one run: its state, everybody's kept states, what was sent, what was noted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bespokefl.core import chance
+from bespokefl.core.errors import TrainingError, listing
+from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.engines import wire
+from bespokefl.engines.client import Data
+from bespokefl.engines.store import Store
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run, beside the method."""
+
+    rounds: int = 20
+    participation: float = 1.0
+    batch_size: int = 32
+    local_epochs: int = 1
+    local_steps: int | None = None  # instead of local_epochs
+    seed: int = 0
+    eval_every: int = 0  # 0: only at the end
+    workers: int = 0  # 0: all cores
+    chunk: int | None = None  # None: chosen by chunks.choose
+    warm: bool = False  # the start is given weights, not random ones
+    reference: bool = False  # the plain loop instead of the fast engine
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What went over the wire, counted where it passes."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    up_floats: int = 0
+    down_floats: int = 0
+
+    def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Communication":
+        return Communication(
+            self.up_bytes + up[0], self.down_bytes + down[0], self.up_floats + up[1], self.down_floats + down[1]
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Who takes part in a round."""
+
+    round: Round
+    trains: list[int]
+    reports: list[int]
+
+
+class Federation:
+    """A server and the clients' states. Clients are positions in `data.names`."""
+
+    def __init__(self, method: Method, start: Rows, data: Data, settings: Settings) -> None:
+        self.method, self.data, self.settings = method, data, settings
+        self.sizes: list[int] = data.train.sizes.tolist()
+        self.store = Store(lambda new: method.start_clients(start, [data.names[i] for i in new]))
+        self.server: State = method.start_server(start, self.round(0, "start"))
+        self.communication = Communication()
+        self.history: list[dict[str, Any]] = []
+        self.client_notes: list[dict[str, Any]] = []
+
+    def round(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
+        settings = self.settings
+        return Round(
+            number=number,
+            phase=phase,
+            seed=settings.seed,
+            names=self.data.names,
+            participation=settings.participation,
+            reporting=reporting,
+            warm=settings.warm,
+            groups=self.data.groups if self.method.needs_groups else None,
+        )
+
+    def draw(self, number: int, phase: Phase) -> Draw:
+        """Who trains and who reports."""
+        count, key = len(self.data), (self.settings.seed, "cohort", number)
+        drawn = chance.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
+        trains = list(range(count)) if phase.trains == ALL else drawn
+        reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
+        return Draw(self.round(number, phase.name, tuple(reports)), trains, reports)
+
+    def request(self, part: Sequence[int], round: Round, *, count: bool) -> Values:
+        """What these clients get: the server's message, and their own state, which they would have kept."""
+        message = self.method.message(self.server, part, round)
+        if count:
+            shared, own = wire.size(message.shared), wire.size(message.own)
+            down = (shared[0] * len(part) + own[0], shared[1] * len(part) + own[1])
+            self.communication = self.communication.plus(down=down)
+        return {
+            "number": round.number,
+            "phase": round.phase,
+            **{f"shared/{name}": value for name, value in message.shared.items()},
+            **{f"own/{name}": value for name, value in message.own.items()},
+            **{f"state/{name}": value for name, value in self.store.get(part).items()},
+        }
+
+    def commit(self, draw: Draw, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
+        """The round becomes true: states first, then the server, then a line of history."""
+        number = draw.round.number
+        self._refuse_broken(number, parts, replies)
+        before = self.communication
+        for part, values in zip(parts, replies, strict=True):
+            self.store.put(part, under("state", values))
+            self._keep_notes(number, part, under("note", values))
+        uploads = self._uploads(parts, replies, set(draw.reports))
+        if len(uploads):
+            self.server = self.method.aggregate(self.server, uploads, draw.round)
+        self.history.append(
+            {
+                "round": number,
+                "phase": draw.round.phase,
+                "trained": len(draw.trains),
+                "reported": len(draw.reports),
+                "up_bytes": self.communication.up_bytes - before.up_bytes,
+                "down_bytes": before.down_bytes - sum(row["down_bytes"] for row in self.history),
+                **{name: _plain(value) for name, value in draw.round.notes.items()},
+            }
+        )
+
+    def _uploads(self, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]) -> Uploads:
+        clients: list[int] = []
+        chunks: list[State] = []
+        for part, values in zip(parts, replies, strict=True):
+            kept = [at for at, client in enumerate(part) if client in reports]
+            if not kept:
+                continue
+            upload = under("upload", values)
+            if len(kept) < len(part):
+                upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
+            clients += [part[at] for at in kept]
+            chunks.append(upload)
+            self.communication = self.communication.plus(up=wire.size(upload))
+        return Uploads(clients, torch.tensor([self.sizes[i] for i in clients]), chunks)
+
+    def _refuse_broken(self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
+        names = [
+            self.data.names[client]
+            for part, values in zip(parts, replies, strict=True)
+            for client, broken in zip(part, values["broken"].tolist(), strict=True)
+            if broken
+        ]
+        if names:
+            raise TrainingError(
+                f"the weights became non-finite in round {number} for clients {listing(sorted(names))}: "
+                "use a smaller learning rate."
+            )
+
+    def _keep_notes(self, number: int, part: Sequence[int], notes: dict[str, Tensor]) -> None:
+        for at, client in enumerate(part):
+            if notes:
+                row = {name: _plain(values[at]) for name, values in notes.items()}
+                self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+
+
+def under(prefix: str, values: Values) -> Values:
+    """The values whose names begin with a prefix, without it."""
+    start = prefix + "/"
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as numbers or lists of them, for JSON."""
+    return value.tolist() if isinstance(value, Tensor) else value

@@ -1,0 +1,185 @@
+"""PersFL: every client keeps the common model that suited it best, and distils it into a model of its own.
+
+Divi, "Unifying Distillation with Personalization in Federated Learning", Purdue University 2021, Algorithm 1.
+    O_k = argmin_{G_1, G_2, …} CE(G_e; validation data of k)                                                   (4.1)
+    A_k = argmin_A (1−λ) CE(y, A) + λ T² KL(softmax(O_k / T) ‖ softmax(A / T)),  A starts at O_k                 (4.2)
+    PersFL-GD has CE with the labels softmax(O_k / T) in place of the KL                                       (6.1)
+Stage 1 is FedAvg. In stage 2, one more round in which nothing is uploaded, each client trains every (λ, T) of a grid.
+A teacher's round e is the one in which the client received G_e: 1 is the start, the mean after round e is G_{e+1}.
+
+Differs from the paper: (4.2) prints the KL the other way round, this is Algorithm 1's. (λ, T) are chosen by validation
+accuracy, never on test data; ties keep the first in ascending order. Teachers are compared by loss (the text once says
+accuracy), and the mean after the last round is a candidate, too. λ = 0 trains once, as T has no effect; λ = 1 not at
+all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rate and no
+number of epochs. Where not all clients are drawn in a round, one looks at the models it receives only. A client
+without validation data takes the last model as its teacher and, all of the grid being a tie, its first point.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+Point = tuple[float, float]  # (λ, T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersFL(Method):
+    """Every client distils the common model that suited it best into its own."""
+
+    name: ClassVar[str] = "persfl"
+    citation: ClassVar[str] = """@mastersthesis{divi2021unifying,
+  title={Unifying Distillation with Personalization in Federated Learning},
+  author={Divi, Siddharth},
+  school={Purdue University},
+  year={2021}
+}"""
+
+    lr: float = 0.05  # η of stage 1, FedAvg
+    distil_lr: float = 0.05  # η of stage 2
+    distil_epochs: int = 20  # E of stage 2
+    imitations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)  # λ to try: the teacher's share; 0 is fine-tuning
+    temperatures: tuple[float, ...] = (1.0, 5.0, 25.0)  # T to try: how much the teacher's labels are softened
+    teacher: str = "best"  # O_k: of all models received, by validation loss, or the "last"
+    momentum: float = 0.0  # of both stages
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        if not _numbers(self.imitations, lambda share: 0 <= share <= 1):
+            raise InputError(f"imitations must be one or more numbers in 0..1, got {self.imitations} (PersFL's λ).")
+        if not _numbers(self.temperatures, lambda temperature: 0 < temperature < inf):
+            raise InputError(f"temperatures must be one or more numbers > 0, got {self.temperatures} (PersFL's T).")
+        if not self.distil_epochs >= 1:
+            raise InputError(f"distil_epochs must be >= 1, got {self.distil_epochs}.")
+        if self.teacher not in ("best", "last"):
+            raise InputError(f"teacher must be 'best' or 'last', got {self.teacher!r}.")
+
+    @property
+    def grid(self) -> list[Point]:
+        """Every (λ, T), ascending."""
+        return list(product(sorted(set(map(float, self.imitations))), sorted(set(map(float, self.temperatures)))))
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("train", rounds), Phase("distil", 1, trains=ALL, reports=NONE)]
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        size = len(cohort)
+        return {
+            "teacher": start.expand(size),  # O_k
+            "teacher_loss": torch.full((size,), inf, dtype=torch.float64),  # l_k
+            "teacher_round": torch.zeros(size, dtype=torch.int64),
+            "personal": start.expand(size),  # A_k
+            "distilled": torch.zeros(size, dtype=torch.bool),
+        }
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        received: Rows = message["weights"]  # G_e
+        state = state | self._choose_teacher(task, received, state, work, round)
+        if round.phase == "distil":
+            personal = self._distil(task, state["teacher"], work)
+            return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
+        return {"weights": descend(task.gradient, received, work, self.lr, momentum=self.momentum)}, state
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        done: Tensor = state["distilled"]
+        common: Rows = message["weights"]
+        return common.expand(len(work)).replace(done, state["personal"][done])
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        return self._distil(task, server["weights"], work)  # §7.1, where the server kept the last model only
+
+    def _choose_teacher(self, task: Task, received: Rows, state: State, work: Work, round: Round) -> State:
+        """Algorithm 1, lines 5-9."""
+        if not task.classifies:
+            raise InputError(
+                f"{self.name} distils the probabilities of classes, got a task without; use cross_entropy."
+            )
+        loss = task.score(received, work.sweep("validation"))["loss"]
+        blind = work.validation.sizes == 0  # their loss is NaN
+        better = (loss < state["teacher_loss"]) | blind | (self.teacher == "last")
+        found = {
+            "teacher_loss": torch.where(better, loss, state["teacher_loss"]),
+            "teacher_round": torch.where(better, round.number, state["teacher_round"]),
+        }
+        work.note(validation_loss=loss, **found)
+        return found | {"teacher": state["teacher"].replace(better, received.expand(len(work))[better])}
+
+    def _distil(self, task: Task, teacher: Rows, work: Work) -> Rows:
+        """Algorithm 1, lines 14-25: each client trains a row for each point of the grid and keeps the best of them."""
+        grid, lowest = self.grid, min(map(float, self.temperatures))
+        same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in grid]
+        points = sorted(set(same))  # what there is to train: T has no effect at λ = 0 and 1
+        num = len(points)
+        copies, teachers = work.repeat(num), teacher.expand(len(work)).repeat(num)
+        hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(work), 1)
+        trains = torch.tensor([share < 1 for share, _ in points]).repeat(len(work))
+
+        def gradient(student: Rows, batch: Batch, teacher: Rows, share: Tensor, temperature: Tensor) -> Rows:
+            beside = (task.predict(teacher, batch.x), share, temperature)
+            return task.gradient(student, batch, self.objective, beside)
+
+        students = descend(
+            gradient,
+            teachers,
+            copies,
+            self.distil_lr,
+            momentum=self.momentum,
+            steps=copies.num_steps(self.distil_epochs) * trains,
+            beside=(teachers, hyper[:, :1], hyper[:, 1:]),
+        )
+        scores = task.score(students, copies.sweep("validation"))
+        accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))
+        right = (accuracy * work.validation.sizes[:, None]).round()  # counts: rounding of a mean must not break a tie
+        best = right.nan_to_num(0.0).argmax(1)  # the first of equals; without validation data all are
+        chosen = torch.tensor(points, dtype=torch.float64)[best]
+        place = torch.tensor([points.index(point) for point in same])
+        work.note(imitation=chosen[:, 0], temperature=chosen[:, 1])
+        work.note(grid_accuracy=accuracy[:, place], grid_loss=loss[:, place])
+        return students[torch.arange(len(work)) * num + best]
+
+    def objective(self, outputs: Tensor, batch: Batch, teacher: Tensor, share: Tensor, temperature: Tensor) -> Tensor:
+        """(4.2) for each example: outputs of student and teacher are (K, B, C), λ and T are (K, 1)."""
+        teacher = teacher[:, : outputs.shape[1]]  # a row that is taken by itself comes without its batch's filling
+        hard = F.cross_entropy(outputs.mT, batch.y, reduction="none")
+        softened = (F.log_softmax(logits / temperature[..., None], -1) for logits in (teacher, outputs))
+        return (1 - share) * hard + share * temperature**2 * self.soft_loss(*softened)
+
+    def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """KL(teacher ‖ student) of log-probabilities."""
+        return F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersFLGD(PersFL):
+    """PersFL with the teacher's softened labels in the place of its KL divergence."""
+
+    name: ClassVar[str] = "persfl-gd"
+
+    def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """CE(teacher, student) of log-probabilities: the KL divergence plus the teacher's entropy."""
+        return -(teacher.exp() * student).sum(-1)
+
+
+def _numbers(values: object, fit: Callable[[float], bool]) -> bool:
+    """Whether this is a list of at least one number, and all of them fit."""
+    return (
+        isinstance(values, list | tuple)
+        and len(values) > 0
+        and all(isinstance(value, int | float) and fit(value) for value in values)
+    )

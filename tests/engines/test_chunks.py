@@ -1,0 +1,90 @@
+"""The executor follows from model and work alone, and cohorts are cut the same whatever order they come in."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from bespokefl.core.task import Task
+from bespokefl.engines import chunks
+from tests.core.modules import Branch, Dropped, Item, conv, inputs
+from tests.federations import CLASSES, mlp
+
+X, Y = inputs("mlp", 3, dtype=torch.float32), torch.tensor([0, 1, 2])
+
+
+def choose(
+    factory: Callable[[], nn.Module], x: torch.Tensor = X, *, batch_size: int = 10, chunk: int | None = None
+) -> chunks.Executor:
+    task = Task(factory)
+    task.check(x, Y, CLASSES)
+    return chunks.choose(task, x, Y, batch_size=batch_size, chunk=chunk)
+
+
+def test_small_models_are_stacked() -> None:
+    executor = choose(mlp)
+    assert executor.stacked and executor.chunk > 1
+    assert "small steps" in executor.reason
+
+
+def test_the_choice_is_always_the_same() -> None:
+    assert len({choose(mlp) for _ in range(5)}) == 1
+    assert len({choose(mlp, chunk=7) for _ in range(5)}) == 1
+
+
+def test_convolutions_are_not_stacked_unless_asked() -> None:
+    images = inputs("conv", 3, dtype=torch.float32)
+    assert choose(conv, images) == chunks.Executor(
+        1, False, "the model has Conv2d layers, which stacking does not speed up"
+    )
+    assert choose(conv, images, chunk=3) == chunks.Executor(3, True, "chunk 3 was asked for")
+
+
+def test_large_steps_are_not_stacked() -> None:
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 3000), nn.ReLU(), nn.Linear(3000, CLASSES))
+
+    assert choose(wide, batch_size=10).stacked
+    executor = choose(wide, batch_size=100_000)
+    assert not executor.stacked and "large enough by itself" in executor.reason
+
+
+def test_one_is_plain() -> None:
+    assert choose(mlp, chunk=1) == chunks.Executor(1, False, "chunk 1 was asked for")
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [(Item, "vmap cannot take it"), (Branch, "vmap cannot take it"), (Dropped, "draws random numbers")],
+)
+def test_what_cannot_be_stacked_runs_plain_and_says_why(
+    factory: Callable[[], nn.Module], why: str, chunk: int | None
+) -> None:
+    executor = choose(factory, chunk=chunk)
+    assert (executor.chunk, executor.stacked) == (1, False)
+    assert executor.reason.startswith("the model cannot be stacked: ") and why in executor.reason
+
+
+clients_and_sizes = st.lists(st.integers(1, 500), min_size=1, max_size=40).flatmap(
+    lambda sizes: st.tuples(
+        st.just(sizes), st.lists(st.sampled_from(range(len(sizes))), min_size=1, unique=True), st.integers(1, 50)
+    )
+)
+
+
+@given(clients_and_sizes, st.randoms())
+def test_cutting(case: tuple[list[int], list[int], int], shuffle: object) -> None:
+    sizes, clients, chunk = case
+    parts = chunks.cut(clients, sizes, chunk)
+    flat = [client for part in parts for client in part]
+    assert sorted(flat) == sorted(clients)
+    assert all(1 <= len(part) <= chunk for part in parts)
+    assert [sizes[client] for client in flat] == sorted((sizes[client] for client in clients), reverse=True)
+    assert len(parts) >= min(2, len(clients))
+    again = list(clients)
+    shuffle.shuffle(again)  # type: ignore[attr-defined]
+    assert chunks.cut(again, sizes, chunk) == parts
