@@ -57,7 +57,7 @@ class Surveying(_Averaging):
         if round.phase == "survey":
             apart = uploads["gradient"].square_distances().double()
             closeness = torch.zeros_like(server["closeness"])
-            closeness[clients[:, None], clients] = torch.exp(-apart / apart.mean())
+            closeness[clients[:, None], clients] = torch.exp(-apart / apart.mean().clamp(min=1e-12))
             return server | {"closeness": closeness}
         closeness = server["closeness"][:, clients]
         return server | {"streams": (closeness / closeness.sum(1, keepdim=True)) @ uploads["weights"]}
@@ -125,10 +125,11 @@ class Trying(_Averaging):
         many, w = work.repeat(times), message["weights"]
         pulls = torch.tensor(self.pulls, dtype=torch.float64).repeat(len(work))
 
-        def pulled(v: Rows, batch: Batch, own: Tensor) -> Rows:
-            return task.gradient(v, batch) + own * (v - w)
+        def pulled(v: Rows, batch: Batch, pull: Tensor, w: Rows) -> Rows:
+            return task.gradient(v, batch) + pull * (v - w)
 
-        tried = descend(pulled, state["personal"].repeat(times), many, self.lr, beside=[pulls])
+        beside = [pulls, w.expand(len(work)).repeat(times)]
+        tried = descend(pulled, state["personal"].repeat(times), many, self.lr, beside=beside)
         losses = task.score(tried, many.sweep("validation"))["loss"].nan_to_num(0.0)
         best = torch.arange(len(work)) * times + losses.reshape(-1, times).argmin(1)
         upload = {"weights": descend(task.gradient, w, work, self.lr)}

@@ -102,22 +102,24 @@ class TestGradients:
         assert apart(task.gradient(rows, batch), whole) < 1e-10  # the mark leaves no trace
 
     @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
-    def test_of_another_objective_with_values_per_row(self, stacked: bool) -> None:
+    def test_of_another_objective_with_values_per_row_and_per_example(self, stacked: bool) -> None:
         task = Task(mlp, dtype=DOUBLE)
         rows = random_rows(task, 3)
         batch, sizes = ragged("mlp", DOUBLE)
         scale = torch.tensor([1.0, 2.0, -3.0], dtype=DOUBLE)
+        taught = task.predict(random_rows(task, 1, seed=1), batch.x)  # (3, 4, classes), filling and all
 
-        def objective(outputs: Tensor, batch: Batch, own: Tensor) -> Tensor:
-            return outputs.square().sum(-1) * own[:, None]
+        def objective(outputs: Tensor, batch: Batch, own: Tensor, taught: Tensor) -> Tensor:
+            return (outputs - taught).square().sum(-1) * own[:, None]
 
-        expected, losses = by_hand(
-            task, rows, lambda module, k: scale[k] * module(batch.x[k, : sizes[k]]).square().sum(-1).mean()
-        )
+        def loss(module: nn.Module, k: int) -> Tensor:
+            return scale[k] * (module(batch.x[k, : sizes[k]]) - taught[k, : sizes[k]]).square().sum(-1).mean()
+
+        expected, losses = by_hand(task, rows, loss)
         if stacked:
             task.stack()
-        assert apart(task.gradient(rows, batch, objective, [scale]), expected) < 1e-10
-        torch.testing.assert_close(task.losses(rows, batch, objective, [scale]), losses)
+        assert apart(task.gradient(rows, batch, objective, [scale, taught]), expected) < 1e-10
+        torch.testing.assert_close(task.losses(rows, batch, objective, [scale, taught]), losses)
 
     def test_change_nothing(self) -> None:
         task = Task(mlp)

@@ -29,7 +29,8 @@ def little(sizes: list[int], batch_size: int = BATCH, **options: object) -> Work
 def examples(plan: Plan, row: int) -> list[list[int]]:
     """The batches that a row of the cohort sees, read from its numbered examples."""
     at = row if plan.order is None else plan.order.tolist().index(row)
-    return [plan.batch(step).row(at).x.flatten().tolist() for step in range(int(plan.steps[at]))]
+    batches = [plan.batch(step) for step in range(int(plan.steps[at]))]
+    return [batch.x[at, : batch.count(at), 0].tolist() for batch in batches]
 
 
 def planned(work: Work, row: int, **options: int | str | torch.Tensor) -> list[list[int]]:
@@ -75,7 +76,8 @@ class TestPlan:
                     assert batch.weight[at, :width].tolist() == pytest.approx([1 / width] * width)
                     assert not batch.weight[at, width:].any()
                 row = batch.row(at)
-                assert row.x[0, :, 0].tolist() == expected
+                assert batch.count(at) == row.count(0) == width
+                assert row.x[0, :width, 0].tolist() == expected
                 assert row.mean(row.y).item() == pytest.approx(np.mean(expected))
             torch.testing.assert_close(
                 batch.mean(batch.y), torch.tensor([np.mean(planned(work, k)[step]) for k in list(order)[: len(batch)]])
@@ -227,5 +229,6 @@ def test_a_row_of_a_batch() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     batch = Batch(x, x, weight=torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]), step=4, keys=((1,), (2,)))
     row = batch.row(0)
-    assert row.x.tolist() == [[0.0, 1.0]] and row.keys == ((1,),) and row.step == 4
-    assert batch.row(1).x.tolist() == [[3.0, 4.0, 5.0]]
+    assert row.x.tolist() == [[0.0, 1.0, 2.0]] and row.keys == ((1,),) and row.step == 4
+    assert row.mean(row.y).tolist() == [0.5] and batch.mean(batch.y).tolist() == pytest.approx([0.5, 4.3])
+    assert [batch.count(k) for k in range(2)] == [2, 3] and Batch(x, x).count(0) == 3

@@ -37,7 +37,8 @@ class Part:
 
     def take(self, clients: Iterable[int]) -> "Part":
         """The same for some clients, in the order given; a client may come more than once."""
-        lists = [self.of(int(client)) for client in clients]
-        sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
-        flat = torch.cat(lists) if lists else self.indices[:0]
-        return Part(flat, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+        chosen = torch.as_tensor(list(clients), dtype=torch.int64)
+        sizes = self.sizes[chosen]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        shift = (self.offsets[chosen] - offsets[:-1]).repeat_interleave(sizes)  # from the new place to the old one
+        return Part(self.indices[torch.arange(len(shift)) + shift], offsets)

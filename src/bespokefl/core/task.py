@@ -248,9 +248,12 @@ class Task:
         for parameter, own in zip(parameters, free, strict=True):
             parameter.requires_grad_(own)
         for k in range(len(rows)):
-            one = batch.row(k)
+            one, count = batch.row(k), batch.count(k)
             with chance.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
-                outputs = self._plain([block[k] for block in rows.blocks], one.x[0], train=True)
+                outputs = self._plain([block[k] for block in rows.blocks], one.x[0, :count], train=True)
+            if count < one.x.shape[1]:  # filling is not computed (it would shift a module's own draws), only made up
+                filling = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])
+                outputs = torch.cat([outputs, filling])
             own_beside = [item if len(item) == 1 else item[k : k + 1] for item in beside]
             yield parameters, self._mean_loss(outputs.unsqueeze(0), one, objective, own_beside)
 

@@ -36,13 +36,13 @@ class Batch:
         return len(self.x)
 
     def row(self, k: int) -> "Batch":
-        """One row's examples, without filling."""
         own = slice(k, k + 1)
-        keys = self.keys[own] if self.keys else ()
-        if self.weight is None:
-            return replace(self, x=self.x[own], y=self.y[own], keys=keys)
-        size = int((self.weight[k] > 0).sum())
-        return replace(self, x=self.x[own, :size], y=self.y[own, :size], weight=self.weight[own, :size], keys=keys)
+        weight = None if self.weight is None else self.weight[own]
+        return replace(self, x=self.x[own], y=self.y[own], weight=weight, keys=self.keys[own] if self.keys else ())
+
+    def count(self, k: int) -> int:
+        """How many examples row k has; the rest of its width is filling."""
+        return self.x.shape[1] if self.weight is None else int((self.weight[k] > 0).sum())
 
     def mean(self, values: Tensor) -> Tensor:
         """(K, B) values to (K,): the mean that the batch's weights say."""
@@ -63,26 +63,33 @@ class Plan:
         lists: Sequence[Sequence[np.ndarray]],
         *,
         whole: bool = False,
+        constant: bool = False,
         tag: Sequence[tuple[chance.Key, ...]] = (),
     ) -> None:
-        """`lists[k][s]` are the examples of row k at step s; `whole`: weights of all steps together sum to one."""
+        """`lists[k][s]` are the examples of row k at step s.
+
+        whole: the weights of all steps together sum to one; constant: a row sees the same examples at every step.
+        """
         steps = np.array([len(one) for one in lists], dtype=np.int64)
         order = np.argsort(-steps, kind="stable")
         self.x, self.y = x, y
         self.order = None if (order == np.arange(len(order))).all() else torch.from_numpy(order)
         self.steps = steps[order]
         self._tag = [tag[k] for k in order] if tag else []
-        sizes = np.zeros((len(lists), int(steps.max(initial=0))), dtype=np.int64)
-        width = max((len(batch) for one in lists for batch in one), default=0)
+        self._constant = constant
+        self._gathered: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        most = int(steps.max(initial=0))
+        sizes = np.zeros((len(lists), min(most, 1) if constant else most), dtype=np.int64)
+        width = max((len(batch) for one in lists for batch in one[: sizes.shape[1]]), default=0)
         index = np.zeros((*sizes.shape, width), dtype=np.int64)
         for at, k in enumerate(order):
-            for step, batch in enumerate(lists[k]):
+            for step, batch in enumerate(lists[k][: sizes.shape[1]]):
                 sizes[at, step] = len(batch)
                 index[at, step, : len(batch)] = batch
                 index[at, step, len(batch) :] = batch[0]
         self._index, self._sizes = index, sizes
         self._totals = sizes.sum(1) if whole else None
-        self._active = [int((self.steps > step).sum()) for step in range(sizes.shape[1])]
+        self._active = [int((self.steps > step).sum()) for step in range(most)]
 
     def __len__(self) -> int:
         return len(self._active)
@@ -94,25 +101,32 @@ class Plan:
     def batch(self, step: int) -> Batch:
         """The step's examples for the active rows."""
         k = self.active(step)
-        sizes = self._sizes[:k, step]
-        width = int(sizes.max())
-        index = torch.from_numpy(np.ascontiguousarray(self._index[:k, step, :width])).to(self.x.device)
-        flat = index.flatten()
+        if not self._constant or k not in self._gathered:
+            self._gathered = {k: self._gather(step, k)}
+        x, y, weight = self._gathered[k]
+        return Batch(x, y, weight, step, tuple((*tag, step) for tag in self._tag[:k]))
+
+    def _gather(self, step: int, k: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        width = int(self._size(step).max())
+        index = self._index[:k, 0 if self._constant else step, :width]
+        flat = torch.from_numpy(np.ascontiguousarray(index)).to(self.x.device).flatten()
         x = self.x.index_select(0, flat).unflatten(0, (k, width))
         y = self.y.index_select(0, flat).unflatten(0, (k, width))
-        return Batch(x, y, self._weight(step), step, tuple((*tag, step) for tag in self._tag[:k]))
+        return x, y, self._weight(step)
+
+    def _size(self, step: int) -> np.ndarray:
+        return self._sizes[: self.active(step), 0 if self._constant else step]
 
     def shares(self, step: int) -> Tensor:
         """What each example of the step counts, (K, B): zero for filling, and each row sums to one over its batch
         (over all its batches, for a sweep)."""
-        k = self.active(step)
-        sizes = self._sizes[:k, step]
+        sizes = self._size(step)
         inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
-        divisor = sizes if self._totals is None else self._totals[:k]
+        divisor = sizes if self._totals is None else self._totals[: len(sizes)]
         return torch.from_numpy(inside / divisor[:, None])
 
     def _weight(self, step: int) -> Tensor | None:
-        sizes = self._sizes[: self.active(step), step]
+        sizes = self._size(step)
         if self._totals is None and (sizes == sizes.max()).all():
             return None
         dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens do not know the model's type
@@ -157,6 +171,7 @@ class Work:
     lifetime: int = 1  # rounds in which an average client trains; what a newcomer may spend
     seeds: tuple[int, ...] = ()  # a seed per row, where they differ
     copies: tuple[int, ...] = ()  # which of its client's rows a row is; set by repeat()
+    keyed: bool = True  # whether batches carry keys for modules that draw
     loop: Loop | None = None  # an engine's own descent (the reference engine brings one)
     notes: dict[str, Tensor] = field(default_factory=dict)  # see note()
     plans: dict[tuple[object, ...], Plan] = field(default_factory=dict)
@@ -205,7 +220,9 @@ class Work:
         key = (purpose, tuple(counts))
         if key not in self.plans:
             lists = [self._batches(k, count, purpose) for k, count in enumerate(counts)]
-            self.plans[key] = Plan(self.x, self.y, lists, tag=[self.tag(k, purpose) for k in range(len(self))])
+            constant = int(self.n.max()) <= self.batch_size
+            tag = [self.tag(k, purpose) for k in range(len(self))] if self.keyed else ()
+            self.plans[key] = Plan(self.x, self.y, lists, constant=constant, tag=tag)
         return self.plans[key]
 
     def batches(
@@ -227,6 +244,8 @@ class Work:
         own = self.train.of(row).numpy()
         if not len(own):
             raise InputError(f"client {self.names[row]!r} has no training examples.")
+        if len(own) <= self.batch_size:
+            return [own] * count  # a full batch needs no shuffling
         rng = _SOURCE.at(self._seed(row), purpose, self.round, self.names[row])
         batches: list[np.ndarray] = []
         while len(batches) < count:

@@ -74,6 +74,7 @@ class ClientSide:
             epochs=self.budget.epochs,
             steps=self.budget.steps,
             lifetime=self.budget.lifetime,
+            keyed=self.task.draws,
             loop=self.loop,
         )
 

@@ -159,10 +159,10 @@ class Federation:
             )
 
     def _keep_notes(self, number: int, part: Sequence[int], notes: dict[str, Tensor]) -> None:
-        for at, client in enumerate(part):
-            if notes:
-                row = {name: _plain(values[at]) for name, values in notes.items()}
-                self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+        listed = {name: _plain(values) for name, values in notes.items()}
+        for at, client in enumerate(part if notes else ()):
+            row = {name: values[at] for name, values in listed.items()}
+            self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
 
 
 def under(prefix: str, values: Values) -> Values:

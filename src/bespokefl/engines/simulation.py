@@ -68,19 +68,31 @@ class Simulation:
     """One run of one method; or several of them, on other data or seeds, trained as one (`stacked`)."""
 
     def __init__(self, method: Method, task: Task, data: Data, settings: Settings, classes: int | None) -> None:
-        self._begin(method, task, [data], [settings], classes)
+        self._begin(method, task, [data], [settings], classes, [task.start])
 
     @classmethod
     def stacked(
-        cls, method: Method, task: Task, data: Sequence[Data], settings: Sequence[Settings], classes: int | None
+        cls,
+        method: Method,
+        task: Task,
+        data: Sequence[Data],
+        settings: Sequence[Settings],
+        classes: int | None,
+        starts: Sequence[Rows] | None = None,
     ) -> "Simulation":
-        """Several federations at once. Their settings may differ in the seed only."""
+        """Several federations at once. Their settings may differ in the seed only; starts: each its own weights."""
         made = cls.__new__(cls)
-        made._begin(method, task, data, settings, classes)
+        made._begin(method, task, data, settings, classes, starts or [task.start] * len(data))
         return made
 
     def _begin(
-        self, method: Method, task: Task, data: Sequence[Data], settings: Sequence[Settings], classes: int | None
+        self,
+        method: Method,
+        task: Task,
+        data: Sequence[Data],
+        settings: Sequence[Settings],
+        classes: int | None,
+        starts: Sequence[Rows],
     ) -> None:
         self.method, self.task, self.settings = method, task, settings[0]
         self.data = stack.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
@@ -94,7 +106,8 @@ class Simulation:
         budget = Budget(self.settings.batch_size, self.settings.local_epochs, self.settings.local_steps, lifetime)
         loop = ReferenceLoop(task) if self.settings.reference else None
         self.side = ClientSide(method, task, self.data, budget, self.settings.seed, loop)
-        self.federations = [Federation(method, task.start, one, own) for one, own in zip(data, settings, strict=True)]
+        members = zip(starts, data, settings, strict=True)
+        self.federations = [Federation(method, start, one, own) for start, one, own in members]
         self._starts = list(accumulate((len(one) for one in data), initial=0))
         self._sizes: list[int] = self.data.train.sizes.tolist()
         self._home = [at for at, one in enumerate(data) for _ in one.names]

@@ -160,7 +160,8 @@ class Result:
     def _fill(self, into: Path) -> None:
         if isinstance(self.weights, Stored):
             for file in self.weights.folder.iterdir():
-                shutil.copyfile(file, into / file.name)
+                if file.is_file():
+                    shutil.copyfile(file, into / file.name)
             return
         (into / "config.toml").write_text(self.config.text(self._comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
@@ -213,7 +214,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: tensors and arrays as lists, NaN as null, an infinity as text."""
+    """The value as JSON has it: tensors and arrays as lists, NaN as null; an infinity, or an object, as text."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, Mapping):
@@ -222,7 +223,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    return value
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

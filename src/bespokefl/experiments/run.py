@@ -86,7 +86,7 @@ def run(
         raise InputError(f"method must be a method such as methods.Ditto() or its name, got {method!r}.")
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
-    comments = {SPLIT.removesuffix(".json"): f"{clients.split_name}, seed {clients.seed}"}
+    comments = {"split": f"{clients.split_name}, seed {clients.seed}"}
     if clients.data_name not in datasets.names():
         client = "" if clients.client is None else ", client=clients.client"
         comments["data"] = (
@@ -213,7 +213,10 @@ def _train(
         precision=config.precision,
     )
     shared = untrained(task.module, task.layout.names)
-    written = {name: value for name, value in method.hyper().items() if _in_toml(value)}
+    hyper = {name: value for name, value in method.hyper().items() if _in_toml(value)}
+    lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
+    if lost:
+        comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
 
     def write_rest(into: Path) -> None:
         clients.save_split(into / SPLIT)
@@ -221,7 +224,7 @@ def _train(
             write_state(begun, into / START)
 
     return Result(
-        config=replace(config, set=written, start=None if begun is None else START),
+        config=replace(config, set=hyper, start=None if begun is None else START),
         about=_about(config, method, clients, outcome, seconds),
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in ("train", "validation", "test")},

@@ -22,7 +22,8 @@ def dumps(values: Mapping[str, Any], comments: Mapping[str, str] | None = None, 
 
 
 def _comment(text: str | None) -> list[str]:
-    return [f"# {' '.join(text.split())}"] if text else []
+    printable = "".join(one if one.isprintable() else " " for one in text or "")  # TOML allows no other
+    return [f"# {printable}"] if printable else []
 
 
 def _key(key: str) -> str:

@@ -1,6 +1,7 @@
 """The registered methods, by name. A new method is one file and one line here."""
 
-from typing import Any
+from types import UnionType
+from typing import Any, get_type_hints
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import Method
@@ -9,6 +10,9 @@ from bespokefl.methods.fedavg import FedAvg
 from bespokefl.methods.fedprox import FedProx
 from bespokefl.methods.local import Local
 from bespokefl.methods.persfl import PersFL, PersFLGD
+from bespokefl.methods.pfedvem import PFedVEM
+from bespokefl.methods.selffl import SelfFL
+from bespokefl.methods.ucfl import UCFL, UCFLParallel
 
 REGISTRY: dict[str, type[Method]] = {
     method.name: method
@@ -17,12 +21,30 @@ REGISTRY: dict[str, type[Method]] = {
         FedAvg,
         FedProx,
         Ditto,
+        SelfFL,
         PersFL,
         PersFLGD,
+        UCFL,
+        UCFLParallel,
+        PFedVEM,
     )
 }
 
-__all__ = ["REGISTRY", "Ditto", "FedAvg", "FedProx", "Local", "PersFL", "PersFLGD", "build", "find"]
+__all__ = [
+    "REGISTRY",
+    "UCFL",
+    "Ditto",
+    "FedAvg",
+    "FedProx",
+    "Local",
+    "PFedVEM",
+    "PersFL",
+    "PersFLGD",
+    "SelfFL",
+    "UCFLParallel",
+    "build",
+    "find",
+]
 
 
 def find(name: str) -> type[Method]:
@@ -34,16 +56,16 @@ def find(name: str) -> type[Method]:
 def build(name: str, hyper: dict[str, Any] | None = None) -> Method:
     """A method with these hyper-parameters; the rest are its defaults."""
     method = find(name)
-    defaults = method().hyper()
+    defaults, kinds = method().hyper(), get_type_hints(method)
     given: dict[str, Any] = {}
     for key, value in (hyper or {}).items():
         if key not in defaults:
             raise unknown(f"hyper-parameter of {name}", key, defaults, see=f"bespoke methods {name}")
-        given[key] = _fitting(name, key, value, defaults[key])
+        given[key] = _fitting(name, key, value, defaults[key], kinds[key])
     return method(**given)
 
 
-def _fitting(name: str, key: str, value: Any, default: Any) -> Any:
+def _fitting(name: str, key: str, value: Any, default: Any, kind: Any) -> Any:
     """The value in the type of the default: 1 for 1.0 is fine, "abc" for a number is not."""
     if isinstance(default, bool) or isinstance(value, bool):
         fits = isinstance(default, bool) == isinstance(value, bool)
@@ -55,7 +77,7 @@ def _fitting(name: str, key: str, value: Any, default: Any) -> Any:
         value = int(value) if fits else value
     else:
         fits = default is None or isinstance(value, type(default))
+        fits |= isinstance(kind, UnionType) and isinstance(value, kind)  # int | str
     if not fits:
-        kind = type(default).__name__
-        raise InputError(f"{key} of {name} must be a {kind} such as {default!r}, got {value!r}.")
+        raise InputError(f"{key} of {name} must be a {type(default).__name__} such as {default!r}, got {value!r}.")
     return value

@@ -32,8 +32,6 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Batch, Work
 
-Point = tuple[float, float]  # (λ, T)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PersFL(Method):
@@ -47,8 +45,8 @@ class PersFL(Method):
   year={2021}
 }"""
 
-    lr: float = 0.05  # η of stage 1, FedAvg
-    distil_lr: float = 0.05  # η of stage 2
+    lr: float = 0.05  # η of stage 1, which is FedAvg
+    distil_lr: float = 0.1  # η of stage 2
     distil_epochs: int = 20  # E of stage 2
     imitations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)  # λ to try: the teacher's share; 0 is fine-tuning
     temperatures: tuple[float, ...] = (1.0, 5.0, 25.0)  # T to try: how much the teacher's labels are softened
@@ -68,7 +66,7 @@ class PersFL(Method):
             raise InputError(f"teacher must be 'best' or 'last', got {self.teacher!r}.")
 
     @property
-    def grid(self) -> list[Point]:
+    def grid(self) -> list[tuple[float, float]]:
         """Every (λ, T), ascending."""
         return list(product(sorted(set(map(float, self.imitations))), sorted(set(map(float, self.temperatures)))))
 
@@ -107,11 +105,9 @@ class PersFL(Method):
     def _choose_teacher(self, task: Task, received: Rows, state: State, work: Work, round: Round) -> State:
         """Algorithm 1, lines 5-9."""
         if not task.classifies:
-            raise InputError(
-                f"{self.name} distils the probabilities of classes, got a task without; use cross_entropy."
-            )
+            raise InputError(f"{self.name} needs classes and the loss cross_entropy, got another; use another method.")
         loss = task.score(received, work.sweep("validation"))["loss"]
-        blind = work.validation.sizes == 0  # their loss is NaN
+        blind = work.validation.sizes == 0  # their loss is NaN; anybody else's NaN (overflow) is never the least
         better = (loss < state["teacher_loss"]) | blind | (self.teacher == "last")
         found = {
             "teacher_loss": torch.where(better, loss, state["teacher_loss"]),
@@ -122,9 +118,9 @@ class PersFL(Method):
 
     def _distil(self, task: Task, teacher: Rows, work: Work) -> Rows:
         """Algorithm 1, lines 14-25: each client trains a row for each point of the grid and keeps the best of them."""
-        grid, lowest = self.grid, min(map(float, self.temperatures))
-        same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in grid]
-        points = sorted(set(same))  # what there is to train: T has no effect at λ = 0 and 1
+        lowest = min(map(float, self.temperatures))
+        same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in self.grid]
+        points = sorted(set(same))  # the grid without repetitions, as T has no effect at λ = 0 and 1
         num = len(points)
         copies, teachers = work.repeat(num), teacher.expand(len(work)).repeat(num)
         hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(work), 1)
@@ -145,8 +141,9 @@ class PersFL(Method):
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))
-        right = (accuracy * work.validation.sizes[:, None]).round()  # counts: rounding of a mean must not break a tie
-        best = right.nan_to_num(0.0).argmax(1)  # the first of equals; without validation data all are
+        accuracy = accuracy.where(loss.isfinite(), torch.nan)  # a student that diverged has none
+        right = (accuracy * work.validation.sizes[:, None]).round()  # counts: a mean's last bit must not break a tie
+        best = right.nan_to_num(-1.0).argmax(1)  # the first of equals, which all are without validation data
         chosen = torch.tensor(points, dtype=torch.float64)[best]
         place = torch.tensor([points.index(point) for point in same])
         work.note(imitation=chosen[:, 0], temperature=chosen[:, 1])
@@ -155,10 +152,9 @@ class PersFL(Method):
 
     def objective(self, outputs: Tensor, batch: Batch, teacher: Tensor, share: Tensor, temperature: Tensor) -> Tensor:
         """(4.2) for each example: outputs of student and teacher are (K, B, C), λ and T are (K, 1)."""
-        teacher = teacher[:, : outputs.shape[1]]  # a row that is taken by itself comes without its batch's filling
         hard = F.cross_entropy(outputs.mT, batch.y, reduction="none")
         softened = (F.log_softmax(logits / temperature[..., None], -1) for logits in (teacher, outputs))
-        return (1 - share) * hard + share * temperature**2 * self.soft_loss(*softened)
+        return (1 - share) * hard + share * temperature * self.soft_loss(*softened)
 
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """KL(teacher ‖ student) of log-probabilities."""
@@ -178,8 +174,6 @@ class PersFLGD(PersFL):
 
 def _numbers(values: object, fit: Callable[[float], bool]) -> bool:
     """Whether this is a list of at least one number, and all of them fit."""
-    return (
-        isinstance(values, list | tuple)
-        and len(values) > 0
-        and all(isinstance(value, int | float) and fit(value) for value in values)
-    )
+    if not isinstance(values, list | tuple) or not values:
+        return False
+    return all(isinstance(value, int | float) and fit(value) for value in values)

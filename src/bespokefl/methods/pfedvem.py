@@ -90,7 +90,8 @@ class PFedVEM(Method):
         if not round.warm:
             drawn = torch.from_numpy(round.generator("pfedvem head").standard_normal((1, head.layout.width)))
             head = Rows.from_matrix(head.layout, drawn.to(device=head.device, dtype=head.dtype))  # w⁰
-        return {"weights": start.with_block(head), "variance": torch.tensor([self.initial_variance])}
+        variance = torch.tensor([self.initial_variance], dtype=torch.float64)
+        return {"weights": start.with_block(head), "variance": variance}
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         size = len(cohort)
@@ -132,23 +133,23 @@ class PFedVEM(Method):
     def _posterior(
         self, task: Task, received: Rows, mean: Rows, raw: Rows, variance: Tensor, work: Work, steps: int
     ) -> tuple[Rows, Rows, Tensor]:
-        """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), σ = softplus(π); who was restored."""
-        began, latent, precision, plan = (mean, raw), received.block("head"), 1 / variance, work.sweep("train")
-        everybody = torch.arange(len(work))
+        """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
+        began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
+        confidences = 1 / variance
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
             std = raw.map(F.softplus)  # (11)
-            by_mean, by_std = precision * (mean - latent), precision * std - std.map(torch.reciprocal)  # of the KL
+            by_mean = confidences * (mean - latent)  # of the KL
+            by_std = confidences * std - std.map(torch.reciprocal)
             model = received.with_block(mean).freeze(received.layout.base)
-            for noise, sampled in self._sampled(model, std, work, everybody, "pfedvem posterior", step):
-                slope = work.n / self.samples * task.sweep_gradient(sampled, plan).block("head")
+            for noise, sampled in self._sampled(model, std, work, clients, "pfedvem posterior", step):
+                slope = work.n.double() / self.samples * task.sweep_gradient(sampled, plan).block("head")
                 by_mean, by_std = by_mean + slope, by_std + slope * noise
             speed_mean = self.momentum * speed_mean + by_mean
             speed_raw = self.momentum * speed_raw + by_std * raw.map(torch.sigmoid)
             mean, raw = mean - self.head_lr * speed_mean, raw - self.head_lr * speed_raw
         loss = task.score(received.with_block(mean), plan)["loss"]
-        whole = loss + divergence(mean, raw.map(F.softplus), latent, variance).cpu()
-        bad = ~torch.isfinite(whole)
+        bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, variance).cpu())
         return mean.replace(bad, began[0][bad]), raw.replace(bad, began[1][bad]), bad
 
     def _base(self, task: Task, model: Rows, raw: Rows, work: Work) -> Rows:

@@ -1,0 +1,248 @@
+"""Self-FL: every client works out from two variances how far to leave the common model.
+
+Chen et al., NeurIPS 2022, "Self-Aware Personalized Federated Learning", Algorithm 1 (`augmented`: Algorithm 2).
+    θ_m^INIT = θ − (w_m / S₋ₘ) (θ_m − θ),   w_k = (σ_0² + σ_k²)⁻¹,   S₋ₘ = Σ_{k≠m} w_k        (10)
+    (1 − η/(B σ_m²))^ℓ = S₋ₘ / (1/σ_m² + S₋ₘ)                                                 (8)
+    θ ← (1 − C) θ + C Σ w_m θ_m / Σ w_m                                                       (11), §4.1
+σ_m² is the variance of a client's earlier personal weights, σ_0² that between the active clients' weights.
+
+Differs from the paper:
+- The server sends S₋ₘ, over all clients whose σ_k² it has been told (`peers="active"`: only the round's).
+- Algorithm 1 cites (7) for the start; that needs unknown quantities, so it is (10). ℓ is rounded, within 1..ℓ_max.
+- (19) lacks a square. σ_m² is the exact variance (18) of the weights before this round, the order of (20).
+- Undefined σ_m² (fewer than two activations) or empty S₋ₘ: start at θ, ℓ_max steps. In (11) an undefined σ_m² counts
+  as the median of the known ones; if none is known, all weigh the same. η/(Bσ²) >= 1: one step. σ_0² + σ_m² >= 1e-12.
+- A single active client says nothing about σ_0²: the last one stays. A client never active uses θ.
+- Losses are means over the batch; `divisor` says what stands for B in (8).
+- "Converges" in Algorithm 2: the training loss changes by less than `tolerance`, or `extra_epochs` are over.
+- Clusters (G.4): (11) within a cluster, and again across the clusters' newest models; a cluster's σ² is its clients'
+  mean, weighted as in (11). Clusters never active are left out. Those by σ² are equal shares of its ranks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows, Spread
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+FLOOR = 1e-12  # of σ_0² + σ_m²
+CHOICES = {
+    "peers": ("known", "active"),
+    "divisor": ("batch", "examples", "one"),
+    "clusters": ("none", "groups", "variance"),
+}
+LEAST = {"max_steps": 1, "smoothing": 0, "between": 0, "noise": 0, "extra_epochs": 1, "tolerance": 0, "num_clusters": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfFL(Method):
+    """Start, local steps and aggregation follow from the uncertainty within and between clients."""
+
+    name: ClassVar[str] = "selffl"
+    citation: ClassVar[str] = """@inproceedings{chen2022self,
+  title={Self-Aware Personalized Federated Learning},
+  author={Chen, Huili and Ding, Jie and Tramel, Eric and Wu, Shuang and Sahu, Anit Kumar and Avestimehr, Salman and
+    Zhang, Tao},
+  booktitle={NeurIPS},
+  year={2022}
+}"""
+
+    lr: float = 0.03  # η
+    max_steps: int = 40  # ℓ_max
+    smoothing: float | None = None  # weight of a round's estimate in θ; None: the participation C
+    initialise: bool = True  # (10); off: start at θ
+    adapt_steps: bool = True  # (8); off: the run's budget of local steps
+    variance_weights: bool = True  # (11); off: n_k
+    peers: str = "known"  # whose σ_k² are in S₋ₘ: of all that ever reported one, or of the "active"
+    divisor: str = "batch"  # what stands for B in (8): "batch", "examples" or "one"
+    between: float | None = None  # σ_0², where it is known
+    noise: float | None = None  # v², where it is known: σ_m² = v²/n_m (15)(16)
+    augmented: bool = False  # Algorithm 2
+    extra_epochs: int = 5  # of Algorithm 2, at most
+    tolerance: float = 1e-3  # relative change of the training loss that counts as converged
+    clusters: str = "none"  # "groups": the split's true ones; "variance": by σ_m²
+    num_clusters: int = 5  # of clusters by variance
+
+    def check(self) -> None:
+        super().check()
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown(f"{name} of selffl", str(getattr(self, name)), known, see="bespoke methods selffl")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
+                raise InputError(f"{name} must be a number >= {least}, got {value!r} (Self-FL).")
+        if self.smoothing is not None and not 0 < self.smoothing <= 1:
+            raise InputError(f"smoothing must be in (0, 1], got {self.smoothing} (weight of a round's estimate in θ).")
+        if self.clusters != "none" and not self.variance_weights:
+            raise InputError("clusters are aggregated by variance, got variance_weights=False; set clusters to 'none'.")
+
+    @property
+    def needs_groups(self) -> bool:
+        return self.clusters == "groups"
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        server = {
+            "weights": start,  # θ
+            "between": torch.tensor(self.between or 0.0, dtype=torch.float64),  # σ_0²
+            "variances": torch.full((len(round.names),), math.nan, dtype=torch.float64),  # σ_k², as last reported
+        }
+        if self.clusters == "none":
+            return server
+        num = len(set(round.groups)) if round.groups is not None else self.num_clusters
+        return server | {
+            "cluster_weights": start.expand(num),  # the newest model of each
+            "cluster_variances": torch.full((num,), math.nan, dtype=torch.float64),
+            "cluster_seen": torch.zeros(num, dtype=torch.bool),
+        }
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        rows = start.expand(len(cohort))
+        state = {"personal": rows, **vars(Spread.empty(rows))}
+        return state | {"optimum": rows} if self.augmented else state
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        weights = precision(server["variances"], server["between"]).nan_to_num(0.0)  # w_k
+        if self.peers == "active":
+            absent = torch.ones(len(weights), dtype=torch.bool)
+            absent[list(round.reporting)] = False
+            weights[absent] = 0.0
+        others = sums_of_others(weights)[list(cohort)]  # S₋ₘ
+        return Message({"weights": server["weights"], "between": server["between"]}, {"others": others})
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        theta, between, others = message["weights"], message["between"], message["others"]
+        spread = Spread(state["count"], state["mean"], state["squares"])
+        variance = spread.variance.cpu() if self.noise is None else self.noise / work.n.double()  # σ_m² (20) (15)
+        start = theta
+        if self.initialise:
+            ratio = torch.where(others > 0, precision(variance, between) / others, 0.0).nan_to_num(0.0)
+            start = theta - (state["optimum" if self.augmented else "personal"] - theta) * ratio  # (10) (21)
+        wanted, steps = self._steps(variance, others, work)
+        work.note(variance=variance, wanted_steps=wanted, steps=steps)
+        personal = descend(task.gradient, start, work, self.lr, steps=steps)  # θ_m^t
+        if not self.augmented:
+            return {"weights": personal, "variance": variance}, {"personal": personal, **vars(spread.add(personal))}
+        optimum = self._converged(task, personal, work)  # θ_{m,t}
+        upload = {"weights": personal, "optimum": optimum, "variance": variance}
+        return upload, {"personal": personal, "optimum": optimum, **vars(spread.add(optimum))}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        name, variance = "optimum" if self.augmented else "weights", uploads["variance"]
+        new = server | {"variances": server["variances"].index_copy(0, torch.tensor(uploads.clients), variance)}
+        if self.between is None and len(uploads) > 1:
+            mean = uploads.mean(name, by="equal")
+            squares = [(chunk[name] - mean).square_norm().double().sum().cpu() for chunk in uploads]
+            new["between"] = torch.stack(squares).sum() / len(uploads)  # (14) (22)
+        round.note(between=new["between"])
+        if self.clusters != "none":
+            new |= self._clustered(new, uploads, name, round)
+            seen, variance = new["cluster_seen"], new["cluster_variances"]
+            estimate = new["cluster_weights"][seen].mean(shares(variance, variance, new["between"])[seen])
+        elif self.variance_weights:
+            estimate = uploads.mean(name, by=shares(variance, new["variances"], new["between"]))  # (11) (23)
+        else:
+            estimate = uploads.mean(name, by="examples")
+        share = round.participation if self.smoothing is None else self.smoothing
+        return new | {"weights": server["weights"] * (1 - share) + estimate * share}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        theta: Rows = message["weights"]
+        been = state["count"] > 0
+        return theta.expand(len(work)).replace(been, state["personal"][been])
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        variance = work.n * math.nan if self.noise is None else self.noise / work.n.double()
+        others = precision(server["variances"], server["between"]).nansum()
+        return descend(task.gradient, server["weights"], work, self.lr, steps=self._steps(variance, others, work)[1])
+
+    def _steps(self, variance: Tensor, others: Tensor, work: Work) -> tuple[Tensor, Tensor]:
+        """What (8) says, and the steps to take."""
+        size = {"batch": work.batch_size, "examples": work.n, "one": 1}[self.divisor]
+        wanted = wanted_steps(variance, others, self.lr, size)
+        return wanted, whole_steps(wanted, self.max_steps) if self.adapt_steps else work.num_steps()
+
+    def _converged(self, task: Task, rows: Rows, work: Work) -> Rows:
+        """Trained on, an epoch at a time, each row until its own training loss hardly changes."""
+        loss = task.score(rows, work.sweep())["loss"]
+        going, epochs = torch.ones(len(work), dtype=torch.bool), torch.zeros(len(work), dtype=torch.int64)
+        for epoch in range(self.extra_epochs):
+            rows = descend(task.gradient, rows, work, self.lr, steps=work.num_steps(1) * going, purpose=f"on/{epoch}")
+            before, loss = loss, task.score(rows, work.sweep())["loss"]
+            epochs += going
+            going &= (loss - before).abs() >= self.tolerance * before.abs()
+            if not going.any():
+                break
+        work.note(extra_epochs=epochs)
+        return rows
+
+    def _clustered(self, server: State, uploads: Uploads, name: str, round: Round) -> State:
+        """The newest model of every cluster, and its variance."""
+        known, variance = server["variances"], uploads["variance"]
+        if round.groups is None:
+            labels = ranked(known, self.num_clusters)
+        else:
+            labels = torch.tensor(round.groups).unique(return_inverse=True)[1]
+        labels = labels[list(uploads.clients)]
+        rows, variances, seen = (server[f"cluster_{what}"].clone() for what in ("weights", "variances", "seen"))
+        for cluster in labels.unique().tolist():
+            inside = shares(variance, known, server["between"]) * (labels == cluster)
+            rows = rows.replace([cluster], uploads.mean(name, by=inside))
+            variances[cluster] = (inside * filled(variance, known)).sum() / inside.sum()
+            seen[cluster] = True
+        return {"cluster_weights": rows, "cluster_variances": variances, "cluster_seen": seen}
+
+
+def local_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: Any, max_steps: int) -> Tensor:
+    """The steps for σ_m² (NaN: undefined) and S₋ₘ (0: nobody known): (8) as a whole number in 1..max_steps."""
+    return whole_steps(wanted_steps(variance, inverse_sum_others, lr, batch_size), max_steps)
+
+
+def wanted_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: Any) -> Tensor:
+    """ℓ of (8), unrounded: NaN if σ_m² is undefined, infinite if nobody else is known, 0 if one step overshoots."""
+    own, others, size = (torch.as_tensor(v, dtype=torch.float64) for v in (variance, inverse_sum_others, batch_size))
+    pace = lr / (size * own)
+    steps = torch.where(pace < 1, torch.log1p(1 / (own * others)) / -torch.log1p(-pace), 0.0)
+    return torch.where(own.isnan(), math.nan, torch.where(others > 0, steps, math.inf))
+
+
+def whole_steps(wanted: Tensor, max_steps: int) -> Tensor:
+    return wanted.nan_to_num(nan=math.inf).round().clamp(1, max_steps).long()
+
+
+def precision(variance: Tensor, between: Tensor) -> Tensor:
+    """(σ_0² + σ_m²)⁻¹."""
+    return 1 / (between + variance).clamp(min=FLOOR)
+
+
+def sums_of_others(values: Tensor) -> Tensor:
+    """Σ_{k≠m} values_k by sums from both ends: total − own would cancel where one client dominates."""
+    zero = values.new_zeros(1)
+    after = torch.cat([zero, values.flip(0).cumsum(0)[:-1]]).flip(0)
+    return torch.cat([zero, values.cumsum(0)[:-1]]) + after
+
+
+def filled(variance: Tensor, known: Tensor) -> Tensor:
+    """Undefined variances as the median of the known ones; NaN if there are none."""
+    return torch.where(variance.isnan(), known.nanquantile(0.5), variance)
+
+
+def shares(variance: Tensor, known: Tensor, between: Tensor) -> Tensor:
+    """The weights of (11), up to a factor: all the same if no variance is known."""
+    return precision(filled(variance, known), between).nan_to_num(1.0)
+
+
+def ranked(variance: Tensor, num: int) -> Tensor:
+    """A cluster for every client: equal shares of the ranks of the known variances, the undefined in the middle."""
+    known = variance[~variance.isnan()].sort()[0]
+    ranks = torch.searchsorted(known, filled(variance, variance))
+    return (ranks * num // max(1, len(known))).clamp(max=num - 1)

@@ -1,0 +1,89 @@
+"""A run's folder appears complete or not at all, and replaces nothing but a run that may be replaced."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bespokefl.core.errors import InputError
+from bespokefl.experiments import folder
+
+
+def fill(text: str):  # type: ignore[no-untyped-def]
+    def write(into: Path) -> None:
+        for name in folder.SIGNS:
+            (into / name).write_text(text)
+
+    return write
+
+
+def everything(path: Path) -> set[str]:
+    return {str(one.relative_to(path)) for one in path.rglob("*")}
+
+
+def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
+    folder.write(tmp_path / "a" / "b", fill("x"), overwrite=False)
+    assert everything(tmp_path) == {"a", "a/b", "a/b/config.toml", "a/b/result.json"}
+
+
+def test_files_can_be_read_by_whom_the_folder_can(tmp_path: Path) -> None:
+    def private(into: Path) -> None:
+        fill("x")(into)
+        (into / "config.toml").chmod(0o600)
+
+    before = os.umask(0o022)
+    try:
+        folder.write(tmp_path / "run", private, overwrite=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run" / "config.toml").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_crash_while_writing_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    folder.write(tmp_path / "run", fill("old"), overwrite=False)
+
+    def crash(into: Path) -> None:
+        (into / "config.toml").write_text("half")
+        raise error
+
+    for place, overwrite in (("new", False), ("run", True)):
+        with pytest.raises(error):
+            folder.write(tmp_path / place, crash, overwrite)
+    assert everything(tmp_path) == {"run", "run/config.toml", "run/result.json"}
+    assert (tmp_path / "run" / "config.toml").read_text() == "old"
+
+
+def test_a_run_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    folder.write(tmp_path / "run", fill("old"), overwrite=False)
+    with pytest.raises(InputError, match="already holds a run; use --overwrite"):
+        folder.write(tmp_path / "run", fill("new"), overwrite=False)
+    assert (tmp_path / "run" / "result.json").read_text() == "old"
+    folder.write(tmp_path / "run", fill("new"), overwrite=True)
+    assert (tmp_path / "run" / "result.json").read_text() == "new"
+    assert everything(tmp_path) == {"run", "run/config.toml", "run/result.json"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_not_a_run_is_never_replaced(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("years")
+    (tmp_path / "file").write_text("x")
+    for place, sentence in (("thesis", "is not a run"), ("file", "it is a file"), ("file/under", "cannot write")):
+        with pytest.raises(InputError, match=sentence):
+            folder.write(tmp_path / place, fill("new"), overwrite)
+    assert everything(tmp_path) == {"thesis", "thesis/thesis.tex", "file"}
+
+
+def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folder.write(tmp_path / "run", fill("x"), overwrite=False)
+    assert folder.is_run(tmp_path / "run")
+
+
+def test_fresh_names_are_counted(tmp_path: Path) -> None:
+    assert folder.fresh(tmp_path, "ditto") == tmp_path / "ditto"
+    (tmp_path / "ditto").mkdir()
+    (tmp_path / "ditto-2").mkdir()
+    assert folder.fresh(tmp_path, "ditto") == tmp_path / "ditto-3"

@@ -1,0 +1,43 @@
+"""Methods are found by name and built from what stands on a command line."""
+
+from typing import Any
+
+import pytest
+
+from bespokefl import methods
+from bespokefl.core.errors import InputError
+from bespokefl.methods import Ditto, FedAvg, build, find
+
+
+def test_names_are_the_methods_own() -> None:
+    assert all(kind.name == name for name, kind in methods.REGISTRY.items())
+    assert {kind.__name__ for kind in methods.REGISTRY.values()} <= set(methods.__all__)
+    assert all(getattr(methods, kind.__name__) is kind for kind in methods.REGISTRY.values())
+
+
+def test_find() -> None:
+    assert find("ditto") is Ditto
+    with pytest.raises(InputError, match="unknown method 'dito'; did you mean 'ditto'"):
+        find("dito")
+
+
+def test_build() -> None:
+    assert build("fedavg") == FedAvg()
+    assert build("ditto", {"pull": 2, "lr": 0.5}) == Ditto(pull=2.0, lr=0.5)
+    assert isinstance(build("ditto", {"pull": 2}).hyper()["pull"], float)
+    assert build("fedavg", {"weights": "equal"}) == FedAvg(weights="equal")
+
+
+@pytest.mark.parametrize(
+    ("hyper", "sentence"),
+    [
+        ({"lrr": 1}, "unknown hyper-parameter of fedavg 'lrr'; did you mean 'lr'"),
+        ({"lr": "fast"}, "lr of fedavg must be a float such as 0.05, got 'fast'"),
+        ({"lr": True}, "lr of fedavg must be a float such as 0.05, got True"),
+        ({"weights": 3}, "weights of fedavg must be a str such as 'examples', got 3"),
+        ({"lr": -1}, "lr must be > 0"),
+    ],
+)
+def test_what_does_not_fit(hyper: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        build("fedavg", hyper)
