@@ -13,7 +13,8 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Loop, Work
 from bespokefl.engines.client import Data
-from bespokefl.engines.simulation import Outcome, Settings, Simulation
+from bespokefl.engines.federation import Settings
+from bespokefl.engines.simulation import Outcome, Simulation
 
 SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from bespokefl.core.method import Phase
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
-from bespokefl.engines.simulation import Settings, Simulation
+from bespokefl.engines.federation import Settings
+from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.bench import Case, build, federation, measure
 from bespokefl.methods import FedAvg
 

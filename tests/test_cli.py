@@ -330,6 +330,7 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in printed for name in ("logistic", "mlp", "lenet", "module:function"))
 
 
+@pytest.mark.slow
 def test_the_demo_shows_every_method(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bespoke("demo --rounds 2 --seed 1") == 0
     printed = capsys.readouterr()

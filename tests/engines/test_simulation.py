@@ -15,7 +15,8 @@ from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
-from bespokefl.engines.simulation import Progress, Settings, Simulation
+from bespokefl.engines.federation import Settings
+from bespokefl.engines.simulation import Progress, Simulation
 from bespokefl.methods import Ditto, FedAvg, Local
 from tests.federations import CLASSES, NAMES, SIZES, federation, mlp, run, same_bits, simulation
 
@@ -52,15 +53,15 @@ class TestCohorts:
         made = simulation(Local(), DATA, participation=0.5)
         with made.pool() as pool:
             for number in (1, 2):
-                before = made.store.get(range(6))["personal"]
+                before = made.federations[0].store.get(range(6))["personal"]
                 made.round(pool, number, made.method.phases(2)[0])
-                after = made.store.get(range(6))["personal"]
+                after = made.federations[0].store.get(range(6))["personal"]
                 changed = ((after - before).square_norm() > 0).nonzero().flatten().tolist()
                 assert changed == chance.sample(6, 0.5, 0, "cohort", number).tolist()
 
     def test_only_the_active_have_a_row(self) -> None:
         made, _ = run(Local(), DATA, rounds=1, participation=0.34)
-        assert len(made.store) == 2
+        assert len(made.federations[0].store) == 2
 
     def test_history(self) -> None:
         _, outcome = run(FedAvg(), DATA, rounds=3, participation=0.5, eval_every=2)
@@ -134,10 +135,10 @@ class TestEndings:
         made = simulation(_Failing(), DATA, chunk=2)
         with made.pool() as pool:
             made.round(pool, 1, made.method.phases(2)[0])
-            server, states = made.server, made.store.get(range(6))
+            server, states = made.server, made.federations[0].store.get(range(6))
             with pytest.raises(TrainingError, match="enough"):
                 made.round(pool, 2, made.method.phases(2)[0])
-        assert same_bits(made.server, server) and same_bits(made.store.get(range(6)), states)
+        assert same_bits(made.server, server) and same_bits(made.federations[0].store.get(range(6)), states)
 
     def test_ctrl_c_ends_the_run_after_the_round_in_hand(self) -> None:
         seen: list[Progress] = []

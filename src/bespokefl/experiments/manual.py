@@ -10,6 +10,8 @@ from typing import Any
 
 from bespokefl.core.method import Method
 
+LONGEST = 24
+
 
 def hyper(method: type[Method]) -> list[tuple[str, Any, str]]:
     """Name, default and meaning (the comment beside it) of each hyper-parameter."""
@@ -48,8 +50,9 @@ def reference(method: type[Method]) -> str:
     if not authors:
         return ""
     who = authors[0] + (" et al." if len(authors) > 2 else f" and {authors[1]}" if len(authors) == 2 else "")
-    where = found.get("booktitle") or found.get("journal") or ""
-    return f"{who}, {where} {found.get('year', '')}".strip()
+    where = next((found[kind] for kind in ("booktitle", "journal", "school") if kind in found), "")
+    place = f"{where} " if len(where) <= LONGEST else ""  # some journals' names fill a line
+    return f"{who}, {place}{found.get('year', '')}".strip()
 
 
 def page(method: type[Method]) -> str:

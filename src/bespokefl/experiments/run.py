@@ -21,7 +21,8 @@ from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
 from bespokefl.engines.client import Data
-from bespokefl.engines.simulation import Outcome, Report, Settings, Simulation
+from bespokefl.engines.federation import Settings
+from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import folder
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import Config
@@ -53,7 +54,7 @@ def run(
     model: Model = "mlp",
     rounds: int = 20,
     participation: float = 1.0,
-    batch_size: int = 32,
+    batch_size: int = 10,
     local_epochs: int = 1,
     local_steps: int | None = None,
     seed: int = 0,
@@ -195,15 +196,14 @@ def _train(
         warm=start is not None or isinstance(model, nn.Module),
         reference=config.engine == "reference",
     )
-    order = sorted(range(len(clients)), key=lambda i: clients.names[i])  # canonical: the engine's order
-    data = _data(clients, order, device, dtype)
+    data = engine_data(clients, device, dtype)
     began = time.perf_counter()
     outcome = Simulation(method, task, data, settings, clients.classes).run(progress)
     seconds = time.perf_counter() - began
 
-    back = torch.argsort(torch.tensor(order))  # the clients' own order
-    in_order = order == list(range(len(order)))
-    rows = outcome.personal_rows if in_order else outcome.personal_rows[back.to(device)]
+    position = {name: at for at, name in enumerate(data.names)}
+    back = torch.tensor([position[name] for name in clients.names])  # from the engine's order to the clients' own
+    rows = outcome.personal_rows if data.names == clients.names else outcome.personal_rows[back.to(device)]
     blueprint = Blueprint.of(
         task,
         model=config.model,
@@ -248,7 +248,10 @@ def _check_clients(clients: Clients) -> None:
             raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
 
 
-def _data(clients: Clients, order: list[int], device: torch.device, dtype: torch.dtype) -> Data:
+def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
+    """The clients as an engine takes them: in canonical order, by name."""
+    order = sorted(range(len(clients)), key=lambda i: clients.names[i])
+
     def numbers(values: Tensor) -> Tensor:
         return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
 

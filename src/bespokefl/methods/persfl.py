@@ -7,12 +7,12 @@ Divi, "Unifying Distillation with Personalization in Federated Learning", Purdue
 Stage 1 is FedAvg. In stage 2, one more round in which nothing is uploaded, each client trains every (λ, T) of a grid.
 A teacher's round e is the one in which the client received G_e: 1 is the start, the mean after round e is G_{e+1}.
 
-Differs from the paper: (4.2) prints the KL the other way round, this is Algorithm 1's. (λ, T) are chosen by validation
-accuracy, never on test data; ties keep the first in ascending order. Teachers are compared by loss (the text once says
-accuracy), and the mean after the last round is a candidate, too. λ = 0 trains once, as T has no effect; λ = 1 not at
-all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rate and no
-number of epochs. Where not all clients are drawn in a round, one looks at the models it receives only. A client
-without validation data takes the last model as its teacher and, all of the grid being a tie, its first point.
+Differs from the paper: (4.2) prints the KL the other way round; Algorithm 1's is meant. Teachers are compared by loss
+(the text once says accuracy), and the mean after the last round is a candidate, too. (λ, T) are chosen by validation
+accuracy, never on test data; ties keep the first in ascending order. λ = 0 trains once, as T has no effect, and λ = 1
+not at all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rates
+and no epochs. A client that is not drawn in a round does not see that round's model. One without validation data takes
+the last model as its teacher and the first point of the grid, plain fine-tuning by default.
 """
 
 from collections.abc import Callable, Sequence
@@ -154,7 +154,7 @@ class PersFL(Method):
         """(4.2) for each example: outputs of student and teacher are (K, B, C), λ and T are (K, 1)."""
         hard = F.cross_entropy(outputs.mT, batch.y, reduction="none")
         softened = (F.log_softmax(logits / temperature[..., None], -1) for logits in (teacher, outputs))
-        return (1 - share) * hard + share * temperature * self.soft_loss(*softened)
+        return (1 - share) * hard + share * temperature**2 * self.soft_loss(*softened)
 
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """KL(teacher ‖ student) of log-probabilities."""
