@@ -84,6 +84,7 @@ def test_steps_of_the_degenerate_cases():
     assert local_steps(NAN, 4.0, 0.03, 10, 40) == 40  # undefined variance
     assert local_steps(0.5, 0.0, 0.03, 10, 40) == 40  # nobody else known
     assert local_steps(NAN, 0.0, 0.03, 10, 40) == 40
+    assert local_steps(0.001, 0.0, 0.03, 10, 40) == 40  # even if one step overshoots
     assert local_steps(0.003, 1e-9, 0.03, 10, 40) == 1  # η/(Bσ²) = 1: one step is all it takes
     assert local_steps(0.001, 1e-9, 0.03, 10, 40) == 1  # one step overshoots
     assert local_steps(0.0, 4.0, 0.03, 10, 40) == 1
@@ -724,6 +725,19 @@ def test_it_runs_in_any_chunks_on_any_engine():
             assert apart(found.personal_rows, expected.personal_rows) < 1e-10
             assert [note["steps"] for note in sorted_notes(found)] == [note["steps"] for note in sorted_notes(expected)]
         assert len({note["steps"] for note in expected.client_notes}) > 2
+
+
+def test_federations_trained_as_one_are_as_they_are_alone():
+    """Each client then has its own federation's σ_0² beside its S₋ₘ."""
+    method = SelfFL(lr=0.1, max_steps=8, divisor="examples")
+    data = [federation(seed=seed, dtype=torch.float64) for seed in (1, 2)]
+    settings = [Settings(rounds=6, workers=1, batch_size=4, participation=0.9, seed=seed) for seed in (3, 4)]
+    task = Task(mlp, dtype=torch.float64)
+    together = Simulation.stacked(method, task, data, settings, 3).run_all()
+    for found, own, setting in zip(together, data, settings, strict=True):
+        alone = Simulation(method, Task(mlp, dtype=torch.float64), own, setting, 3).run()
+        assert apart(found.personal_rows, alone.personal_rows) < 1e-10
+        assert len({note["steps"] for note in alone.client_notes}) > 2
 
 
 def sorted_notes(outcome: Any) -> list[dict[str, Any]]:

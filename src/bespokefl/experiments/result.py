@@ -4,7 +4,7 @@ config.toml             what was run; enough to repeat it
 result.json             the figures over all clients
 clients.csv             one line per client: sizes, personal and global accuracy and loss
 rounds.jsonl            one line per round
-client_rounds.csv       one line per round and client, where a method keeps such figures
+client_rounds.jsonl     one line per round and client, where a method keeps such figures
 split.json              whose examples are whose
 personal.safetensors    everybody's model
 global.safetensors      the common model, where a method has one
@@ -166,10 +166,9 @@ class Result:
         (into / "config.toml").write_text(self.config.text(self._comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         _write_csv(into / "clients.csv", self.clients)
-        lines = "".join(dumps(row) + "\n" for row in self.rounds)
-        (into / "rounds.jsonl").write_text(lines, encoding="utf-8")
+        _write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
-            _write_csv(into / "client_rounds.csv", self.client_rounds)
+            _write_lines(into / "client_rounds.jsonl", self.client_rounds)
         self.weights.write(into, self.names)
         if self._write_rest is not None:
             self._write_rest(into)
@@ -183,9 +182,9 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         rows = _read_csv(source / "clients.csv")
-        rounds = [json.loads(line) for line in (source / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-        notes = source / "client_rounds.csv"
-        client_rounds = [_numbers(row) for row in _read_csv(notes)] if notes.exists() else []
+        rounds = _read_lines(source / "rounds.jsonl")
+        notes = source / "client_rounds.jsonl"
+        client_rounds = _read_lines(notes) if notes.exists() else []
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         scores = {
             kind: {
@@ -234,6 +233,14 @@ def _short(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
 
 
+def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     columns = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -245,17 +252,3 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 def _read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
-    """A line of client_rounds.csv as it was: the client's name stays text."""
-
-    def number(text: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        return {"": None, "True": True, "False": False}.get(text, text)
-
-    return {key: value if key == "client" else number(value) for key, value in row.items()}
