@@ -311,6 +311,22 @@ def demo(
 
 
 @app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment; without a name they are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where its figures go. Default: runs/reproduce-NAME.")] = None,
+    part: Annotated[bool, typer.Option("--part", help="A stated, smaller part of it.")] = False,
+) -> None:
+    """Run a paper's experiment and check its claims. What is done already is not done again."""
+    from bespokefl.experiments import reproduce
+
+    if name is None:
+        for known, what in reproduce.listing().items():
+            print(f"{known:<20} {what}")
+        return
+    reproduce.reproduce(name, out=out, part=part)
+
+
+@app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     only: Annotated[str | None, typer.Option(help="One of the cases, by name.")] = None,

@@ -65,7 +65,7 @@ def test_answers_find_their_jobs(pool: Pool) -> None:
 
 
 def test_the_slow_do_not_hold_up_the_quick(pool: Pool) -> None:
-    order = [at for at, _ in pool.map("wait", jobs(0.4, 0.0, 0.0, 0.0), names(4))]
+    order = [at for at, _ in pool.map("wait", jobs(1.0, 0.0, 0.0, 0.0), names(4))]
     assert order == [1, 2, 3, 0]
 
 

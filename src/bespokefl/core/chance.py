@@ -57,10 +57,11 @@ def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.n
     rng = generator(*key)
     if sampling == "bernoulli":
         least = min(2, num)
-        while True:
+        for _ in range(1000):
             drawn = np.flatnonzero(rng.random(num) < share)
             if len(drawn) >= least:
                 return drawn
+        return np.sort(rng.choice(num, size=least, replace=False))  # what so small a share nearly always comes to
     size = max(int(share * num + 1e-9), 1)
     return np.sort(rng.choice(num, size=size, replace=False))
 

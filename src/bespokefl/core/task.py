@@ -58,7 +58,7 @@ class Task:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         with chance.torch_seeded(seed, "start"):
-            self.module = factory().to(device=device, dtype=dtype)
+            self.module = copy.deepcopy(factory()).to(device=device, dtype=dtype)  # a factory may keep its own
         _refuse_batch_norm(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from bespokefl.core.task import Task
 
+HEAVY = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)  # layers that stacking does not speed up
 SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
 FULL_STEP = 12e6  # multiply-adds of a stacked step, from which on more rows hardly make each of them cheaper
 ROWS = (13, 2048)  # the fewest and the most rows that are put into one chunk by this rule
@@ -30,10 +32,7 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
     """Stacked or plain, and the largest chunk; `x`, `y` are a few examples to try the model on."""
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
-    layers = {type(layer).__name__ for layer in task.module.modules() if not list(layer.children())}
-    heavy = sorted(
-        name for name in layers if name.startswith(("Conv", "LSTM", "GRU", "RNN", "Transformer", "Multihead"))
-    )
+    heavy = sorted({type(layer).__name__ for layer in task.module.modules() if isinstance(layer, HEAVY)})
     cost = 3.0 * batch_size * task.layout.width
     if chunk is None and heavy:
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")

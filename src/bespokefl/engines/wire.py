@@ -16,9 +16,11 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
-_DTYPES = {
-    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
-}
+KINDS = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+_DTYPES = {str(d).removeprefix("torch."): d for d in KINDS}
 
 
 def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:

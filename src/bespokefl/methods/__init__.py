@@ -76,8 +76,8 @@ def _fitting(name: str, key: str, value: Any, default: Any, kind: Any) -> Any:
         fits = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         value = int(value) if fits else value
     else:
-        fits = default is None or isinstance(value, type(default))
-        fits |= isinstance(kind, UnionType) and isinstance(value, kind)  # int | str
+        fits = default is None or isinstance(kind, UnionType)  # of int | str, the method itself knows more
+        fits = fits or isinstance(value, type(default))
     if not fits:
         raise InputError(f"{key} of {name} must be a {type(default).__name__} such as {default!r}, got {value!r}.")
     return value

@@ -135,6 +135,7 @@ class PFedVEM(Method):
     ) -> tuple[Rows, Rows, Tensor]:
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
         began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
+        variance = variance.clamp(min=self.head_lr / (1 + self.momentum))  # half of what makes the steps diverge
         confidences = 1 / variance
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):

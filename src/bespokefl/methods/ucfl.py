@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, pdist, squareform
 from torch import Tensor
 
 from bespokefl.core.descend import descend
@@ -264,8 +264,8 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
     scale = np.abs(offset).max()
     points = np.round(offset / scale, 6) if scale > 1e-9 else 0 * rows  # so that no last bit decides
     distinct = len(np.unique(points, axis=0))
-    tree = linkage(points, "ward") if m > 1 else None
-    distances = cdist(points, points)
+    tree = linkage(pdist(points), "ward") if m > 1 else None
+    distances = squareform(pdist(rows))
 
     def labels(k: int) -> Array:
         if k == m:
@@ -277,11 +277,14 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
         order = np.argsort(np.unique(found, return_index=True)[1])  # streams are numbered as they first come
         return np.asarray(np.argsort(order)[found])
 
+    def score(labels: Array) -> float:
+        return float(silhouette_samples(distances, labels, metric="precomputed").mean())
+
     curve = np.full(m, np.nan)
     curve[[0, m - 1]] = 0.0
     k = 2
     while k < m:
-        curve[k - 1] = silhouette_samples(distances, labels(k), metric="precomputed").mean() if k <= distinct else 0.0
+        curve[k - 1] = score(labels(k)) if k <= distinct else 0.0
         k += k // 20 if k > EVERY else 1
     best = int(np.nanargmax(curve - penalty * np.arange(1, m + 1))) + 1 if streams is None else streams
     return best, labels(best), curve

@@ -136,11 +136,11 @@ def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:
     return found
 
 
-def main(folder: Path, quick: bool) -> None:
+def main(folder: Path, part: bool) -> None:
     """Run what is not done yet, print the tables and the claims."""
-    rates = RATES[2:3] if quick else RATES
+    rates = RATES[2:3] if part else RATES
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / ("quick.json" if quick else "cells.json")
+    file = folder / ("part.json" if part else "cells.json")
     cells: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     console = Console()
     todo = [

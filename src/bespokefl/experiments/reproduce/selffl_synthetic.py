@@ -132,11 +132,11 @@ def tuned_pull(case: Case, rounds: int) -> float:
     return min(PULLS, key=error)
 
 
-def main(folder: Path, quick: bool) -> None:
+def main(folder: Path, part: bool) -> None:
     """Run what is not done yet, print both cases, and check the paper's claims."""
-    repeats, rounds = (20, 40) if quick else (REPEATS, ROUNDS)
+    repeats, rounds = (20, 40) if part else (REPEATS, ROUNDS)
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / ("quick.json" if quick else "cells.json")
+    file = folder / ("part.json" if part else "cells.json")
     cells: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     console = Console()
     console.print(
@@ -144,7 +144,7 @@ def main(folder: Path, quick: bool) -> None:
         f"learning rate {LR}, baselines {STEPS} steps. The paper shows curves and no figures; it does not name Ditto's "
         "weight, which is chosen here on other repeats."
     )
-    if quick:
+    if part:
         console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("cells", total=len(CASES) * len(RATES) * 4)
