@@ -1,6 +1,8 @@
 """What holds for every test: one thread, reproducible examples, and in CI no skips."""
 
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads would fight over two cores
 from collections.abc import Generator
 
 import pytest

@@ -249,7 +249,19 @@ def test_a_mean_on_the_latent_head_has_a_finite_confidence() -> None:
     received = random_rows(task, 1)
     state = method.start_clients(task.start, NAMES) | {"personal": received.expand(6), "rounds": torch.ones(6)}
     upload, _ = method.local_update(task, Message({"weights": received}), state, work_of(data), a_round())
-    assert upload["confidence"].tolist() == pytest.approx([1e6] * 6)
+    assert upload["confidence"].tolist() == pytest.approx([1e12] * 6)
+
+
+def test_a_stiff_prior_does_not_make_the_steps_diverge() -> None:
+    """The pull towards w alone, with a step η τ = 10⁴, would multiply a deviation by −10⁴ at every step."""
+    data, task, method = federation(), Task(mlp), PFedVEM(initial_variance=1e-6, head_lr=0.01)
+    message, state = begun(method, task, len(data))
+    work = work_of(data)
+    upload, _ = method.local_update(task, message, state, work, a_round())
+    assert upload["confidence"].tolist() == pytest.approx([1e6] * 6)  # what the server is told
+    assert work.notes["restored"].tolist() == [0] * 6
+    moved = (upload["weights"] - message["weights"]).block("head").square_norm().sqrt()
+    assert float(moved.min()) > 0 and float(moved.max()) < 1
 
 
 def test_the_variance_is_never_sent() -> None:

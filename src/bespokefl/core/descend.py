@@ -77,3 +77,25 @@ def descend(
             if done.all():
                 break
     return plan.unsort(rows.freeze(()))
+
+
+def iterate(step: Callable[..., Any], values: Sequence[Any], work: Work, *, steps: Tensor | None = None) -> Any:
+    """Any local iteration on several sets of rows at once, for methods that are more than one descent.
+
+    `step(*values, batch)` gets the active rows of every value (rows or tensors with a row per client) and returns the
+    new ones, in the same order. The answer is a tuple of all values after each client's own number of steps.
+    """
+    plan = work.plan(steps=steps)
+    held = [plan.sort(item.expand(len(work)) if isinstance(item, Rows) else item) for item in values]
+    for number in range(len(plan)):
+        k, batch = plan.active(number), plan.batch(number)
+        new = step(*[item[:k] for item in held], batch)
+        if k < len(work):
+            rest = [item[k:] for item in held]
+            new = [_join(now, later) for now, later in zip(new, rest, strict=True)]
+        held = list(new)
+    return tuple(plan.unsort(item) for item in held)
+
+
+def _join(now: Any, later: Any) -> Any:
+    return Rows.cat([now, later]) if isinstance(now, Rows) else torch.cat([now, later])

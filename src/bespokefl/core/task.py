@@ -197,7 +197,7 @@ class Task:
             if len(rows) == 1:
                 row = [block[0] for block in rows.blocks]
                 outputs = self._plain(row, x.flatten(0, 1), train=False)
-                return outputs.reshape(*x.shape[:2], *outputs.shape[1:])
+                return outputs.detach().reshape(*x.shape[:2], *outputs.shape[1:])
             if self.stacked:
                 return self._stacked(rows.blocks, x, train=False)
             return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])

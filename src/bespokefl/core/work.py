@@ -199,6 +199,19 @@ class Work:
             plans={},
         )
 
+    def take(self, rows: Sequence[int]) -> "Work":
+        """The same for some of the rows."""
+        return replace(
+            self,
+            train=self.train.take(rows),
+            validation=self.validation.take(rows),
+            names=tuple(self.names[k] for k in rows),
+            seeds=tuple(self.seeds[k] for k in rows) if self.seeds else (),
+            copies=tuple(self.copies[k] for k in rows) if self.copies else (),
+            notes={},
+            plans={},
+        )
+
     def note(self, **values: Tensor) -> None:
         """Keep figures per client, (K,), for the run directory. They stay on the client's side."""
         self.notes.update(values)

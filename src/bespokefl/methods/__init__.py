@@ -5,12 +5,24 @@ from typing import Any, get_type_hints
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import Method
+from bespokefl.methods.apfl import APFL
+from bespokefl.methods.cfl import CFL
 from bespokefl.methods.ditto import Ditto
 from bespokefl.methods.fedavg import FedAvg
+from bespokefl.methods.fedavg_ft import FedAvgFT
+from bespokefl.methods.fedfomo import FedFOMO
+from bespokefl.methods.fedper import FedPer
 from bespokefl.methods.fedprox import FedProx
+from bespokefl.methods.fedrep import FedRep
+from bespokefl.methods.ifca import IFCA
 from bespokefl.methods.local import Local
+from bespokefl.methods.oracle import Oracle
+from bespokefl.methods.perfedavg import PerFedAvg
 from bespokefl.methods.persfl import PersFL, PersFLGD
+from bespokefl.methods.pfedbayes import PFedBayes
+from bespokefl.methods.pfedme import PFedMe
 from bespokefl.methods.pfedvem import PFedVEM
+from bespokefl.methods.scaffold import Scaffold
 from bespokefl.methods.selffl import SelfFL
 from bespokefl.methods.ucfl import UCFL, UCFLParallel
 
@@ -27,19 +39,43 @@ REGISTRY: dict[str, type[Method]] = {
         UCFL,
         UCFLParallel,
         PFedVEM,
+        FedAvgFT,
+        Scaffold,
+        PerFedAvg,
+        PFedMe,
+        APFL,
+        FedPer,
+        FedRep,
+        IFCA,
+        CFL,
+        FedFOMO,
+        PFedBayes,
+        Oracle,
     )
 }
 
 __all__ = [
+    "APFL",
+    "CFL",
+    "IFCA",
     "REGISTRY",
     "UCFL",
     "Ditto",
     "FedAvg",
+    "FedAvgFT",
+    "FedFOMO",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "Local",
+    "Oracle",
+    "PFedBayes",
+    "PFedMe",
     "PFedVEM",
+    "PerFedAvg",
     "PersFL",
     "PersFLGD",
+    "Scaffold",
     "SelfFL",
     "UCFLParallel",
     "build",

@@ -6,11 +6,12 @@ latent head w and the posterior q_j = N(μ_j, Σ_j), Σ_j diagonal; the base θ 
     τ_j = 1/ρ_j² = d / (Tr Σ_j + ‖μ_j − w‖²)   (8)          w = Σ_j τ_j μ_j / Σ_j τ_j   (9)
 Differs from the paper:
 - w⁰ ~ N(0, 1), or the head of given weights; a client begins with μ_j = w and ρ_j² = σ² = `initial_variance`.
-- (8) takes the client's old q_j and the w it received (line 13 prints later indices), with ρ² at least 1e-6.
+- (8) takes the client's old q_j and the w it received (line 13 prints later indices).
 - The objective is minus (6) with the KL whole: (10)'s bound drops a factor d, the Monte-Carlo form has a wrong sign.
-- At least two clients report, or all if there are fewer.
+- In the KL τ_j is at most (1 + momentum) / η: with twice that, steps of size η diverge. (9) takes τ_j as it is.
+- Of the clients, each reporting with the run's participation, at least two report, or all if there are fewer.
 - A client whose objective is not finite after its head steps takes back the head that it began the round with.
-- In the ablations ρ_j² is the one term over d, wherever ρ_j² and τ_j stand: in the KL and in (9).
+- In the ablations τ_j is d over the one term, in the KL and in (9); the first ρ_j² is `initial_variance` all the same.
 - A newcomer's prior has the mean of the last reported ρ_j².
 """
 
@@ -32,7 +33,7 @@ from bespokefl.core.task import Task
 from bespokefl.core.work import Batch, Work
 
 TERMS = ("full", "uncertainty", "deviation")
-LEAST_VARIANCE = 1e-6  # a client whose mean is the latent head has no deviation; its confidence stays a number
+LEAST_VARIANCE = 1e-12  # the confidence is a number even of a client that does not deviate at all
 
 Array = Rows | Tensor | np.ndarray
 
@@ -135,8 +136,7 @@ class PFedVEM(Method):
     ) -> tuple[Rows, Rows, Tensor]:
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
         began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
-        variance = variance.clamp(min=self.head_lr / (1 + self.momentum))  # half of what makes the steps diverge
-        confidences = 1 / variance
+        confidences = (1 / variance).clamp(max=(1 + self.momentum) / self.head_lr)
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
             std = raw.map(F.softplus)  # (11)
@@ -150,7 +150,7 @@ class PFedVEM(Method):
             speed_raw = self.momentum * speed_raw + by_std * raw.map(torch.sigmoid)
             mean, raw = mean - self.head_lr * speed_mean, raw - self.head_lr * speed_raw
         loss = task.score(received.with_block(mean), plan)["loss"]
-        bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, variance).cpu())
+        bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
         return mean.replace(bad, began[0][bad]), raw.replace(bad, began[1][bad]), bad
 
     def _base(self, task: Task, model: Rows, raw: Rows, work: Work) -> Rows:

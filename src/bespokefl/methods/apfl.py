@@ -1,0 +1,85 @@
+"""APFL: the personal model is a mixture of one's own and the common model, and the mixing weight is learnt.
+
+Deng et al., arXiv:2003.13461, Algorithm 1.
+    v̄ = α v + (1 − α) w,   w ← w − η ∇F(w; b),   v ← v − η ∇_v F(v̄; b),   α ← α − η_α ⟨∇F(v̄; b), v − w⟩
+Differs from the paper: α is updated once a round, at its first batch, as in the authors' code, and kept in [0, 1].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.descend import iterate
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(Method):
+    """A learnt mixture of one's own model and the common one."""
+
+    name: ClassVar[str] = "apfl"
+    citation: ClassVar[str] = """@article{deng2020adaptive,
+  title={Adaptive Personalized Federated Learning},
+  author={Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad},
+  journal={arXiv:2003.13461},
+  year={2020}
+}"""
+
+    lr: float = 0.05  # η, for w and v
+    alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 Local
+    alpha_rate: float = 0.05  # η_α; 0 keeps α
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.alpha <= 1:
+            raise InputError(f"alpha must be in [0, 1], got {self.alpha} (APFL's share of the own model).")
+        if not self.alpha_rate >= 0:
+            raise InputError(f"alpha_rate must be >= 0, got {self.alpha_rate} (APFL's rate of learning α).")
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"own": start.expand(len(cohort)), "alpha": torch.full((len(cohort),), self.alpha, dtype=torch.float64)}
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        w, v, alpha = self._train(task, message["weights"], state["own"], state["alpha"], work)
+        work.note(alpha=alpha)
+        return {"weights": w}, {"own": v, "alpha": alpha}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        return mixed(state["own"], message["weights"], state["alpha"])
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        w, v = server["weights"], server["weights"]
+        alpha = torch.full((len(work),), self.alpha, dtype=torch.float64)
+        _, v, alpha = self._train(task, w, v, alpha, work, steps=work.num_steps() * work.lifetime)
+        return mixed(v, w, alpha)
+
+    def _train(
+        self, task: Task, w: Rows, v: Rows, alpha: Tensor, work: Work, steps: Tensor | None = None
+    ) -> tuple[Rows, Rows, Tensor]:
+        def step(w: Rows, v: Rows, alpha: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor]:
+            found = task.gradient(mixed(v, w, alpha), batch)  # ∇F(v̄)
+            if batch.step == 0 and self.alpha_rate:
+                slope = found.dot(v - w).double().cpu()
+                new = (alpha - self.alpha_rate * slope).clamp(0, 1)
+            else:
+                new = alpha
+            return w - self.lr * task.gradient(w, batch), v - (found * alpha) * self.lr, new
+
+        w, v, alpha = iterate(step, (w, v, alpha), work, steps=steps)
+        return w, v, alpha
+
+
+def mixed(v: Rows, w: Rows, alpha: Tensor) -> Rows:
+    """v̄ = α v + (1 − α) w."""
+    return v * alpha + w.expand(len(v)) * (1 - alpha)

@@ -1,0 +1,61 @@
+"""FedAvg with fine-tuning: the common model, trained on by every client on its own data before use.
+
+McMahan et al., AISTATS 2017 for the common model; the practice is as old, see Wang et al., arXiv:1910.10252.
+    v_k = SGD(w, F_k)
+Differs from the paper: fine-tuning uses the same kind of local training, for `tune_epochs` epochs.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgFT(Method):
+    """FedAvg, then every client fine-tunes the common model on its own data."""
+
+    name: ClassVar[str] = "fedavg-ft"
+    citation: ClassVar[str] = """@article{wang2019federated,
+  title={Federated Evaluation of On-device Personalization},
+  author={Wang, Kangkang and Mathews, Rajiv and Kiddon, Chlo{\\'e} and Eichner, Hubert and Beaufays, Fran{\\c{c}}oise
+    and Ramage, Daniel},
+  journal={arXiv:1910.10252},
+  year={2019}
+}"""
+
+    lr: float = 0.05  # η
+    tune_lr: float = 0.05  # of the fine-tuning
+    tune_epochs: int = 5
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        if self.tune_epochs < 1:
+            raise InputError(f"tune_epochs must be >= 1, got {self.tune_epochs}; without fine-tuning it is fedavg.")
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        trained = descend(task.gradient, message["weights"], work, self.lr, **self._sgd())
+        return {"weights": trained}, state
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        return self._tuned(task, message["weights"], work)
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        return self._tuned(task, server["weights"], work)
+
+    def _tuned(self, task: Task, w: Rows, work: Work) -> Rows:
+        return descend(task.gradient, w, work, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self._sgd())
+
+    def _sgd(self) -> dict[str, Any]:
+        return {"momentum": self.momentum, "weight_decay": self.weight_decay}

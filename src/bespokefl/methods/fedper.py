@@ -1,0 +1,64 @@
+"""FedPer: the base of the model is common, the head is each client's own.
+
+Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2.
+    base ← Σ_k (n_k / n) base_k,   head_k stays at client k; both are trained together.
+Differs from the paper: nothing known. A newcomer trains a new head on the common base.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(Method):
+    """A common base under heads of one's own, trained together."""
+
+    name: ClassVar[str] = "fedper"
+    citation: ClassVar[str] = """@article{arivazhagan2019federated,
+  title={Federated Learning with Personalization Layers},
+  author={Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and Choudhary, Sunav},
+  journal={arXiv:1912.00818},
+  year={2019}
+}"""
+
+    lr: float = 0.05  # η
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        return {"base": start.block("base")}
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"head": start.block("head").expand(len(cohort))}
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        return Message(shared={"base": server["base"]})
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        trained = descend(task.gradient, self.personal(task, message, state, work), work, self.lr, **self._sgd())
+        return {"base": trained.block("base")}, {"head": trained.block("head")}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"base": uploads.mean("base", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        return task.start.with_block(message["base"]).with_block(state["head"])
+
+    def global_model(self, server: State) -> Rows | None:
+        return None
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        begin = task.start.with_block(server["base"])
+        budget: dict[str, Any] = {"steps": work.num_steps() * work.lifetime, "frozen": "base"}
+        return descend(task.gradient, begin, work, self.lr, **budget, **self._sgd())
+
+    def _sgd(self) -> dict[str, Any]:
+        return {"momentum": self.momentum, "weight_decay": self.weight_decay}

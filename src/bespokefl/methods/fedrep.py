@@ -1,0 +1,80 @@
+"""FedRep: first the own head on the common base, then the base under that head; only the base is shared.
+
+Collins et al., ICML 2021, arXiv:2102.07078, Algorithm 1.
+    head_k ← τ epochs on F_k(base, ·),   base_k ← epochs on F_k(·, head_k),   base ← Σ_k (n_k / n) base_k
+Differs from the paper: the base is trained for the run's local epochs. The run ends with `finish_epochs` epochs of the
+head alone on the final base, for everybody, as the authors evaluate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(Method):
+    """A common base under heads of one's own, trained in turn."""
+
+    name: ClassVar[str] = "fedrep"
+    citation: ClassVar[str] = """@inproceedings{collins2021exploiting,
+  title={Exploiting Shared Representations for Personalized Federated Learning},
+  author={Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay},
+  booktitle={ICML},
+  year={2021}
+}"""
+
+    lr: float = 0.05  # α, for head and base
+    head_epochs: int = 10  # τ
+    finish_epochs: int = 10
+    momentum: float = 0.5
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        super().check()
+        for name in ("head_epochs", "finish_epochs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be >= 1, got {getattr(self, name)} (FedRep).")
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("train", rounds), Phase("finish", 1, trains=ALL, reports=NONE)]
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        return {"base": start.block("base")}
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"head": start.block("head").expand(len(cohort))}
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        return Message(shared={"base": server["base"]})
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        rows = self.personal(task, message, state, work)
+        if round.phase == "finish":
+            return {}, {"head": self._head(task, rows, work, self.finish_epochs).block("head")}
+        rows = self._head(task, rows, work, self.head_epochs)
+        rows = descend(task.gradient, rows, work, self.lr, frozen="head", momentum=self.momentum)
+        return {"base": rows.block("base")}, {"head": rows.block("head")}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"base": uploads.mean("base", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        return task.start.with_block(message["base"]).with_block(state["head"])
+
+    def global_model(self, server: State) -> Rows | None:
+        return None
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        begin = task.start.with_block(server["base"])
+        return self._head(task, begin, work, self.head_epochs * work.lifetime)
+
+    def _head(self, task: Task, rows: Rows, work: Work, epochs: int) -> Rows:
+        sgd: dict[str, Any] = {"epochs": epochs, "frozen": "base", "purpose": "head", "momentum": self.momentum}
+        return descend(task.gradient, rows, work, self.lr, **sgd)

@@ -1,0 +1,81 @@
+"""Per-FedAvg: a common start from which one step on one's own data goes a long way.
+
+Fallah et al., NeurIPS 2020, arXiv:2002.07948, Algorithm 1.
+    min_w (1/N) Σ_k F_k(w − α ∇F_k(w))
+    g = ∇F(w − α ∇F(w; b₁); b₂),   w ← w − β (g − α ∇²F(w; b₃) g)
+`order="first"` drops the second term (FO); "free" takes the Hessian product by a difference of gradients (HF); "exact"
+by a second backward pass.
+Differs from the paper: a client's model is w after one α step on the gradient of *all* its training data, never on test
+data; the mean weighs clients by n_k unless `weights="equal"`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(Method):
+    """A common start, meta-learnt so that one step on one's own data adapts it."""
+
+    name: ClassVar[str] = "perfedavg"
+    citation: ClassVar[str] = """@inproceedings{fallah2020personalized,
+  title={Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
+  author={Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
+  booktitle={NeurIPS},
+  year={2020}
+}"""
+
+    lr: float = 0.05  # β
+    inner_lr: float = 0.01  # α; 0 is FedAvg
+    order: str = "first"  # FO; "free": HF; "exact": with the Hessian itself
+    difference: float = 1e-3  # δ of HF
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def check(self) -> None:
+        if not self.inner_lr >= 0:
+            raise InputError(f"inner_lr must be >= 0, got {self.inner_lr} (Per-FedAvg's α).")
+        if not self.lr > 0:
+            raise InputError(f"lr must be > 0, got {self.lr} (Per-FedAvg's β).")
+        if self.order not in ("first", "free", "exact"):
+            raise InputError(f"order must be 'first', 'free' or 'exact', got {self.order!r}.")
+        if not self.difference > 0:
+            raise InputError(f"difference must be > 0, got {self.difference} (Per-FedAvg's δ).")
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        second, third = work.plan(purpose="second"), work.plan(purpose="third")
+
+        def meta(w: Rows, batch: Batch) -> Rows:
+            adapted = w - self.inner_lr * task.gradient(w, batch)
+            found = task.gradient(adapted, second.batch(batch.step))
+            if self.order == "first" or not self.inner_lr:
+                return found
+            return found - self.inner_lr * self._curvature(task, w, third.batch(batch.step), found)
+
+        return {"weights": descend(meta, message["weights"], work, self.lr)}, state
+
+    def _curvature(self, task: Task, w: Rows, batch: Batch, direction: Rows) -> Rows:
+        """∇²F(w; b₃) · direction."""
+        if self.order == "exact":
+            return task.hessian_product(w, batch, direction)
+        step = self.difference / direction.square_norm().sqrt().clamp(min=1e-12)  # δ along the unit direction
+        ahead, behind = w + direction * step, w - direction * step
+        return (task.gradient(ahead, batch) - task.gradient(behind, batch)) / (2 * step)
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        return self._adapted(task, message["weights"], work)
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        return self._adapted(task, server["weights"], work)
+
+    def _adapted(self, task: Task, w: Rows, work: Work) -> Rows:
+        return w.expand(len(work)) - self.inner_lr * task.sweep_gradient(w, work.sweep("train"))

@@ -1,0 +1,119 @@
+"""pFedBayes: every weight is a Gaussian; the personal distribution is held near a common one.
+
+Zhang et al., ICML 2022, arXiv:2206.07977, Algorithm 1.
+    client:  min over q_i = N(μ, σ²)  E_q[mean loss] + (ζ/n_i) KL(q_i ‖ w_i),   then w_i follows q_i by the same KL
+    server:  w ← (1 − β) w + β mean(w_i), in (μ, ρ);   σ = softplus(ρ)
+Differs from the paper: the KL is that of diagonal Gaussians in closed form, and one draw of standard normal noise
+serves a batch. Predictions are those of the mean weights. KL(q ‖ w) is divided by n_i for both steps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bespokefl.core.descend import iterate
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedBayes(Method):
+    """Gaussian weights, held near a common Gaussian."""
+
+    name: ClassVar[str] = "pfedbayes"
+    citation: ClassVar[str] = """@inproceedings{zhang2022personalized,
+  title={Personalized Federated Learning via Variational {Bayesian} Inference},
+  author={Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng},
+  booktitle={ICML},
+  year={2022}
+}"""
+
+    lr: float = 0.05  # η₁, for the personal distribution
+    common_lr: float = 0.05  # η₂, for the common one
+    weight: float = 10.0  # ζ, of the KL term
+    deviation: float = 0.08  # σ of every weight at the start
+    mix: float = 1.0  # β
+    weights: str = "equal"  # the paper's mean, or "examples"
+
+    def check(self) -> None:
+        super().check()
+        for name in ("weight", "deviation", "mix"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be > 0, got {getattr(self, name)} (pFedBayes).")
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("train", rounds, trains=ALL)]  # all train, a sample reports
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        return {"mean": start, "rho": self._rho(start)}
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"mean": start.expand(len(cohort)), "rho": self._rho(start).expand(len(cohort))}
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        return Message(shared={"mean": server["mean"], "rho": server["rho"]})
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        begin = (state["mean"], state["rho"], message["mean"], message["rho"])
+        mean, rho, common_mean, common_rho = self._train(task, begin, work)
+        return {"mean": common_mean, "rho": common_rho}, {"mean": mean, "rho": rho}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {
+            name: server[name] * (1 - self.mix) + uploads.mean(name, by=self.weights) * self.mix
+            for name in ("mean", "rho")
+        }
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        mean: Rows = state["mean"]
+        return mean
+
+    def global_model(self, server: State) -> Rows | None:
+        mean: Rows = server["mean"]
+        return mean
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        begin = (server["mean"], server["rho"], server["mean"], server["rho"])
+        return self._train(task, begin, work, steps=work.num_steps() * work.lifetime)[0]
+
+    def _train(
+        self, task: Task, begin: tuple[Rows, Rows, Rows, Rows], work: Work, steps: Tensor | None = None
+    ) -> tuple[Rows, Rows, Rows, Rows]:
+        pull = self.weight / work.n.double()  # ζ / n
+
+        def step(
+            mean: Rows, rho: Rows, common: Rows, common_rho: Rows, pull: Tensor, which: Tensor, batch: Batch
+        ) -> tuple[Rows, Rows, Rows, Rows, Tensor, Tensor]:
+            noise = work.take(which.tolist()).normal(mean, "weights", batch.step)  # ε ~ N(0, 1)
+            std, wide = rho.map(F.softplus), common_rho.map(F.softplus)
+            found = task.gradient(mean + std * noise, batch)  # ∇ of the loss at a sample
+            apart = (mean - common) / (wide * wide)  # ∇_μ KL(q ‖ w)
+            to_mean = found + apart * pull
+            to_std = found * noise + (std / (wide * wide) - ones(std) / std) * pull
+            new_mean = mean - to_mean * self.lr
+            new_rho = rho - to_std * rho.map(torch.sigmoid) * self.lr
+            # The common one follows the new q: ∇ KL(q ‖ w) by w's mean and deviation.
+            gap, std = new_mean - common, new_rho.map(F.softplus)
+            to_wide = ones(wide) / wide - (std * std + gap * gap) / (wide * wide * wide)
+            new_common = common + (gap / (wide * wide)) * pull * self.common_lr
+            new_common_rho = common_rho - to_wide * common_rho.map(torch.sigmoid) * pull * self.common_lr
+            return new_mean, new_rho, new_common, new_common_rho, pull, which
+
+        found = iterate(step, (*begin, pull, torch.arange(len(work))), work, steps=steps)
+        return found[0], found[1], found[2], found[3]
+
+    def _rho(self, like: Rows) -> Rows:
+        """ρ with softplus(ρ) = `deviation`."""
+        return like * 0.0 + math.log(math.expm1(self.deviation))
+
+
+def ones(like: Rows) -> Rows:
+    return like * 0.0 + 1.0

@@ -1,0 +1,81 @@
+"""pFedMe: the personal model is the proximal point of the common one, and the common one follows the proximal points.
+
+Dinh et al., NeurIPS 2020, arXiv:2006.08848, Algorithm 1.
+    θ_i(w) = argmin_θ F_i(θ) + (λ/2) ‖θ − w‖²,   ∇ of the envelope: λ (w − θ_i(w))
+    R times: K steps of θ ← θ − η_p (∇F(θ; b) + λ (θ − w)),   then w ← w − η λ (w − θ)
+    server: w ← (1 − β) w + β mean(w_i)
+Differs from the paper: R is the run's number of local steps. θ goes on from step to step within a round, as in the
+authors' code; what is evaluated is θ_i, not w_i.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import iterate
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Method):
+    """The personal model is the proximal point of a common one (Moreau envelopes)."""
+
+    name: ClassVar[str] = "pfedme"
+    citation: ClassVar[str] = """@inproceedings{dinh2020personalized,
+  title={Personalized Federated Learning with Moreau Envelopes},
+  author={Dinh, Canh T. and Tran, Nguyen H. and Nguyen, Tuan Dung},
+  booktitle={NeurIPS},
+  year={2020}
+}"""
+
+    lr: float = 0.005  # η, for w
+    personal_lr: float = 0.05  # η_p, for θ
+    pull: float = 15.0  # λ
+    inner_steps: int = 5  # K
+    mix: float = 1.0  # β
+    weights: str = "equal"  # the paper's mean, or "examples"
+
+    def check(self) -> None:
+        super().check()
+        if not self.pull > 0:
+            raise InputError(f"pull must be > 0, got {self.pull} (pFedMe's λ; without it there is nothing in common).")
+        if self.inner_steps < 1:
+            raise InputError(f"inner_steps must be >= 1, got {self.inner_steps} (pFedMe's K).")
+        if not self.mix > 0:
+            raise InputError(f"mix must be > 0, got {self.mix} (pFedMe's β).")
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("train", rounds, trains=ALL)]  # all train, a sample reports
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"personal": start.expand(len(cohort))}
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        w = message["weights"]
+        w, theta = self._train(task, w, w, work)
+        return {"weights": w}, {"personal": theta}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        mean = uploads.mean("weights", by=self.weights)
+        return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
+
+    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+        theta: Rows = state["personal"]
+        return theta
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        w = server["weights"]
+        return self._train(task, w, w, work)[1]
+
+    def _train(self, task: Task, w: Rows, theta: Rows, work: Work) -> tuple[Rows, Rows]:
+        def step(w: Rows, theta: Rows, batch: Batch) -> tuple[Rows, Rows]:
+            for _ in range(self.inner_steps):
+                theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.pull * (theta - w))
+            return w - (self.lr * self.pull) * (w - theta), theta
+
+        w, theta = iterate(step, (w, theta), work)
+        return w, theta

@@ -1,0 +1,66 @@
+"""SCAFFOLD: clients correct their steps by how far their gradient usually is from everybody's.
+
+Karimireddy et al., ICML 2020, arXiv:1910.06378, Algorithm 1, option II.
+    y ← y − η (∇F_i(y) − c_i + c)
+    c_i⁺ = c_i − c + (x − y_i) / (K η)
+    x ← x + η_g mean(y_i − x),   c ← c + (|S|/N) mean(c_i⁺ − c_i)
+Differs from the paper: K is each client's own number of steps; `weights` offers n_k weights for x.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bespokefl.core.descend import descend
+from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Batch, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Method):
+    """One common model; control variates take the clients' drift out of their steps."""
+
+    name: ClassVar[str] = "scaffold"
+    citation: ClassVar[str] = """@inproceedings{karimireddy2020scaffold,
+  title={{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  author={Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and Stich, Sebastian and
+    Suresh, Ananda Theertha},
+  booktitle={ICML},
+  year={2020}
+}"""
+
+    lr: float = 0.05  # η, the clients' rate
+    server_lr: float = 1.0  # η_g
+    weights: str = "equal"  # of the clients' changes: the paper's mean, or "examples"
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        return {"weights": start, "control": start * 0.0}  # x, c
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"control": (start * 0.0).expand(len(cohort))}  # c_i
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        return Message(shared={"weights": server["weights"], "control": server["control"]})
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        x, c, own = message["weights"], message["control"], state["control"]
+
+        def corrected(y: Rows, batch: Batch, own: Rows, c: Rows) -> Rows:
+            return task.gradient(y, batch) - own + c
+
+        y = descend(corrected, x, work, self.lr, beside=(own, c))
+        control = own - c + (x - y) / (work.num_steps() * self.lr)
+        return {"change": y - x, "control": control - own}, {"control": control}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        share = len(uploads) / len(round.names)  # |S| / N
+        return {
+            "weights": server["weights"] + uploads.mean("change", by=self.weights) * self.server_lr,
+            "control": server["control"] + uploads.mean("control", by="equal") * share,
+        }
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        x: Rows = server["weights"]
+        return x
