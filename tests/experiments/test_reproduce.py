@@ -71,10 +71,15 @@ def test_a_claim_can_fail() -> None:
 
 @pytest.mark.slow
 def test_personalization_pays_on_digits(tmp_path: Path) -> None:
-    """Twenty clients, five seeds, rates chosen on validation; slack of two standard errors, fixed beforehand."""
+    """Twenty clients, five seeds, rates chosen on validation; slack of two standard errors, fixed beforehand.
+
+    One claim does not hold, and docs/where-it-pays.md says so: with 54 examples a client, UCFL's survey cannot tell
+    clients apart that name the digits differently. Should that change, the page has to.
+    """
     reproduce("digits", out=tmp_path)
     cells = json.loads((tmp_path / "cells.json").read_text())
-    assert [sentence for sentence, holds in digits.claims(cells) if not holds] == []
+    failed = [sentence.split(" by ")[0] for sentence, holds in digits.claims(cells) if not holds]
+    assert failed == ["permuted: ucfl is above local"]
 
 
 def _read(name: str, offset: int) -> np.ndarray:
@@ -95,4 +100,5 @@ def test_personalization_pays_on_fashion_mnist() -> None:
         for name in scenario.methods:
             for rate in (0.01, 0.1):
                 cells[f"{scenario.name}/{name}/lr={rate}"] = digits.accuracies(name, rate, 1, clients, rounds=15)
-    assert [sentence for sentence, holds in digits.claims(cells) if not holds] == []
+    failed = [sentence.split(" by ")[0] for sentence, holds in digits.claims(cells) if not holds]
+    assert failed == ["permuted: ucfl is above local"]  # as on digits
