@@ -18,6 +18,7 @@ from bespokefl.engines.simulation import Outcome, Simulation
 
 SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
+GROUPS = (7, 2, 7, 7, 2, 2)  # true groups, for methods that ask; their numbers mean nothing
 WIDTH, CLASSES, BATCH = 8, 3, 4
 
 
@@ -56,6 +57,24 @@ def federation(
         y=torch.from_numpy(labels) if targets == "classes" else torch.from_numpy(labels).to(dtype),
         names=tuple(NAMES[k] if k < len(NAMES) else f"z{k:03d}" for k in range(len(sizes))),
         **{part: Part.of_lists(lists) for part, lists in parts.items()},
+        groups=tuple(GROUPS[k % len(GROUPS)] for k in range(len(sizes))),
+    )
+
+
+def planted(groups: Sequence[int], *, size: int = 20, seed: int = 0, dtype: torch.dtype = torch.float64) -> Data:
+    """Clients who see the same, but name it differently: those of group g call class c (c + g) mod 3."""
+    rng = np.random.default_rng(seed)
+    centres = 1.5 * rng.standard_normal((CLASSES, WIDTH))
+    kinds = np.arange(3 * size) % CLASSES
+    x = np.stack([centres[kinds] + rng.standard_normal((len(kinds), WIDTH)) for _ in groups])
+    y = np.stack([(kinds + group) % CLASSES for group in groups])
+    lists = np.arange(x.shape[0] * x.shape[1]).reshape(len(groups), 3, size)
+    return Data(
+        x=torch.from_numpy(x.reshape(-1, WIDTH)).to(dtype),
+        y=torch.from_numpy(y.reshape(-1)),
+        names=tuple(f"p{k:02d}" for k in range(len(groups))),
+        **{part: Part.of_lists(lists[:, at]) for at, part in enumerate(("train", "validation", "test"))},
+        groups=tuple(groups),
     )
 
 

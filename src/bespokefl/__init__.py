@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from bespokefl.data.clients import Clients as Clients
     from bespokefl.data.dataset import Dataset as Dataset
     from bespokefl.data.sources import load as load
+    from bespokefl.experiments.personalize import personalize as personalize
     from bespokefl.experiments.result import Result as Result
     from bespokefl.experiments.result import load_run as load_run
     from bespokefl.experiments.run import run as run
+    from bespokefl.experiments.tune import tune as tune
 
     __version__: str
 else:
@@ -52,9 +54,11 @@ else:
         "methods": "bespokefl",
         "metrics": "bespokefl",
         "models": "bespokefl",
+        "personalize": "bespokefl.experiments.personalize",
         "run": "bespokefl.experiments.run",
         "splits": "bespokefl.data",
         "theory": "bespokefl",
+        "tune": "bespokefl.experiments.tune",
     }
     _MODULES = ("methods", "metrics", "models", "splits", "theory")
 

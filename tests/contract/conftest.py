@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from bespokefl.core.method import Method
-from bespokefl.methods import REGISTRY
+from bespokefl.methods import REGISTRY, SelfFL
 from tests.contract.probes import PROBES
+
+VARIANTS: dict[str, Method] = {"selffl-groups": SelfFL(clusters="groups", max_steps=3, extra_epochs=3)}  # need groups
 
 
 def quick(kind: type[Method]) -> Method:
@@ -20,10 +22,11 @@ def quick(kind: type[Method]) -> Method:
     return kind(**given)
 
 
-@pytest.fixture(params=[*REGISTRY, *PROBES])
+@pytest.fixture(params=[*REGISTRY, *VARIANTS, *PROBES])
 def method(request: pytest.FixtureRequest) -> Method:
-    """Every registered method and every probe."""
-    return quick({**REGISTRY, **PROBES}[request.param])
+    """Every registered method, variants that ask for more than their defaults do, and every probe."""
+    name = request.param
+    return VARIANTS[name] if name in VARIANTS else quick({**REGISTRY, **PROBES}[name])
 
 
 @pytest.fixture(params=list(REGISTRY))

@@ -311,6 +311,29 @@ def test_poisoned_test_data_change_nothing_but_the_test_scores(method: Method) -
         assert name.startswith("test") or same_bits(poisoned["personal"][name], values)
 
 
+# -- true groups
+
+
+def test_true_groups_are_told_only_to_who_asks(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, set[Any]] = {}
+
+    def watch(name: str) -> None:
+        function = getattr(type(method), name)
+
+        def watched(self: Method, *given: Any) -> Any:
+            told.setdefault(name, set()).update(one.groups for one in given if isinstance(one, Round))
+            return function(self, *given)
+
+        monkeypatch.setattr(type(method), name, watched)
+
+    for name in ("start_server", "message", "local_update", "aggregate"):
+        watch(name)
+    run(method, SINGLE, rounds=1)
+    assert SINGLE.groups is not None and {"start_server", "message", "local_update"} <= told.keys()
+    expected = {SINGLE.groups if method.needs_groups else None}
+    assert all(groups == expected for groups in told.values()), told
+
+
 # -- pure functions
 
 

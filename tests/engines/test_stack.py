@@ -15,11 +15,12 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.parametrize("other_data", [False, True], ids=["same data", "other data"])
-@pytest.mark.parametrize("name", ["local", "fedavg", "ditto"])  # the contract has all of them
+@pytest.mark.parametrize("name", ["local", "fedavg", "ditto", "ifca", "fedfomo", "oracle"])  # the contract has all
 def test_stacked_runs_equal_the_same_runs_alone(name: str, other_data: bool) -> None:
     settings = [Settings(rounds=3, participation=0.7, batch_size=4, workers=1, seed=seed) for seed in SEEDS]
     first = federation(dtype=torch.float64)
     data = [federation(seed=seed, dtype=torch.float64) if other_data else first for seed in SEEDS]
+    data = [replace(own, groups=own.groups[seed:] + own.groups[:seed]) for own, seed in zip(data, SEEDS, strict=True)]
     method = REGISTRY[name]()
 
     def task() -> Task:

@@ -23,8 +23,9 @@ from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments.config import Config, read
-from bespokefl.experiments.result import Result, dumps, load_run, plain
+from bespokefl.experiments.result import Result, load_run
 from bespokefl.experiments.run import run, run_config
+from bespokefl.experiments.tables import dumps, plain
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
 RUN_FILES = {"config.toml", "result.json", "clients.csv", "rounds.jsonl", "split.json", "personal.safetensors"}

@@ -86,7 +86,8 @@ def iterate(step: Callable[..., Any], values: Sequence[Any], work: Work, *, step
     new ones, in the same order. The answer is a tuple of all values after each client's own number of steps.
     """
     plan = work.plan(steps=steps)
-    held = [plan.sort(item.expand(len(work)) if isinstance(item, Rows) else item) for item in values]
+    # Rows of their own, as in `descend`: one row seen as many is computed another way, to other last bits.
+    held = [plan.sort(item.expand(len(work))).clone() if isinstance(item, Rows) else plan.sort(item) for item in values]
     for number in range(len(plan)):
         k, batch = plan.active(number), plan.batch(number)
         new = step(*[item[:k] for item in held], batch)

@@ -219,6 +219,10 @@ class Task:
         empty = torch.from_numpy(plan.steps == 0)
         return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
 
+    def best_fit(self, choices: Sequence[Rows], plan: Plan) -> Tensor:
+        """Which of several models has the least loss over a sweep, (K,); each is a row per client or one for all."""
+        return torch.stack([self.score(rows, plan)["loss"] for rows in choices]).argmin(0)
+
     def sweep_gradient(self, rows: Rows, plan: Plan) -> Rows:
         """Each row's gradient of its mean loss over a whole sweep."""
         rows = plan.sort(rows.expand(len(plan.steps)))

@@ -12,7 +12,7 @@ from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
-from bespokefl.engines.client import Data
+from bespokefl.engines.client import Budget, Data
 from bespokefl.engines.store import Store
 
 Values = dict[str, Any]
@@ -33,6 +33,12 @@ class Settings:
     chunk: int | None = None  # None: chosen by chunks.choose
     warm: bool = False  # the start is given weights, not random ones
     reference: bool = False  # the plain loop instead of the fast engine
+    keep_rounds: bool = False  # keep the common model of every round
+
+    @property
+    def budget(self) -> Budget:
+        lifetime = max(1, int(self.rounds * self.participation + 1e-9))
+        return Budget(self.batch_size, self.local_epochs, self.local_steps, lifetime)
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Federation:
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
+        self._sent = 0  # bytes sent down up to the last round
+        self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
     def round(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
         settings = self.settings
@@ -118,6 +126,9 @@ class Federation:
         uploads = self._uploads(parts, replies, set(draw.reports))
         if len(uploads):
             self.server = self.method.aggregate(self.server, uploads, draw.round)
+        common = self.method.global_model(self.server) if self.settings.keep_rounds else None
+        if common is not None:
+            self.kept.append(common)
         self.history.append(
             {
                 "round": number,
@@ -125,10 +136,11 @@ class Federation:
                 "trained": len(draw.trains),
                 "reported": len(draw.reports),
                 "up_bytes": self.communication.up_bytes - before.up_bytes,
-                "down_bytes": before.down_bytes - sum(row["down_bytes"] for row in self.history),
+                "down_bytes": before.down_bytes - self._sent,
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
             }
         )
+        self._sent = before.down_bytes
 
     def _uploads(self, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]) -> Uploads:
         clients: list[int] = []

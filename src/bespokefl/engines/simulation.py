@@ -22,11 +22,11 @@ from bespokefl.core.method import Message, Method, Phase, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stack
-from bespokefl.engines.client import Budget, ClientSide, Data
+from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
 from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
 from bespokefl.engines.reference import ReferenceLoop
-from bespokefl.engines.workers import Here, Pool, cores
+from bespokefl.engines.workers import Answer, Here, Pool, cores
 
 log = logging.getLogger("bespokefl")
 
@@ -38,6 +38,7 @@ class Outcome:
     server: State
     personal_rows: Rows
     global_rows: Rows | None
+    kept_rows: Rows | None  # the common model after each round, where that was asked for
     personal: Scores
     globally: Scores | None
     history: list[dict[str, Any]]
@@ -97,15 +98,13 @@ class Simulation:
         self.method, self.task, self.settings = method, task, settings[0]
         self.data = stack.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
         task.check(self.data.x[:3], self.data.y[:3], classes)
-        self.executor = self._executor()
+        self.executor = choose_executor(task, self.data, self.settings)
         task.stacked = False  # the task may come from another run
         if self.executor.stacked:
             task.stack()
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        lifetime = max(1, int(self.settings.rounds * self.settings.participation + 1e-9))
-        budget = Budget(self.settings.batch_size, self.settings.local_epochs, self.settings.local_steps, lifetime)
         loop = ReferenceLoop(task) if self.settings.reference else None
-        self.side = ClientSide(method, task, self.data, budget, self.settings.seed, loop)
+        self.side = ClientSide(method, task, self.data, self.settings.budget, self.settings.seed, loop)
         members = zip(starts, data, settings, strict=True)
         self.federations = [Federation(method, start, one, own) for start, one, own in members]
         self._starts = list(accumulate((len(one) for one in data), initial=0))
@@ -153,6 +152,7 @@ class Simulation:
             server=federation.server,
             personal_rows=rows,
             global_rows=self.method.global_model(federation.server),
+            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
             personal=personal,
             globally=globally,
             history=federation.history,
@@ -281,35 +281,40 @@ class Simulation:
         scores = {f"score/{name}": value for name, value in self.side.score(cohort, rows).items()}
         return scores | ({"rows": rows} if values["keep"] else {})
 
-    # -- inside
-
-    def _executor(self) -> chunks.Executor:
-        settings = self.settings
-        if settings.reference:
-            return chunks.Executor(1, False, "the plain PyTorch loop")
-        typical = int(self.data.train.sizes.float().mean())
-        return chunks.choose(
-            self.task,
-            self.data.x[:3],
-            self.data.y[:3],
-            batch_size=min(settings.batch_size, typical),
-            chunk=settings.chunk,
-        )
-
     @contextmanager
     def pool(self) -> Iterator[Pool | Here]:
         """The workers, for as long as they are needed."""
-        cuda = self.task.start.device.type != "cpu"
-        alone = cuda or self.settings.reference or "fork" not in multiprocessing.get_all_start_methods()
-        self._workers = 1 if alone else self.settings.workers or cores()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        pool: Pool | Here = Pool(self.answer, self._workers) if self._workers > 1 else Here(self.answer)
-        try:
+        self._workers = num_workers(self.task, self.settings)
+        with open_pool(self.answer, self._workers) as pool:
             yield pool
-        finally:
-            pool.close()
-            torch.set_num_threads(threads)
+
+
+def choose_executor(task: Task, data: Data, settings: Settings) -> chunks.Executor:
+    """How to cut and compute these clients."""
+    if settings.reference:
+        return chunks.Executor(1, False, "the plain PyTorch loop")
+    typical = int(data.train.sizes.float().mean())
+    size = min(settings.batch_size, typical)
+    return chunks.choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
+
+
+def num_workers(task: Task, settings: Settings) -> int:
+    cuda = task.start.device.type != "cpu"
+    alone = cuda or settings.reference or "fork" not in multiprocessing.get_all_start_methods()
+    return 1 if alone else settings.workers or cores()
+
+
+@contextmanager
+def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
+    """Workers that answer, one thread each, for as long as they are needed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool: Pool | Here = Pool(answer, size) if size > 1 else Here(answer)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -37,6 +37,8 @@ class Config:
     local_epochs: int = 1
     local_steps: int | None = None  # instead of local_epochs
     seed: int = 0
+    newcomers: float = 0.0  # share of clients held back from training and personalized at the end
+    keep_rounds: bool = False  # keep the common model of every round, for newcomers
     eval_every: int = 5  # rounds between evaluations, which take about half a round each; 0: only at the end
     workers: int = 0  # 0: all cores
     chunk: int | None = None  # None: chosen by a rule
@@ -164,6 +166,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_size": AT_LEAST_ONE,
     "local_epochs": AT_LEAST_ONE,
     "local_steps": AT_LEAST_ONE,
+    "newcomers": (lambda value: 0 <= value < 1, "in [0, 1), the share of clients held back from training"),
     "eval_every": (lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
     "workers": (lambda value: value >= 0, "0 (all cores) or a number of processes"),
     "chunk": AT_LEAST_ONE,

@@ -1,6 +1,6 @@
-"""The demonstration: all registered methods on the same clients, in about a minute."""
+"""The demonstration: a few methods, or all of them, on the same clients, in about a minute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from bespokefl import methods
@@ -10,8 +10,9 @@ from bespokefl.engines.simulation import Report
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.run import run
 
-DATA, SPLIT, CLIENTS, MODEL = "digits", "dirichlet(alpha=0.4)", 20, "mlp"
-PARTICIPATION, BATCH_SIZE, LOCAL_EPOCHS = 0.5, 10, 2
+DATA, SPLIT, CLIENTS, MODEL = "digits", "classes(k=3)", 20, "mlp"
+ROUNDS, PARTICIPATION, BATCH_SIZE, LOCAL_EPOCHS = 20, 1.0, 10, 2
+SHORT = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # what is shown if not asked for all
 
 Trial = Callable[[Report | None], Result]
 
@@ -20,11 +21,16 @@ def clients(seed: int) -> Clients:
     return load(DATA).split(SPLIT, clients=CLIENTS, seed=seed)
 
 
-def trials(clients: Clients, rounds: int, seed: int) -> Iterator[tuple[str, Trial]]:
+def shown(clients: Clients, everything: bool) -> tuple[list[str], list[str]]:
+    """The methods to show, and those that cannot be, as they need to know the clients' true groups."""
+    names = [name for name in methods.REGISTRY if everything or name in SHORT]
+    unfit = [name for name in names if methods.build(name).needs_groups and clients.groups is None]
+    return [name for name in names if name not in unfit], unfit
+
+
+def trials(names: Sequence[str], clients: Clients, rounds: int, seed: int) -> Iterator[tuple[str, Trial]]:
     """One trial per method, all from the same start and with the same draws of clients."""
-    for name, method in methods.REGISTRY.items():
-        if method().needs_groups and clients.groups is None:
-            continue
+    for name in names:
         yield name, partial(_trial, name, clients, rounds, seed)
 
 

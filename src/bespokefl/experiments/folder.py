@@ -1,4 +1,4 @@
-"""The folder of a run: it appears complete or not at all."""
+"""The folder of a run, or of something like it: it appears complete or not at all."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from bespokefl.core.errors import InputError
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
 
 
-def is_run(path: Path) -> bool:
-    return all((path / name).is_file() for name in SIGNS)
+def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
+    return all((path / name).is_file() for name in signs)
 
 
 def fresh(parent: Path, name: str) -> Path:
@@ -24,18 +24,23 @@ def fresh(parent: Path, name: str) -> Path:
     return path
 
 
-def check(path: Path, overwrite: bool) -> None:
+def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str = "a run") -> None:
     """Refuse a place where a run cannot be written, or would replace something. Writes nothing."""
     if path.is_dir():
-        if is_run(path):
+        if is_run(path, signs):
             if not overwrite:
                 raise InputError(
-                    f"{str(path)!r} already holds a run; use --overwrite to replace it, or another folder."
+                    f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
                 )
         elif any(path.iterdir()):
-            raise InputError(f"{str(path)!r} holds something that is not a run and is left alone; use another folder.")
+            raise InputError(f"{str(path)!r} holds something that is not {what} and is left alone; use another folder.")
     elif path.exists() or path.is_symlink():
         raise InputError(f"{str(path)!r} must be a folder or not exist, but it is a file; use another name.")
+    check_above(path)
+
+
+def check_above(path: Path) -> None:
+    """Refuse a path in a place where nothing can be written."""
     above = path.resolve().parent
     while not above.exists():
         above = above.parent
@@ -43,9 +48,15 @@ def check(path: Path, overwrite: bool) -> None:
         raise InputError(f"cannot write to {str(path)!r}: {str(above)!r} is not a folder one may write to.")
 
 
-def write(path: Path, fill: Callable[[Path], None], overwrite: bool) -> None:
+def write(
+    path: Path,
+    fill: Callable[[Path], None],
+    overwrite: bool,
+    signs: tuple[str, ...] = SIGNS,
+    what: str = "a run",
+) -> None:
     """Let `fill` write into a new folder beside the target, then put that in its place."""
-    check(path, overwrite)
+    check(path, overwrite, signs, what)
     target = path.resolve()
     mark = f"{os.getpid()}-{time.time_ns()}"
     new, old = (target.parent / f".{target.name}.{kind}-{mark}" for kind in ("new", "old"))
@@ -58,7 +69,7 @@ def write(path: Path, fill: Callable[[Path], None], overwrite: bool) -> None:
                 file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
                 _sync(file)
             _sync(new)
-            if is_run(target):
+            if is_run(target, signs):
                 target.rename(old)
             new.rename(target)
         except BaseException:
@@ -68,6 +79,22 @@ def write(path: Path, fill: Callable[[Path], None], overwrite: bool) -> None:
             raise
         _sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """A single file, whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            with aside.open("w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
 

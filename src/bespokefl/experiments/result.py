@@ -9,30 +9,30 @@ split.json              whose examples are whose
 personal.safetensors    everybody's model
 global.safetensors      the common model, where a method has one
 start.safetensors       the weights it began with, where they were given
+server.safetensors      what the server kept, for clients that come later
+rounds.safetensors      the common model of every round, where it was asked for
+newcomers.csv           one line per client that was held back, and
+newcomers.safetensors   their models, where some were
 """
 
-import csv
 import json
-import math
 import shutil
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError
 from bespokefl.experiments import config as configs
-from bespokefl.experiments import folder
+from bespokefl.experiments import folder, newcomers, tables
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.weights import Kept, Model, Stored
-from bespokefl.metrics import summarize
+from bespokefl.experiments.final import Final
+from bespokefl.experiments.newcomers import Newcomers
+from bespokefl.experiments.tables import Scores, Sizes, dumps
+from bespokefl.experiments.weights import Kept, Model, Stored, no_client
 
-Scores = dict[str, np.ndarray]  # "accuracy", "loss" (of test data), "validation_accuracy", … -> one value per client
-
-SIZES = ("train", "validation", "test")
 KINDS = ("personal", "global")
 
 
@@ -45,12 +45,14 @@ class Result:
         config: Config,
         about: Mapping[str, Any],
         names: tuple[str, ...],
-        sizes: Mapping[str, np.ndarray],
+        sizes: Sizes,
         personal: Scores,
         global_: Scores | None,
         rounds: list[dict[str, Any]],
         client_rounds: list[dict[str, Any]],
         weights: Kept | Stored,
+        final: Final | None = None,
+        newcomers: Newcomers | None = None,
         write_rest: Callable[[Path], None] | None = None,
         comments: Mapping[str, str] | None = None,
     ) -> None:
@@ -63,6 +65,8 @@ class Result:
         self.rounds = rounds
         self.client_rounds = client_rounds
         self.weights = weights
+        self.final = final  # what newcomers' models are made of; None where it is on disk, or was not kept
+        self.newcomers = newcomers  # clients that were held back from training
         self.path: Path | None = None  # where it was saved
         self._write_rest = write_rest
         self._comments = dict(comments or {})
@@ -97,26 +101,16 @@ class Result:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` makes a table of it."""
-        columns: dict[str, list[Any]] = {"client": list(self.names)}
-        columns |= {part: self.sizes[part].tolist() for part in SIZES}
-        nobody = np.full(len(self.names), math.nan)
-        for kind, scores in zip(KINDS, (self.personal, self.global_), strict=True):
-            for name in self.personal:
-                columns[f"{kind}_{name}"] = plain(nobody if scores is None else scores[name])
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return tables.lines(self.names, self.sizes, {"personal": self.personal, "global": self.global_})
 
     def summary(self) -> dict[str, Any]:
         """What result.json holds."""
-        return {**self.about, "personal": self._figures(self.personal), "global": self._figures(self.global_)}
-
-    def _figures(self, scores: Scores | None) -> dict[str, Any] | None:
-        if scores is None:
-            return None
-        found = {
-            name: summarize(values, self.sizes["train"], higher_is_better=name.endswith("accuracy"))
-            for name, values in scores.items()
+        return {
+            **self.about,
+            "personal": tables.figures(self.personal, self.sizes),
+            "global": None if self.global_ is None else tables.figures(self.global_, self.sizes),
+            "newcomers": None if self.newcomers is None else self.newcomers.summary(),
         }
-        return {"accuracy": None} | found  # regression has no accuracy, and says so
 
     def __repr__(self) -> str:
         about = self.about
@@ -140,9 +134,12 @@ class Result:
     # -- its models
 
     def model(self, client: str) -> nn.Module:
-        """A client's own model, ready to predict."""
+        """A client's own model, ready to predict; a newcomer's, too."""
+        late = self.newcomers
+        if late is not None and str(client) in late.names:
+            return late.model(client)
         if str(client) not in self.names:
-            raise InputError(f"there is no client {str(client)!r}; there are {listing(self.names)}.")
+            raise no_client(str(client), self.names + (late.names if late is not None else ()))
         return self.weights.module(self.names.index(str(client)))
 
     def global_model(self) -> nn.Module | None:
@@ -165,11 +162,15 @@ class Result:
             return
         (into / "config.toml").write_text(self.config.text(self._comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
-        _write_csv(into / "clients.csv", self.clients)
-        _write_lines(into / "rounds.jsonl", self.rounds)
+        tables.write_csv(into / "clients.csv", self.clients)
+        tables.write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
-            _write_lines(into / "client_rounds.jsonl", self.client_rounds)
+            tables.write_lines(into / "client_rounds.jsonl", self.client_rounds)
         self.weights.write(into, self.names)
+        if self.final is not None:
+            self.final.write(into)
+        if self.newcomers is not None:
+            self.newcomers.write(into)
         if self._write_rest is not None:
             self._write_rest(into)
 
@@ -181,30 +182,22 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         raise InputError(f"{str(path)!r} is not the folder of a run: it has no {' and '.join(folder.SIGNS)}.")
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        rows = _read_csv(source / "clients.csv")
-        rounds = _read_lines(source / "rounds.jsonl")
+        names, sizes, scores = tables.read_clients(source / "clients.csv", KINDS)
+        rounds = tables.read_lines(source / "rounds.jsonl")
         notes = source / "client_rounds.jsonl"
-        client_rounds = _read_lines(notes) if notes.exists() else []
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        scores = {
-            kind: {
-                name.removeprefix(f"{kind}_"): np.array([float(value or "nan") for value in values])
-                for name, values in columns.items()
-                if name.startswith(f"{kind}_")
-            }
-            for kind in KINDS
-        }
-        sizes = {part: np.array([int(value) for value in columns[part]]) for part in SIZES}
+        client_rounds = tables.read_lines(notes) if notes.exists() else []
+        late = about["newcomers"]
         result = Result(
             config=Config.of(configs.read(source / "config.toml")),
             about=about,
-            names=tuple(columns["client"]),
+            names=names,
             sizes=sizes,
             personal=scores["personal"],
             global_=None if about["global"] is None else scores["global"],
             rounds=rounds,
             client_rounds=client_rounds,
             weights=Stored(source.resolve(), model),
+            newcomers=None if late is None else newcomers.within(source, late, about, model),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the run in {str(path)!r} is damaged: {error!r}.") from error
@@ -212,43 +205,5 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     return result
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON has it: tensors and arrays as lists, NaN as null; an infinity, or an object, as text."""
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
-
-
-def dumps(value: Any, indent: int | None = None) -> str:
-    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
-
-
 def _short(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
-
-
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    columns = dict.fromkeys(name for row in rows for name in row)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(plain(row) for row in rows)
-
-
-def _read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

@@ -3,7 +3,6 @@
 import logging
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from os import PathLike
@@ -11,22 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bespokefl import data as datasets
 from bespokefl import methods
-from bespokefl.core.errors import InputError, listing, unknown
+from bespokefl.core import chance
+from bespokefl.core.errors import BespokeError, InputError, listing, unknown
 from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
-from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Outcome, Report, Simulation
-from bespokefl.experiments import folder
+from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.result import Result, Scores
+from bespokefl.experiments.final import Final
+from bespokefl.experiments.handover import check_clients, engine_settings, find_device, in_order, scores_of, select
+from bespokefl.experiments.handover import engine_data as engine_data
+from bespokefl.experiments.personalize import labels_of, serve
+from bespokefl.experiments.result import Result
 from bespokefl.experiments.start import Start
 from bespokefl.experiments.weights import (
     PRECISIONS,
@@ -34,6 +35,7 @@ from bespokefl.experiments.weights import (
     Blueprint,
     Kept,
     Model,
+    Recipe,
     State,
     described,
     untrained,
@@ -61,6 +63,8 @@ def run(
     start: Start | None = None,
     head: str | None = None,
     loss: str | Loss | None = None,
+    newcomers: float = 0.0,
+    keep_rounds: bool = False,
     eval_every: int = 5,
     workers: int = 0,
     chunk: int | None = None,
@@ -77,14 +81,14 @@ def run(
     local_steps instead of local_epochs
     start       a state dict, a .safetensors file, or the folder of a run, to begin with its global model
     head        the module whose parameters are the head; None: "head", else the last linear layer
+    newcomers   share of the clients to hold back from training; they are personalized at the end and reported apart
+    keep_rounds keep the common model of every round, for newcomers to choose from (PersFL)
     eval_every  rounds between evaluations of all clients; the last round is always evaluated
     workers     processes, 0 for all cores; they do not change the result
     chunk       clients that are computed at once; None: chosen by a rule
     progress    called after every round
     """
-    chosen = methods.build(method) if isinstance(method, str) else method
-    if not isinstance(chosen, Method):
-        raise InputError(f"method must be a method such as methods.Ditto() or its name, got {method!r}.")
+    chosen = find_method(method)
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
     comments = {"split": f"{clients.split_name}, seed {clients.seed}"}
@@ -112,6 +116,8 @@ def run(
         local_epochs=local_epochs,
         local_steps=local_steps,
         seed=seed,
+        newcomers=newcomers,
+        keep_rounds=keep_rounds,
         eval_every=eval_every,
         workers=workers,
         chunk=chunk,
@@ -120,6 +126,14 @@ def run(
         engine=engine,
     )
     return _train(config, comments, chosen, clients, model, loss, start, progress)
+
+
+def find_method(method: Method | str) -> Method:
+    """A method as it is given, or by its name with its defaults."""
+    found = methods.build(method) if isinstance(method, str) else method
+    if not isinstance(found, Method):
+        raise InputError(f"method must be a method such as methods.Ditto() or its name, got {method!r}.")
+    return found
 
 
 def run_config(config: Config, progress: Report | None = None) -> Result:
@@ -131,18 +145,12 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
         raise InputError(
             f"the model was a Python object, {config.model}, that cannot be made from its name; give --model."
         )
+    clients = load_clients(config)
     comments: dict[str, str] = {}
-    dataset = datasets.load(config.data)
-    stored = dict[str, Any](data=_absolute(config.data))
+    stored = dict[str, Any](data=_absolute(config.data), clients=len(clients))
     if config.split.endswith(".json"):
-        clients = dataset.with_split(config.split)
         comments["split"] = f"{clients.split_name}, seed {clients.seed}"
         stored["split"] = SPLIT
-    else:
-        clients = dataset.split(config.split, clients=config.clients, seed=config.seed)
-    if config.clients not in (len(clients), Config.clients):
-        log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
-    stored["clients"] = len(clients)
     result = _train(
         replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress
     )
@@ -150,6 +158,29 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
         target = folder.fresh(RUNS, config.method)  # another run may have taken the first one
     result.save(target, config.overwrite)
     return result
+
+
+def load_clients(config: Config) -> Clients:
+    """The data of a config, split as it says."""
+    dataset = datasets.load(config.data)
+    if config.split.endswith(".json"):
+        clients = dataset.with_split(config.split)
+    else:
+        clients = dataset.split(config.split, clients=config.clients, seed=config.seed)
+    if config.clients not in (len(clients), Config.clients):
+        log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
+    return clients
+
+
+def hold_back(clients: Clients, share: float, seed: int) -> tuple[Clients, Clients | None]:
+    """Those that train, and a share of the clients that come later; both keep the split's hash."""
+    if not share:
+        return clients, None
+    if len(clients) < 2:
+        raise InputError(f"newcomers = {share} needs at least 2 clients, one to train and one to hold back, got 1.")
+    canonical = sorted(range(len(clients)), key=lambda i: clients.names[i])
+    late = {canonical[i] for i in chance.sample(len(clients), share, seed, "newcomers")}
+    return select(clients, [i for i in range(len(clients)) if i not in late]), select(clients, sorted(late))
 
 
 def _train(
@@ -163,47 +194,33 @@ def _train(
     progress: Report | None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here."""
-    _check_clients(clients)
+    check_clients(clients)
+    everybody = clients
+    clients, late = hold_back(everybody, config.newcomers, config.seed)
     if method.needs_groups and clients.groups is None:
         raise InputError(
             f"{config.method} needs a split that knows the clients' true groups, got {clients.split_name}."
         )
-    device, dtype = _device(config.device), PRECISIONS[config.precision]
+    device, dtype = find_device(config.device), PRECISIONS[config.precision]
     outputs = clients.classes or 1
+    objective = _loss(loss, clients.classes)
     task = Task(
-        build(model, clients.shape, outputs),
-        _loss(loss, clients.classes),
-        head=config.head,
-        seed=config.seed,
-        device=device,
-        dtype=dtype,
+        build(model, clients.shape, outputs), objective, head=config.head, seed=config.seed, device=device, dtype=dtype
     )
     begun: State | None = None
     if start is not None:
         begun = starts.read(start)
         starts.begin(task, begun)
         comments["start"] = f"a copy of {start}" if isinstance(start, str | PathLike) else "given in Python"
-    settings = Settings(
-        rounds=config.rounds,
-        participation=config.participation,
-        batch_size=config.batch_size,
-        local_epochs=config.local_epochs,
-        local_steps=config.local_steps,
-        seed=config.seed,
-        eval_every=config.eval_every,
-        workers=config.workers,
-        chunk=config.chunk,
-        warm=start is not None or isinstance(model, nn.Module),
-        reference=config.engine == "reference",
-    )
+    settings = engine_settings(config, warm=start is not None or isinstance(model, nn.Module))
     data = engine_data(clients, device, dtype)
+    simulation = Simulation(method, task, data, settings, clients.classes)
+    if config.keep_rounds and method.global_model(simulation.server) is None:
+        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
     began = time.perf_counter()
-    outcome = Simulation(method, task, data, settings, clients.classes).run(progress)
+    outcome = simulation.run(progress)
     seconds = time.perf_counter() - began
 
-    position = {name: at for at, name in enumerate(data.names)}
-    back = torch.tensor([position[name] for name in clients.names])  # from the engine's order to the clients' own
-    rows = outcome.personal_rows if data.names == clients.names else outcome.personal_rows[back.to(device)]
     blueprint = Blueprint.of(
         task,
         model=config.model,
@@ -212,54 +229,64 @@ def _train(
         seed=config.seed,
         precision=config.precision,
     )
-    shared = untrained(task.module, task.layout.names)
+    recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
     hyper = {name: value for name, value in method.hyper().items() if _in_toml(value)}
     lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
     if lost:
         comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
 
     def write_rest(into: Path) -> None:
-        clients.save_split(into / SPLIT)
+        everybody.save_split(into / SPLIT)
         if begun is not None:
             write_state(begun, into / START)
 
-    return Result(
+    about = _about(config, method, clients, outcome, seconds)
+    about["python"] = _from_python(config, method, loss, lost)
+    result = Result(
         config=replace(config, set=hyper, start=None if begun is None else START),
-        about=_about(config, method, clients, outcome, seconds),
+        about=about,
         names=clients.names,
-        sizes={part: getattr(clients, part).sizes.numpy() for part in ("train", "validation", "test")},
-        personal=_scores(outcome.personal, back),
-        global_=None if outcome.globally is None else _scores(outcome.globally, back),
+        sizes={part: getattr(clients, part).sizes.numpy() for part in tables.SIZES},
+        personal=scores_of(clients, data, outcome.personal),
+        global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
         rounds=outcome.history,
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=Kept(blueprint, rows, outcome.global_rows, model, shared),
+        weights=Kept(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
+        final=Final(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
         comments=comments,
     )
+    if late is not None:
+        _serve_late(result, late)
+    return result
 
 
-def _check_clients(clients: Clients) -> None:
-    idle = [clients.names[i] for i in (clients.train.sizes == 0).nonzero().flatten().tolist()]
-    if idle:
-        raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
-    for what, values in (("x", clients.x), ("y", clients.y)):
-        # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
-        if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
-            raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
+def _serve_late(result: Result, late: Clients) -> None:
+    """Personalize those that were held back. What goes wrong here must not cost the run."""
+    reason = "the run was interrupted" if result.interrupted else ""
+    try:
+        if not reason:
+            result.newcomers = serve(result, late, workers=result.config.workers, device=result.config.device)
+    except BespokeError as error:
+        reason = str(error).rstrip(".")
+    except KeyboardInterrupt:
+        reason = "this was interrupted"
+    if reason:
+        note = f"The {len(late)} clients held back were not personalized: {reason}."
+        log.warning("%s", note)
+        result.about["notes"].append(note)
 
 
-def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
-    """The clients as an engine takes them: in canonical order, by name."""
-    order = sorted(range(len(clients)), key=lambda i: clients.names[i])
-
-    def numbers(values: Tensor) -> Tensor:
-        return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
-
-    parts = (clients.train, clients.validation, clients.test)
-    if order != list(range(len(order))):
-        parts = tuple(part.take(order) for part in parts)  # type: ignore[assignment]
-    groups = None if clients.groups is None else tuple(clients.groups[i] for i in order)
-    return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
+def _from_python(config: Config, method: Method, loss: str | Loss | None, lost: list[str]) -> dict[str, str]:
+    """What the files of a run cannot hold, and what it was."""
+    found = {}
+    if methods.REGISTRY.get(config.method) is not type(method):
+        found["method"] = type(method).__name__
+    elif lost:
+        found["method"] = f"{type(method).__name__} with {listing(lost)}"
+    if callable(loss):
+        found["loss"] = getattr(loss, "__name__", type(loss).__name__)
+    return found
 
 
 def _loss(loss: str | Loss | None, classes: int | None) -> str | Loss:
@@ -275,16 +302,6 @@ def _loss(loss: str | Loss | None, classes: int | None) -> str | Loss:
     return loss
 
 
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).add_(1)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"cannot compute on the device {name!r}: {reason}; use --device cpu.") from None
-    return device
-
-
 def _absolute(source: str) -> str:
     """A name as it is, a file's path so that it is found from anywhere."""
     return source if source in datasets.names() else str(Path(source).resolve())
@@ -294,12 +311,6 @@ def _in_toml(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(_in_toml(one) for one in value)
     return isinstance(value, bool | int | float | str)
-
-
-def _scores(scores: Mapping[str, Tensor], back: Tensor) -> Scores:
-    """Scores by the names a person uses: those of test data, the result, come without a prefix."""
-    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
-    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
 
 
 def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -321,6 +332,11 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
         "split_hash": clients.hash,
         "split_seed": clients.seed,
         "clients": len(clients),
+        "examples": {
+            "shape": clients.shape,
+            "tokens": not clients.x.is_floating_point(),
+            "labels": None if clients.classes is None else labels_of(clients),
+        },
         "model": config.model,
         "seed": config.seed,
         "rounds": config.rounds,
@@ -331,6 +347,7 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
         "settings": {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
         "personal": None,  # both are worked out from the clients' scores
         "global": None,
+        "newcomers": None,
         "communication": asdict(outcome.communication),
         "timing": {
             "seconds_per_round": outcome.seconds_per_round,

@@ -1,7 +1,7 @@
 """What a person sees in the terminal: a progress bar, messages, tables."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bespokefl.engines import simulation
+from bespokefl.experiments import tune
+from bespokefl.experiments.newcomers import Newcomers
 from bespokefl.experiments.result import Result
 
 PIPE_WIDTH = 120  # where there is no terminal to ask
@@ -43,12 +45,11 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
         log.level, log.propagate = before
 
 
+Update = Callable[[float, float, str, Mapping[str, float]], None]  # done, of how much, in words, scores
+
+
 @contextmanager
-def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[simulation.Report | None]:
-    """A progress bar while inside; None where nobody looks."""
-    if quiet or not screen.is_terminal:
-        yield None
-        return
+def _moving(screen: Console, title: str) -> Iterator[Update]:
     # Without a thread of its own: the engine forks, and a fork copies locks but not the threads that hold them.
     shown = Progress(
         TextColumn("[bold]{task.description}"),
@@ -65,18 +66,42 @@ def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[simulation
         task = shown.add_task(title, total=None, round="starting", scores="")
         shown.refresh()
 
-        def report(now: simulation.Progress) -> None:
+        def update(done: float, total: float, text: str, scores: Mapping[str, float]) -> None:
             names = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
-            scores = [f"{word} {now.scores[name]:.3f}" for name, word in names.items() if name in now.scores]
+            found = [f"{word} {scores[name]:.3f}" for name, word in names.items() if name in scores]
+            worded = f"validation {', '.join(found)}" if found else ""
+            shown.update(task, completed=done, total=total, round=text, scores=worded, refresh=True)
+
+        yield update
+
+
+@contextmanager
+def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[simulation.Report | None]:
+    """A progress bar while inside; None where nobody looks."""
+    if quiet or not screen.is_terminal:
+        yield None
+        return
+    with _moving(screen, title) as update:
+
+        def report(now: simulation.Progress) -> None:
             phase = "" if now.phase == "train" else f" ({now.phase})"
-            shown.update(
-                task,
-                completed=now.done,
-                total=now.total,
-                round=f"round {now.done}/{now.total}{phase}",
-                scores=f"validation {', '.join(scores)}" if scores else "",
-                refresh=True,
-            )
+            update(now.done, now.total, f"round {now.done}/{now.total}{phase}", now.scores)
+
+        yield report
+
+
+@contextmanager
+def grid_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[tune.Report | None]:
+    """One progress bar for all trainings of a tuning."""
+    if quiet or not screen.is_terminal:
+        yield None
+        return
+    with _moving(screen, title) as update:
+
+        def report(now: tune.Step) -> None:
+            done = now.number - 1 + now.rounds.done / now.rounds.total
+            rounds = f"round {now.rounds.done}/{now.rounds.total}"
+            update(done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores)
 
         yield report
 
@@ -103,8 +128,39 @@ def figures(result: Result) -> Table:
         for measure in measures if summary[kind] is not None else []:
             found = summary[kind][measure]
             rows.append([f"{kind} {measure}", *(number(value) for value in found.values())])
+    if result.newcomers is not None:
+        rows += _newcomer_rows(result.newcomers, "newcomers ")
     columns = ["on test data", *(name.replace("_", " ") for name in summary["personal"]["loss"])]
     return table(columns, rows)
+
+
+def newcomer_figures(newcomers: Newcomers) -> Table:
+    """The figures of clients that came later."""
+    columns = ["on test data", *(name.replace("_", " ") for name in newcomers.summary()["personal"]["loss"])]
+    return table(columns, _newcomer_rows(newcomers, ""))
+
+
+def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
+    summary = newcomers.summary()
+    measures = [name for name in ("accuracy", "loss") if summary["personal"][name] is not None]
+    return [
+        [f"{prefix}{kind} {measure}", *(number(value) for value in summary[kind][measure].values())]
+        for kind in ("personal", "finetune")
+        for measure in measures
+    ]
+
+
+def grid(tuning: tune.Tuning) -> Table:
+    """A tuning's points, the chosen one marked."""
+    keys = list(tuning.points[0].values)
+    measures = [name for name in tune.SCORES if any(line[name] is not None for line in tuning.table)]
+    rows = []
+    for at, line in enumerate(tuning.table):
+        mark = "*" if at == tuning.chosen else ""
+        scores = ["failed" if line["failed"] else number(line[name]) for name in measures or tune.SCORES[:1]]
+        rows.append([mark, *(written(line[key]) for key in keys), *scores, f"{line['seconds']:.1f}"])
+    columns = ["", *keys, *(name.replace("_", " ") for name in measures or tune.SCORES[:1]), "seconds"]
+    return table(columns, rows, left=1 + len(keys))
 
 
 def comparison(results: Sequence[Result]) -> Table:

@@ -1,9 +1,11 @@
 """The models a run leaves: everybody's personal weights, the global ones, and how modules are made of them.
 
 personal.safetensors   one tensor per trainable parameter, shape (clients, …); whose row is whose is in the metadata
+newcomers.safetensors  the same, of clients that came when the training was over
 global.safetensors     the state dict of the common model, where a method has one
 """
 
+import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -27,6 +29,7 @@ Model = str | nn.Module | Callable[..., nn.Module]
 
 ABOUT = "bespoke"  # the entry of the metadata: JSON with the clients' names and what it takes to build the model
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
+NEWCOMERS = "newcomers.safetensors"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -75,12 +78,23 @@ class Blueprint:
         return module.eval()
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """A blueprint and what it builds from: the model, and the values of all that is not trained."""
+
+    blueprint: Blueprint
+    model: Model
+    shared: State
+
+    def build(self, weights: State) -> nn.Module:
+        return self.blueprint.build(self.model, weights, self.shared)
+
+
 class Kept:
     """Weights in memory, as a run has just left them; rows in the order of the clients."""
 
-    def __init__(self, blueprint: Blueprint, personal: Rows, common: Rows | None, model: Model, shared: State) -> None:
-        self.blueprint, self.personal, self.common = blueprint, personal, common
-        self.model, self.shared = model, shared
+    def __init__(self, recipe: Recipe, personal: Rows, common: Rows | None = None) -> None:
+        self.recipe, self.personal, self.common = recipe, personal, common
 
     def module(self, position: int) -> nn.Module:
         return self._build(self.personal, position)
@@ -89,14 +103,11 @@ class Kept:
         return None if self.common is None else self._build(self.common, 0)
 
     def _build(self, rows: Rows, position: int) -> nn.Module:
-        weights = {name: value.cpu() for name, value in rows.state(position).items()}
-        return self.blueprint.build(self.model, weights, self.shared)
+        return self.recipe.build({name: value.cpu() for name, value in rows.state(position).items()})
 
-    def write(self, folder: Path, names: tuple[str, ...]) -> None:
-        blocks = zip(self.personal.layout.names, self.personal.blocks, strict=True)
-        # One entry, as safetensors writes several in a random order and equal runs should be equal files.
-        metadata = {ABOUT: json.dumps({"clients": names, **asdict(self.blueprint)}, ensure_ascii=False)}
-        save_file({name: block.cpu().contiguous() for name, block in blocks}, folder / PERSONAL, metadata)
+    def write(self, folder: Path, names: tuple[str, ...], file: str = PERSONAL) -> None:
+        about = {"clients": names, **asdict(self.recipe.blueprint)}
+        write_rows(self.personal, folder / file, json.dumps(about, ensure_ascii=False))
         common = self.common_module()
         if common is not None:
             write_state(common.state_dict(), folder / GLOBAL)
@@ -105,27 +116,26 @@ class Kept:
 class Stored:
     """Weights in the folder of a run, read when they are asked for."""
 
-    def __init__(self, folder: Path, model: Model | None = None) -> None:
-        self.folder, self.model = folder, model
+    def __init__(self, folder: Path, model: Model | None = None, file: str = PERSONAL) -> None:
+        self.folder, self.model, self.file = folder, model, file
 
     def module(self, position: int) -> nn.Module:
         try:
-            with safe_open(self.folder / PERSONAL, framework="pt") as file:
-                about = file.metadata()[ABOUT]
+            with safe_open(self.folder / self.file, framework="pt") as file:
                 weights = {name: file.get_slice(name)[position] for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise InputError(f"cannot read {str(self.folder / PERSONAL)!r}: {error}.") from None
-        return self._build(about, weights)
+            raise InputError(f"cannot read {str(self.folder / self.file)!r}: {error}.") from None
+        return self.recipe.build(weights)
 
     def common_module(self) -> nn.Module | None:
         if not (self.folder / GLOBAL).exists():
             return None
-        with safe_open(self.folder / PERSONAL, framework="pt") as file:
-            about = file.metadata()[ABOUT]
-        return self._build(about, read_state(self.folder / GLOBAL))
+        recipe, state = self.recipe, read_state(self.folder / GLOBAL)
+        return recipe.build({name: value for name, value in state.items() if name in recipe.blueprint.names})
 
-    def _build(self, about: str, weights: State) -> nn.Module:
-        known: dict[str, Any] = json.loads(about)
+    @property
+    def recipe(self) -> Recipe:
+        known: dict[str, Any] = json.loads(read_about(self.folder / self.file))
         del known["clients"]
         blueprint = Blueprint(**known)
         if self.model is None and blueprint.model.startswith("<"):
@@ -135,8 +145,14 @@ class Stored:
             )
         start = read_state(self.folder / START) if (self.folder / START).exists() else {}
         shared = {name: value for name, value in start.items() if name not in blueprint.names}
-        trained = {name: value for name, value in weights.items() if name in blueprint.names}
-        return blueprint.build(self.model or blueprint.model, trained, shared)
+        return Recipe(blueprint, self.model or blueprint.model, shared)
+
+
+def no_client(name: str, names: tuple[str, ...]) -> InputError:
+    """The error for a client that there is not, with the nearest."""
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    return InputError(f"there is no client {name!r}; there are {listing(names)}{guess}")
 
 
 def described(model: Model) -> str:
@@ -186,6 +202,22 @@ def fingerprint(state: State) -> str:
 def write_state(state: Mapping[str, Tensor], path: Path) -> None:
     # Copies, as safetensors refuses tensors that share memory (tied layers).
     save_file({name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, path)
+
+
+def write_rows(rows: Rows, path: Path, about: str) -> None:
+    """One tensor per parameter, shape (rows, …), and a text."""
+    blocks = zip(rows.layout.names, rows.blocks, strict=True)
+    # One entry, as safetensors writes several in a random order and equal runs should be equal files.
+    save_file({name: block.cpu().clone().contiguous() for name, block in blocks}, path, {ABOUT: about})
+
+
+def read_about(path: Path) -> str:
+    """The text that was written with tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str(file.metadata()[ABOUT])
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
 
 def read_state(path: Path) -> State:

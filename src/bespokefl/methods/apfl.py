@@ -2,7 +2,8 @@
 
 Deng et al., arXiv:2003.13461, Algorithm 1.
     v̄ = α v + (1 − α) w,   w ← w − η ∇F(w; b),   v ← v − η ∇_v F(v̄; b),   α ← α − η_α ⟨∇F(v̄; b), v − w⟩
-Differs from the paper: α is updated once a round, at its first batch, as in the authors' code, and kept in [0, 1].
+Differs from the paper: α is updated once a round, at its first batch, as in the authors' code (without its decay of
+.02 α), and kept in [0, 1]. A client is evaluated with the newest w; one that never trained has the start as its v.
 """
 
 from collections.abc import Sequence
@@ -33,9 +34,9 @@ class APFL(Method):
 }"""
 
     lr: float = 0.05  # η, for w and v
-    alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 Local
-    alpha_rate: float = 0.05  # η_α; 0 keeps α
-    weights: str = "examples"  # n_k / n, or "equal"
+    alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 Local; near 0, v hardly moves
+    alpha_rate: float = 0.05  # η_α, the paper's is η; 0 keeps α
+    weights: str = "equal"  # the paper's mean, or "examples": n_k / n
 
     def check(self) -> None:
         super().check()
@@ -48,7 +49,11 @@ class APFL(Method):
         return {"own": start.expand(len(cohort)), "alpha": torch.full((len(cohort),), self.alpha, dtype=torch.float64)}
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        w, v, alpha = self._train(task, message["weights"], state["own"], state["alpha"], work)
+        def step(w: Rows, v: Rows, alpha: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor]:
+            first = torch.full((len(w),), batch.step == 0)
+            return w - self.lr * task.gradient(w, batch), *self._own(task, w, v, alpha, batch, first)
+
+        w, v, alpha = iterate(step, (message["weights"], state["own"], state["alpha"]), work)
         work.note(alpha=alpha)
         return {"weights": w}, {"own": v, "alpha": alpha}
 
@@ -59,25 +64,21 @@ class APFL(Method):
         return mixed(state["own"], message["weights"], state["alpha"])
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        w, v = server["weights"], server["weights"]
+        w, budget = server["weights"], work.num_steps()  # w stays: there is nobody to share a step of it with
+
+        def step(w: Rows, v: Rows, alpha: Tensor, budget: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor, Tensor]:
+            return w, *self._own(task, w, v, alpha, batch, batch.step % budget == 0), budget
+
         alpha = torch.full((len(work),), self.alpha, dtype=torch.float64)
-        _, v, alpha = self._train(task, w, v, alpha, work, steps=work.num_steps() * work.lifetime)
+        _, v, alpha, _ = iterate(step, (w, w, alpha, budget), work, steps=budget * work.lifetime)
         return mixed(v, w, alpha)
 
-    def _train(
-        self, task: Task, w: Rows, v: Rows, alpha: Tensor, work: Work, steps: Tensor | None = None
-    ) -> tuple[Rows, Rows, Tensor]:
-        def step(w: Rows, v: Rows, alpha: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor]:
-            found = task.gradient(mixed(v, w, alpha), batch)  # ∇F(v̄)
-            if batch.step == 0 and self.alpha_rate:
-                slope = found.dot(v - w).double().cpu()
-                new = (alpha - self.alpha_rate * slope).clamp(0, 1)
-            else:
-                new = alpha
-            return w - self.lr * task.gradient(w, batch), v - (found * alpha) * self.lr, new
-
-        w, v, alpha = iterate(step, (w, v, alpha), work, steps=steps)
-        return w, v, alpha
+    def _own(self, task: Task, w: Rows, v: Rows, alpha: Tensor, batch: Batch, first: Tensor) -> tuple[Rows, Tensor]:
+        """v after a step, and α after its own for the rows whose round this step is the first of."""
+        found = task.gradient(mixed(v, w, alpha), batch)  # ∇F(v̄)
+        slope = found.dot(v - w).double().cpu()
+        learnt = (alpha - self.alpha_rate * slope).clamp(0, 1)
+        return v - (found * alpha) * self.lr, torch.where(first, learnt, alpha)
 
 
 def mixed(v: Rows, w: Rows, alpha: Tensor) -> Rows:

@@ -1,8 +1,9 @@
 """FedAvg with fine-tuning: the common model, trained on by every client on its own data before use.
 
-McMahan et al., AISTATS 2017 for the common model; the practice is as old, see Wang et al., arXiv:1910.10252.
-    v_k = SGD(w, F_k)
-Differs from the paper: fine-tuning uses the same kind of local training, for `tune_epochs` epochs.
+McMahan et al., AISTATS 2017, for the common model w; Wang et al., arXiv:1910.10252, for what clients do with it.
+    w ← Σ_k (n_k / n) w_k,   v_k = SGD(w, F_k) on the training data of client k
+Differs from the paper: rate and epochs of the fine-tuning are hyper-parameters, to be searched for as the paper does;
+batch size, momentum and weight decay are those of the training. A client uses the tuned model, better or not.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class FedAvgFT(Method):
 
     lr: float = 0.05  # η
     tune_lr: float = 0.05  # of the fine-tuning
-    tune_epochs: int = 5
+    tune_epochs: int = 5  # passes over its data before a client uses the model
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
@@ -46,7 +47,7 @@ class FedAvgFT(Method):
         return {"weights": trained}, state
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        return {"weights": uploads.mean("weights", by=self.weights)}
+        return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         return self._tuned(task, message["weights"], work)

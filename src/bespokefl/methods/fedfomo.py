@@ -1,14 +1,20 @@
 """FedFOMO: every client downloads a few others' models and moves towards those that do better on its validation data.
 
 Zhang et al., ICLR 2021, arXiv:2012.08565, equations 3 and 4, Algorithm 1.
-    w_n ∝ max(0, (L_i(θ_i) − L_i(θ_n)) / ‖θ_n − θ_i‖),   θ_i ← θ_i + Σ_n w_n (θ_n − θ_i),   then local training
-Differs from the paper: nobody useful, or no validation data: the client keeps its own. Affinities are the running sums
-of the weights that a client reported; ε stays the same over rounds.
+    w_n ∝ max(0, (L_i(θ_base) − L_i(θ_n)) / ‖θ_n − θ_base‖),   θ_i ← θ_base + Σ_n w_n (θ_n − θ_base)
+θ_base is the client's model before its last local training, and its model after it is one of the θ_n.
+Differs from the paper:
+- A client mixes when its next round begins, then trains and uploads; what it uses is the trained model. The models that
+  it can get are everybody's last uploads, also of clients that are not active in the round.
+- No model better than θ_base, or no validation data: the client goes on with its own trained model.
+- The server's affinities add up the values before max(0, ·), so that bad models sink, each time divided by the sum of
+  their sizes. Ties are broken at random. Who never uploaded comes last, with the initial weights.
+- Of the M models the client's own is not one: it needs no download.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +26,8 @@ from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
+
+TINY = 1e-300  # keeps 0/0 from being NaN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +42,10 @@ class FedFOMO(Method):
   year={2021}
 }"""
 
-    lr: float = 0.05  # η
+    lr: float = 0.1  # η, as in the authors' code
     downloads: int = 5  # M, models per client and round
-    explore: float = 0.3  # ε: the share of random choices
+    explore: float = 0.3  # ε: the share of random choices, as in that code
+    decay: float = 0.05  # what ε loses in every round; there in every epoch
     momentum: float = 0.0
 
     def check(self) -> None:
@@ -45,6 +54,8 @@ class FedFOMO(Method):
             raise InputError(f"downloads must be >= 1, got {self.downloads} (FedFOMO's M).")
         if not 0 <= self.explore <= 1:
             raise InputError(f"explore must be in [0, 1], got {self.explore} (FedFOMO's ε).")
+        if not self.decay >= 0:
+            raise InputError(f"decay must be >= 0, got {self.decay} (what FedFOMO's ε loses in a round).")
 
     def start_server(self, start: Rows, round: Round) -> State:
         count = len(round.names)
@@ -55,52 +66,43 @@ class FedFOMO(Method):
         }
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
-        return {"personal": start.expand(len(cohort))}
+        return {"base": start.expand(len(cohort)), "personal": start.expand(len(cohort))}
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         chosen = torch.stack([self._choose(server, client, round) for client in cohort])  # (K, M)
-        models: Tensor = server["models"][chosen.clamp(min=0).flatten()].matrix()
-        return Message(own={"models": models.reshape(*chosen.shape, -1), "from": chosen})
+        models = {f"model {m}": server["models"][chosen[:, m]] for m in range(chosen.shape[1])}
+        return Message(own={"from": chosen, **models})
 
     def _choose(self, server: State, client: int, round: Round) -> Tensor:
-        """ε-greedy: each of the M is the one of highest affinity left, or a random one; −1 where there is nobody."""
-        others = [j for j in server["known"].nonzero().flatten().tolist() if j != client]
+        """ε-greedy: each is the one of highest affinity left, or a random one; who never uploaded comes last."""
         rng = chance.generator(round.seed, "fomo", round.number, round.names[client])
-        ranked = sorted(others, key=lambda j: -float(server["affinity"][client, j]))
+        known, affinity = server["known"].tolist(), server["affinity"][client].tolist()
+        others = [j for j in rng.permutation(len(known)).tolist() if j != client]
+        ranked = sorted(others, key=lambda j: (not known[j], -affinity[j]))
+        num_known = sum(known[j] for j in others)
         chosen: list[int] = []
         while ranked and len(chosen) < self.downloads:
-            at = int(rng.integers(len(ranked))) if rng.random() < self.explore else 0
-            chosen.append(ranked.pop(at))
-        return torch.tensor(chosen + [-1] * (self.downloads - len(chosen)))
+            random = rng.random() < self.explore - self.decay * (round.number - 1)
+            left = max(1, num_known - len(chosen))
+            chosen.append(ranked.pop(int(rng.integers(left)) if random else 0))
+        return torch.tensor(chosen, dtype=torch.int64)
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        mixed, weights = self._mix(task, state["personal"], message["models"], message["from"], work)
+        models = [state["personal"], *(message[f"model {m}"] for m in range(message["from"].shape[1]))]
+        value = worth(task, state["base"], models, work)
+        mixed = mix(models, value)
+        work.note(own_weight=weights(value)[:, 0])
         trained = descend(task.gradient, mixed, work, self.lr, momentum=self.momentum)
-        return {"weights": trained, "from": message["from"], "worth": weights}, {"personal": trained}
-
-    def _mix(self, task: Task, own: Rows, models: Tensor, source: Tensor, work: Work) -> tuple[Rows, Tensor]:
-        count = models.shape[1]
-        others = Rows.from_matrix(own.layout, models.flatten(0, 1))
-        tried = work.repeat(count).sweep("validation")
-        gain = task.score(own, work.sweep("validation"))["loss"].unsqueeze(1) - task.score(others, tried)[
-            "loss"
-        ].reshape(len(work), count)
-        distance = (others - own.repeat(count)).square_norm().sqrt().reshape(len(work), count).double().cpu()
-        worth = (gain / distance.clamp(min=1e-12)).clamp(min=0).nan_to_num(0.0) * (source >= 0) * (distance > 0)
-        weights = worth / worth.sum(1, keepdim=True).clamp(min=1e-300)
-        toward = (others - own.repeat(count)) * weights.flatten()
-        summed = Rows(own.layout, [block.unflatten(0, (len(work), count)).sum(1) for block in toward.blocks])
-        return own + summed, weights
+        share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
+        upload = {"weights": trained, "from": message["from"], "worth": share[:, 1:]}
+        return upload, {"base": mixed, "personal": trained}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        clients, source, worth = torch.tensor(uploads.clients), uploads["from"], uploads["worth"]
-        models, known = server["models"].replace(clients, uploads["weights"]), server["known"].clone()
+        clients = torch.tensor(uploads.clients)
+        known, affinity = server["known"].clone(), server["affinity"].clone()
         known[clients] = True
-        affinity = server["affinity"].clone()
-        for client, ids, values in zip(clients.tolist(), source, worth, strict=True):
-            there = ids >= 0
-            affinity[client, ids[there]] += values[there]
-        return {"models": models, "known": known, "affinity": affinity}
+        affinity[clients[:, None], uploads["from"]] += uploads["worth"]
+        return {"models": server["models"].replace(clients, uploads["weights"]), "known": known, "affinity": affinity}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         rows: Rows = state["personal"]
@@ -110,11 +112,40 @@ class FedFOMO(Method):
         return None
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        """Starts as everybody did, and looks at all models there are."""
-        known = server["known"].nonzero().flatten()
-        own = task.start.expand(len(work))
-        if len(known):
-            models = server["models"][known].matrix().expand(len(work), -1, -1)
-            own, _ = self._mix(task, own, models, known.expand(len(work), -1), work)
-        sgd: dict[str, Any] = {"steps": work.num_steps() * work.lifetime, "momentum": self.momentum}
-        return descend(task.gradient, own, work, self.lr, **sgd)
+        """Starts as everybody did, looks at all models there are, and trains."""
+        there = server["models"][server["known"]]
+        models = [task.start.expand(len(work)), *(there[j : j + 1] for j in range(len(there)))]
+        mixed = mix(models, worth(task, task.start, models, work))
+        return descend(
+            task.gradient, mixed, work, self.lr, steps=work.num_steps() * work.lifetime, momentum=self.momentum
+        )
+
+
+def worth(task: Task, base: Rows, models: Sequence[Rows], work: Work) -> Tensor:
+    """What each model gains on the validation data per step away from the base (3), (K, M); 0 where nobody can say."""
+    plan = work.sweep("validation")
+    before = task.score(base, plan)["loss"]
+    values = []
+    for rows in models:
+        distance = (rows - base).square_norm().double().sqrt().cpu()
+        value = (before - task.score(rows, plan)["loss"]) / distance
+        values.append(torch.where(distance > 0, value, 0.0).nan_to_num(0.0))
+    return torch.stack(values, 1)
+
+
+def weights(value: Tensor) -> Tensor:
+    """Positive values, to sum to one; all to the first model, the client's own, where none is positive."""
+    positive = value.clamp(min=0)
+    total = positive.sum(1, keepdim=True)
+    own = torch.zeros_like(value)
+    own[:, 0] = 1
+    return torch.where(total > 0, positive / total, own)
+
+
+def mix(models: Sequence[Rows], value: Tensor) -> Rows:
+    """Σ w_n θ_n: as the weights sum to one, this is (4), θ_base + Σ w_n (θ_n − θ_base)."""
+    shares = weights(value)
+    total = models[0] * shares[:, 0]
+    for m, rows in enumerate(models[1:], start=1):
+        total = total + rows.expand(len(value)) * shares[:, m]
+    return total

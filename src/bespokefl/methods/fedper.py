@@ -2,7 +2,9 @@
 
 Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2.
     base ← Σ_k (n_k / n) base_k,   head_k stays at client k; both are trained together.
-Differs from the paper: nothing known. A newcomer trains a new head on the common base.
+Differs from the paper: all heads begin with the same weights, there each with its own; a sample of the clients may take
+part, there all do. The head is the model's last linear layer or what is named; the paper also tries deeper ones. A
+newcomer, of whom the paper does not speak, trains a new head on the common base.
 """
 
 from collections.abc import Sequence
@@ -28,10 +30,10 @@ class FedPer(Method):
   year={2019}
 }"""
 
-    lr: float = 0.05  # η
+    lr: float = 0.05  # η_j, the same for all clients and rounds
     momentum: float = 0.0
     weight_decay: float = 0.0
-    weights: str = "examples"  # n_k / n, or "equal"
+    weights: str = "examples"  # γ_j = n_j / n, the paper's, or "equal"
 
     def start_server(self, start: Rows, round: Round) -> State:
         return {"base": start.block("base")}

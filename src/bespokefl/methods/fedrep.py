@@ -1,9 +1,10 @@
 """FedRep: first the own head on the common base, then the base under that head; only the base is shared.
 
 Collins et al., ICML 2021, arXiv:2102.07078, Algorithm 1.
-    head_k ← τ epochs on F_k(base, ·),   base_k ← epochs on F_k(·, head_k),   base ← Σ_k (n_k / n) base_k
-Differs from the paper: the base is trained for the run's local epochs. The run ends with `finish_epochs` epochs of the
-head alone on the final base, for everybody, as the authors evaluate.
+    head_k ← τ epochs on F_k(base, ·),   base_k ← epochs on F_k(·, head_k),   base ← (1/|S|) Σ_k base_k
+Differs from the paper: the base is trained for the run's local epochs or steps (the paper: one to five epochs, by data
+set). The run ends with `finish_epochs` epochs of the head alone on the final base, for everybody, as the authors' code
+evaluates; Algorithm 1 ends before. All heads begin with the same weights. Momentum begins anew with each half.
 """
 
 from collections.abc import Sequence
@@ -30,11 +31,11 @@ class FedRep(Method):
   year={2021}
 }"""
 
-    lr: float = 0.05  # α, for head and base
+    lr: float = 0.01  # α, for head and base; the authors' value, as are the next three
     head_epochs: int = 10  # τ
-    finish_epochs: int = 10
+    finish_epochs: int = 10  # of the head alone, at the end
     momentum: float = 0.5
-    weights: str = "examples"  # n_k / n, or "equal"
+    weights: str = "equal"  # Algorithm 1's mean, or "examples", as in the authors' code: n_k / n
 
     def check(self) -> None:
         super().check()

@@ -63,9 +63,7 @@ class Oracle(Method):
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         models: Rows = server["models"]
-        tried = work.repeat(len(models))
-        losses = task.score(Rows.cat([models] * len(work)), tried.sweep("train"))["loss"]
-        return models[losses.reshape(len(work), len(models)).argmin(1)]
+        return models[task.best_fit([models[g : g + 1] for g in range(len(models))], work.sweep("train"))]
 
 
 def labels(round: Round) -> Tensor:

@@ -6,7 +6,8 @@ Fallah et al., NeurIPS 2020, arXiv:2002.07948, Algorithm 1.
 `order="first"` drops the second term (FO); "free" takes the Hessian product by a difference of gradients (HF); "exact"
 by a second backward pass.
 Differs from the paper: a client's model is w after one α step on the gradient of *all* its training data, never on test
-data; the mean weighs clients by n_k unless `weights="equal"`.
+data. HF's difference is taken δ away from w whatever the length of g (the paper goes δ g). b₁, b₂, b₃ come from three
+orders of the same data; a client with no more than one batch uses it for all three.
 """
 
 from dataclasses import dataclass
@@ -32,31 +33,31 @@ class PerFedAvg(Method):
   year={2020}
 }"""
 
-    lr: float = 0.05  # β
-    inner_lr: float = 0.01  # α; 0 is FedAvg
+    lr: float = 0.05  # β; larger than the paper's, for fewer rounds
+    inner_rate: float = 0.01  # α, the paper's; 0 is FedAvg
     order: str = "first"  # FO; "free": HF; "exact": with the Hessian itself
     difference: float = 1e-3  # δ of HF
-    weights: str = "examples"  # n_k / n, or "equal"
+    weights: str = "equal"  # the paper's mean, or "examples": n_k / n
 
     def check(self) -> None:
-        if not self.inner_lr >= 0:
-            raise InputError(f"inner_lr must be >= 0, got {self.inner_lr} (Per-FedAvg's α).")
-        if not self.lr > 0:
-            raise InputError(f"lr must be > 0, got {self.lr} (Per-FedAvg's β).")
+        super().check()
+        if not self.inner_rate >= 0:
+            raise InputError(f"inner_rate must be >= 0, got {self.inner_rate} (Per-FedAvg's α).")
         if self.order not in ("first", "free", "exact"):
             raise InputError(f"order must be 'first', 'free' or 'exact', got {self.order!r}.")
         if not self.difference > 0:
             raise InputError(f"difference must be > 0, got {self.difference} (Per-FedAvg's δ).")
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        second, third = work.plan(purpose="second"), work.plan(purpose="third")
+        # As many steps for each client as in the descent, so these plans have the cohort in the same order.
+        first, third = work.plan(purpose="first"), work.plan(purpose="third")
 
         def meta(w: Rows, batch: Batch) -> Rows:
-            adapted = w - self.inner_lr * task.gradient(w, batch)
-            found = task.gradient(adapted, second.batch(batch.step))
-            if self.order == "first" or not self.inner_lr:
+            adapted = w - self.inner_rate * task.gradient(w, first.batch(batch.step)) if self.inner_rate else w
+            found = task.gradient(adapted, batch)  # b₂ is FedAvg's batch
+            if self.order == "first" or not self.inner_rate:
                 return found
-            return found - self.inner_lr * self._curvature(task, w, third.batch(batch.step), found)
+            return found - self.inner_rate * self._curvature(task, w, third.batch(batch.step), found)
 
         return {"weights": descend(meta, message["weights"], work, self.lr)}, state
 
@@ -78,4 +79,4 @@ class PerFedAvg(Method):
         return self._adapted(task, server["weights"], work)
 
     def _adapted(self, task: Task, w: Rows, work: Work) -> Rows:
-        return w.expand(len(work)) - self.inner_lr * task.sweep_gradient(w, work.sweep("train"))
+        return w.expand(len(work)) - self.inner_rate * task.sweep_gradient(w, work.sweep("train"))

@@ -85,7 +85,7 @@ class PersFL(Method):
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         received: Rows = message["weights"]  # G_e
-        state = state | self._choose_teacher(task, received, state, work, round)
+        state = state | self._choose_teacher(task, received, state, work, round.number)
         if round.phase == "distil":
             personal = self._distil(task, state["teacher"], work)
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
@@ -100,9 +100,16 @@ class PersFL(Method):
         return common.expand(len(work)).replace(done, state["personal"][done])
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        return self._distil(task, server["weights"], work)  # §7.1, where the server kept the last model only
+        """§7.1: the teacher is the best of all rounds' models, where the server has kept them, or the last model."""
+        kept: Rows | None = server.get("rounds")
+        if kept is None:
+            return self._distil(task, server["weights"], work)
+        state = self.start_clients(kept[:1], work.names)
+        for at in range(len(kept)):
+            state |= self._choose_teacher(task, kept[at : at + 1], state, work, at + 2)  # G_2 is round 1's mean
+        return self._distil(task, state["teacher"], work)
 
-    def _choose_teacher(self, task: Task, received: Rows, state: State, work: Work, round: Round) -> State:
+    def _choose_teacher(self, task: Task, received: Rows, state: State, work: Work, number: int) -> State:
         """Algorithm 1, lines 5-9."""
         if not task.classifies:
             raise InputError(f"{self.name} needs classes and the loss cross_entropy, got another; use another method.")
@@ -111,7 +118,7 @@ class PersFL(Method):
         better = (loss < state["teacher_loss"]) | blind | (self.teacher == "last")
         found = {
             "teacher_loss": torch.where(better, loss, state["teacher_loss"]),
-            "teacher_round": torch.where(better, round.number, state["teacher_round"]),
+            "teacher_round": torch.where(better, number, state["teacher_round"]),
         }
         work.note(validation_loss=loss, **found)
         return found | {"teacher": state["teacher"].replace(better, received.expand(len(work))[better])}

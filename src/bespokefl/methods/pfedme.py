@@ -4,8 +4,8 @@ Dinh et al., NeurIPS 2020, arXiv:2006.08848, Algorithm 1.
     θ_i(w) = argmin_θ F_i(θ) + (λ/2) ‖θ − w‖²,   ∇ of the envelope: λ (w − θ_i(w))
     R times: K steps of θ ← θ − η_p (∇F(θ; b) + λ (θ − w)),   then w ← w − η λ (w − θ)
     server: w ← (1 − β) w + β mean(w_i)
-Differs from the paper: R is the run's number of local steps. θ goes on from step to step within a round, as in the
-authors' code; what is evaluated is θ_i, not w_i.
+Differs from the paper: R is the run's number of local steps, and K a number of steps instead of an accuracy ν. θ begins
+a round at the received w and goes on from step to step, as in the authors' code, but without its weight decay.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ class PFedMe(Method):
   year={2020}
 }"""
 
-    lr: float = 0.005  # η, for w
-    personal_lr: float = 0.05  # η_p, for θ
-    pull: float = 15.0  # λ
-    inner_steps: int = 5  # K
-    mix: float = 1.0  # β
+    lr: float = 0.05  # η, for w; the authors' .005 is for 800 rounds of 20 steps
+    personal_lr: float = 0.05  # η_p, for θ; the authors' .1 may overshoot: η_p (λ + curvature) must stay below 2
+    pull: float = 15.0  # λ, the paper's
+    inner_steps: int = 5  # K, the paper's
+    mix: float = 1.0  # β, the paper's; it also tries more than 1
     weights: str = "equal"  # the paper's mean, or "examples"
 
     def check(self) -> None:
@@ -64,12 +64,12 @@ class PFedMe(Method):
         return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
-        theta: Rows = state["personal"]
+        theta: Rows = state["personal"]  # θ_i, not w_i
         return theta
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         w = server["weights"]
-        return self._train(task, w, w, work)[1]
+        return self._train(task, w, w, work)[1]  # every round begins anew at w, so one is enough
 
     def _train(self, task: Task, w: Rows, theta: Rows, work: Work) -> tuple[Rows, Rows]:
         def step(w: Rows, theta: Rows, batch: Batch) -> tuple[Rows, Rows]:

@@ -4,12 +4,17 @@ Karimireddy et al., ICML 2020, arXiv:1910.06378, Algorithm 1, option II.
     y ← y − η (∇F_i(y) − c_i + c)
     c_i⁺ = c_i − c + (x − y_i) / (K η)
     x ← x + η_g mean(y_i − x),   c ← c + (|S|/N) mean(c_i⁺ − c_i)
-Differs from the paper: K is each client's own number of steps; `weights` offers n_k weights for x.
+Differs from the paper: K is each client's own number of steps. `weights="examples"` replaces both means by ones with
+n_k weights, and 1/N by n_k/n: c is Σ_k (n_k / n) c_k, else x would still go to the unweighted optimum. While the server
+has not yet heard from everybody, N times the mean n_k of those it has stands for n.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.method import Message, Method, Round, State, Uploads
@@ -31,12 +36,13 @@ class Scaffold(Method):
   year={2020}
 }"""
 
-    lr: float = 0.05  # η, the clients' rate
-    server_lr: float = 1.0  # η_g
-    weights: str = "equal"  # of the clients' changes: the paper's mean, or "examples"
+    lr: float = 0.05  # η, the clients' rate; the paper tunes it for each task
+    server_lr: float = 1.0  # η_g, the paper's
+    weights: str = "equal"  # the paper's mean, or "examples": n_k / n
 
     def start_server(self, start: Rows, round: Round) -> State:
-        return {"weights": start, "control": start * 0.0}  # x, c
+        unknown = torch.zeros(len(round.names), dtype=torch.float64)
+        return {"weights": start, "control": start * 0.0, "counts": unknown}  # x, c, what each client counts
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"control": (start * 0.0).expand(len(cohort))}  # c_i
@@ -51,16 +57,26 @@ class Scaffold(Method):
             return task.gradient(y, batch) - own + c
 
         y = descend(corrected, x, work, self.lr, beside=(own, c))
-        control = own - c + (x - y) / (work.num_steps() * self.lr)
+        control = own - c + (x - y) / (work.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        share = len(uploads) / len(round.names)  # |S| / N
+        counts = server["counts"].clone()
+        own = uploads.examples.double() if self.weights == "examples" else torch.ones(len(uploads)).double()
+        counts[list(uploads.clients)] = own
+        before, total = _total(server["counts"]), _total(counts)  # N, or an estimate of n that may change
         return {
             "weights": server["weights"] + uploads.mean("change", by=self.weights) * self.server_lr,
-            "control": server["control"] + uploads.mean("control", by="equal") * share,
+            "control": server["control"] * (before / total)
+            + uploads.mean("control", by=self.weights) * (own.sum() / total),  # |S| / N
+            "counts": counts,
         }
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         x: Rows = server["weights"]
         return x
+
+
+def _total(counts: Tensor) -> Tensor:
+    """What all clients count together, the unknown ones (0) as much as the mean of the known."""
+    return counts.sum() / counts.count_nonzero().clamp(min=1) * len(counts)

@@ -7,6 +7,8 @@ ones, averaged over clients and repeats. Variances are known, as in the paper; a
 
 import json
 import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
+from bespokefl.engines.workers import cores
 from bespokefl.experiments.reproduce.files import write_json
 from bespokefl.methods import Ditto, FedAvg, Local, SelfFL
 from bespokefl.theory import two_level
@@ -72,8 +75,8 @@ def federation(case: Case, repeat: int) -> Federation:
     own = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
     nothing = Part.of_lists([np.zeros(0)] * CLIENTS)
     data = Data(
-        x=torch.from_numpy(scale).unsqueeze(1),
-        y=torch.from_numpy(scale * observed),
+        x=torch.from_numpy(scale).float().unsqueeze(1),
+        y=torch.from_numpy(scale * observed).float(),
         names=tuple(f"{m:02d}" for m in range(CLIENTS)),
         train=Part.of_lists(own),
         validation=nothing,
@@ -85,7 +88,7 @@ def federation(case: Case, repeat: int) -> Federation:
 
 def methods(case: Case, pull: float) -> dict[str, Method]:
     """Self-FL with S₋ₘ over the round's active clients, as the study must have it, and over all (the default)."""
-    known: dict[str, Any] = {"lr": LR, "between": case.between, "noise": NOISE, "divisor": "one", "max_steps": 1000}
+    known: dict[str, Any] = {"lr": LR, "between": case.between, "noise": NOISE, "divisor": "one", "max_steps": 200}
     return {
         "Self-FL": SelfFL(**known, peers="active"),
         "Self-FL, all peers": SelfFL(**known),
@@ -97,8 +100,8 @@ def methods(case: Case, pull: float) -> dict[str, Method]:
 
 def errors(method: Method, members: list[Federation], rate: float, rounds: int) -> dict[str, list[float]]:
     """Every repeat's error of the global model (where there is one) and mean error of the personal models."""
-    settings = Settings(rounds=rounds, participation=rate, batch_size=10**6, local_steps=STEPS)
-    task = Task(lambda: nn.Linear(1, 1, bias=False), half_square, dtype=torch.float64)
+    settings = Settings(rounds=rounds, participation=rate, batch_size=10**6, local_steps=STEPS, workers=1)
+    task = Task(lambda: nn.Linear(1, 1, bias=False), half_square)
     task.start = task.start * 0.0  # θ⁰ = 0
     seeds = [replace(settings, seed=repeat) for repeat in range(len(members))]
     outcomes = Simulation.stacked(method, task, [one.data for one in members], seeds, None).run_all()
@@ -123,6 +126,12 @@ def oracles(case: Case, members: list[Federation]) -> dict[str, dict[str, list[f
         for name, estimate in (("exact Bayes", two_level.exact_bayes), ("FL-optimum (3)", two_level.fl_optimum)):
             found[name]["personal"].append(float(np.abs(estimate(*given) - one.truth).mean()))
     return found
+
+
+def cell(case: Case, name: str, pull: float, rate: float, repeats: int, rounds: int) -> dict[str, list[float]]:
+    """One cell of a table."""
+    members = [federation(case, repeat) for repeat in range(repeats)]
+    return errors(methods(case, pull)[name], members, rate, rounds)
 
 
 def tuned_pull(case: Case, rounds: int) -> float:
@@ -150,21 +159,25 @@ def main(folder: Path, part: bool) -> None:
     if part:
         console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
     with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("cells", total=len(CASES) * len(RATES) * len(methods(CASES[0], 1.0)))
+        todo = []
         for case in CASES:
             members = [federation(case, repeat) for repeat in range(repeats)]
-            pull = cells.setdefault(f"{case.name}/pull", None) or tuned_pull(case, rounds)
-            cells[f"{case.name}/pull"] = pull
             for name, found in oracles(case, members).items():
                 cells.update({f"{case.name}/{name}/{rate}": found for rate in RATES})
-            for rate in RATES:
-                for name, method in methods(case, pull).items():
-                    key = f"{case.name}/{name}/{rate}"
-                    if key not in cells:
-                        cells[key] = errors(method, members, rate, rounds)
-                        write_json(file, cells)
-                    progress.advance(bar)
-    write_json(file, cells)
+            pull = cells.get(f"{case.name}/pull") or tuned_pull(case, rounds)
+            cells[f"{case.name}/pull"] = pull
+            keys = [(f"{case.name}/{name}/{rate}", name, rate) for rate in RATES for name in methods(case, pull)]
+            todo += [(key, (case, name, pull, rate, repeats, rounds)) for key, name, rate in keys if key not in cells]
+        write_json(file, cells)
+        bar = progress.add_task("cells", total=len(todo))
+        # A cell is a process: the servers of two hundred federations take as long as their clients.
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(cores(), context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            running = {pool.submit(cell, *arguments): key for key, arguments in todo}
+            for done in as_completed(running):
+                cells[running[done]] = done.result()
+                write_json(file, cells)
+                progress.advance(bar)
     for case in CASES:
         console.print(_table(case, cells))
     for sentence, holds in claims(cells):

@@ -1,0 +1,96 @@
+"""Clients and settings as an engine takes them, and what it gives back as a person reads it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.errors import InputError, listing
+from bespokefl.core.rows import Rows
+from bespokefl.data.clients import Clients
+from bespokefl.engines.client import Data
+from bespokefl.engines.federation import Settings
+from bespokefl.experiments.config import Config
+from bespokefl.experiments.tables import Scores
+
+
+def check_clients(clients: Clients) -> None:
+    """Refuse clients that nothing can be trained with."""
+    idle = [clients.names[i] for i in (clients.train.sizes == 0).nonzero().flatten().tolist()]
+    if idle:
+        raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
+    for what, values in (("x", clients.x), ("y", clients.y)):
+        # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
+        if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+            raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
+
+
+def select(clients: Clients, positions: Sequence[int]) -> Clients:
+    """Some of the clients."""
+    return replace(
+        clients,
+        names=tuple(clients.names[i] for i in positions),
+        train=clients.train.take(positions),
+        validation=clients.validation.take(positions),
+        test=clients.test.take(positions),
+        groups=None if clients.groups is None else tuple(clients.groups[i] for i in positions),
+    )
+
+
+def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
+    """The clients as an engine takes them: in canonical order, by name."""
+    order = sorted(range(len(clients)), key=lambda i: clients.names[i])
+
+    def numbers(values: Tensor) -> Tensor:
+        return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
+
+    parts = (clients.train, clients.validation, clients.test)
+    if order != list(range(len(order))):
+        parts = tuple(part.take(order) for part in parts)  # type: ignore[assignment]
+    groups = None if clients.groups is None else tuple(clients.groups[i] for i in order)
+    return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
+
+
+def engine_settings(config: Config, *, warm: bool = False) -> Settings:
+    return Settings(
+        rounds=config.rounds,
+        participation=config.participation,
+        batch_size=config.batch_size,
+        local_epochs=config.local_epochs,
+        local_steps=config.local_steps,
+        seed=config.seed,
+        eval_every=config.eval_every,
+        workers=config.workers,
+        chunk=config.chunk,
+        warm=warm,
+        reference=config.engine == "reference",
+        keep_rounds=config.keep_rounds,
+    )
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).add_(1)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"cannot compute on the device {name!r}: {reason}; use --device cpu.") from None
+    return device
+
+
+def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
+    """Rows in the clients' own order instead of the engine's."""
+    return rows if data.names == clients.names else rows[_back(clients, data).to(rows.device)]
+
+
+def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Scores:
+    """Scores in the clients' own order, by the names a person uses: those of test data, the result, have no prefix."""
+    back = _back(clients, data)
+    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
+    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
+
+
+def _back(clients: Clients, data: Data) -> Tensor:
+    position = {name: at for at, name in enumerate(data.names)}
+    return torch.tensor([position[name] for name in clients.names])

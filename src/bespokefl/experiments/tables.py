@@ -1,0 +1,98 @@
+"""Tables of clients' scores: their figures, and how they are written as JSON and CSV."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bespokefl.metrics import summarize
+
+Scores = dict[str, np.ndarray]  # "accuracy", "loss" (of test data), "validation_accuracy", … -> one value per client
+Sizes = dict[str, np.ndarray]  # "train", "validation", "test": examples per client
+
+SIZES = ("train", "validation", "test")
+
+
+def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
+    """Every score in a few numbers over all clients."""
+    found = {
+        name: summarize(values, sizes["train"], higher_is_better=name.endswith("accuracy"))
+        for name, values in scores.items()
+    }
+    return {"accuracy": None} | found  # regression has no accuracy, and says so
+
+
+def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]) -> list[dict[str, Any]]:
+    """One dict per client: its sizes, and all kinds of scores (None for a kind that there is not)."""
+    columns: dict[str, list[Any]] = {"client": list(names)}
+    columns |= {part: sizes[part].tolist() for part in SIZES}
+    nobody = np.full(len(names), math.nan)
+    measures = next(found for found in scores.values() if found is not None)
+    for kind, found in scores.items():
+        for name in measures:
+            columns[f"{kind}_{name}"] = plain(nobody if found is None else found[name])
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Sizes, dict[str, Scores]]:
+    """Names, sizes and scores from a file of such lines."""
+    rows = read_csv(path)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    scores = {
+        kind: {
+            name.removeprefix(f"{kind}_"): np.array([float(value or "nan") for value in values])
+            for name, values in columns.items()
+            if name.startswith(f"{kind}_")
+        }
+        for kind in kinds
+    }
+    sizes = {part: np.array([int(value) for value in columns[part]]) for part in SIZES}
+    return tuple(columns["client"]), sizes, scores
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: tensors and arrays as lists, NaN as null; an infinity, or an object, as text."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(name for row in rows for name in row))
+    writer.writeheader()
+    writer.writerows(plain(row) for row in rows)
+    return text.getvalue()
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text(csv_text(rows), encoding="utf-8", newline="")
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
