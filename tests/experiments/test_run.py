@@ -29,6 +29,7 @@ from bespokefl.experiments.tables import dumps, plain
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
 RUN_FILES = {"config.toml", "result.json", "clients.csv", "rounds.jsonl", "split.json", "personal.safetensors"}
+RUN_FILES |= {"server.safetensors"}
 
 
 @pytest.fixture(scope="module")

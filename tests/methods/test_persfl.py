@@ -341,6 +341,20 @@ def test_a_newcomer_distils_the_common_model() -> None:
     assert apart(found, common) > 1e-3
 
 
+@pytest.mark.parametrize("teacher", ["best", "last"])
+def test_a_newcomer_chooses_among_the_rounds_that_were_kept(teacher: str) -> None:
+    """By its own validation loss; one without validation data, or if only the last counts, takes the last."""
+    task, work = task_of(), work_of(DATA)
+    kept = random_rows(task, 4, scale=1.0)
+    method = PersFL(distil_epochs=2, teacher=teacher)
+    losses = torch.tensor([[on_validation(kept[e : e + 1], DATA, k)[0] for e in range(4)] for k in SEEING])
+    best = losses.argmin(1).tolist() + [3] if teacher == "best" else [3] * len(DATA)
+    assert teacher == "last" or len(set(best[:-1])) > 1  # clients differ, else one choice for all would pass
+    found = method.newcomer(task, {"weights": kept[3:], "rounds": kept}, work)
+    assert work.notes["teacher_round"].tolist() == [e + 2 for e in best]  # G_2 is the mean of round 1
+    assert apart(found, distilled(method, task, kept[best], work)[0]) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("hyper", "says"),
     [
