@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import bespokefl as bf
 from bespokefl import cli, methods
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import demo as demonstration
 from bespokefl.experiments import terminal
 from bespokefl.experiments.manual import hyper, reference
+from bespokefl.experiments.tune import Step
 
 QUICK = "--rounds 2 --workers 1 --clients 4"
 
@@ -120,6 +123,9 @@ MISTAKES = {
     "run ditto --out thesis": "'thesis' holds something that is not a run",
     "run ditto --out thesis --overwrite": "'thesis' holds something that is not a run",
     "run ditto --out own.npz": "it is a file",
+    "run ditto --newcomers 1": "newcomers must be in [0, 1), the share of clients held back from training, got 1.0.",
+    "run ditto --newcomers 0.5 --clients 1 --split iid": "needs at least 2 clients",
+    "run local --keep-rounds": "local has no common model to keep of every round; leave keep_rounds out.",
     "run --config key.toml": "unknown key 'ronds'; did you mean 'rounds'?",
     "run --config type.toml": "rounds must be a whole number, got 'three'.",
     "run --config half.toml": "'half.toml' must be a TOML file",
@@ -142,6 +148,88 @@ def test_a_mistake_is_one_sentence(line: str, material: Path, capfd: pytest.Capt
     assert printed.err.endswith("\n") and printed.err.count("\n") == 1
     assert "Traceback" not in printed.err
     assert everything(material) == before
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, one that was interrupted, and data for both."""
+    folder = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    x, y, client = (
+        rng.normal(size=(40, 4)),
+        np.arange(40) % 3,
+        np.array(["ada", "ben", "cleo", "dan"])[np.arange(40) % 4],
+    )
+    np.savez(folder / "own.npz", x=x, y=y, client=client)
+    np.savez(folder / "new.npz", x=x[:20], y=y[:20], client=np.array(["gil", "hal"])[np.arange(20) % 2])
+    np.savez(folder / "unnamed.npz", x=x[:20], y=y[:20])
+    np.savez(folder / "wide.npz", x=rng.normal(size=(6, 5)), y=np.arange(6) % 3)
+    np.savez(folder / "labels.npz", x=x, y=y + 1)
+    np.savez(folder / "empty.npz", x=x[:0], y=y[:0])
+    np.savez(folder / "x.npz", x=x[:3])
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "thesis.tex").write_text("years")
+    result = bf.run("ditto", bf.load(folder / "own.npz").split("by_column"), model="logistic", rounds=2, workers=1)
+    result.save(folder / "done")
+    result.about["interrupted"] = True
+    result.save(folder / "halfway")
+    return folder
+
+
+LATER = {
+    "tune": "a run needs a method, got none",
+    "tune dito --grid pull=1": "unknown method 'dito'; did you mean 'ditto'?",
+    "tune ditto": 'a grid needs at least one key and its values, such as "pull=0.1,1,2", got none.',
+    "tune ditto --grid pul=1,2": "unknown grid key for ditto 'pul'; did you mean 'pull'?",
+    "tune ditto --grid pull": "--grid must be followed by key=value,value, such as pull=0.1,1, got 'pull'.",
+    "tune ditto --grid pull=": "--grid must be followed by key=value,value",
+    "tune ditto --grid pull=1,,2": "--grid must be followed by key=value,value",
+    "tune ditto --grid =1,2": "--grid must be followed by key=value,value",
+    "tune ditto --grid pull=1,two": "pull of ditto must be a float such as 1.0, got 'two'.",
+    "tune ditto --grid pull=1,-1": "pull must be >= 0",
+    "tune ditto --grid pull=1 --grid pull=2": "the grid has pull twice; give all its values at once.",
+    "tune ditto --grid pull=1,1": "the grid has pull=1.0 twice",
+    "tune ditto --grid pull=1 --set pull=2": "pull is in the grid and has a fixed value, too",
+    "tune ditto --grid rounds=0": "rounds must be at least 1, got 0.",
+    "tune ditto --grid pull=1 --seeds 0,x": "--seeds must be whole numbers with commas between them, such as 0,1,2",
+    "tune ditto --grid pull=1 --seeds 0,0": "seeds must be one or more different whole numbers",
+    "tune ditto --grid pull=1 --out thesis": "'thesis' holds something that is not a tuning",
+    "tune ditto --grid pull=1 --out done": "'done' holds something that is not a tuning",
+    "personalize done": "Missing option '--data'",
+    "personalize none --data new.npz": "'none' is not the folder of a run",
+    "personalize halfway --data new.npz": "newcomers need a finished run, but the one in 'halfway' was interrupted",
+    "personalize done --data none.npz": "no file 'none.npz'; give a path to an .npz file.",
+    "personalize done --data x.npz": "'x.npz' must have an array y",
+    "personalize done --data wide.npz": "must have examples of shape (4,), as the run was trained with, got (5,).",
+    "personalize done --data labels.npz": "'labels.npz' must be among those of the run, 0, 1, 2, got 3.",
+    "personalize done --data empty.npz": "x must hold at least one example, got none",
+    "personalize done --data new.npz --client hall": "there is no client 'hall'; there are gil, hal; did you mean 'hal'?",
+    "personalize done --data new.npz --out thesis": "'thesis' holds something that is not newcomers' models",
+    "personalize done --data new.npz --out done": "'done' holds something that is not newcomers' models",
+    "personalize done --data new.npz --device abacus": "cannot compute on the device 'abacus'",
+    "predict done --data x.npz": "Missing option '--client'",
+    "predict none --client ada --data x.npz": "'none' is not the folder of a run",
+    "predict done --client adda --data x.npz": "there is no client 'adda'; there are ada, ben, cleo, dan; did you mean 'ada'?",
+    "predict done --client 7 --data x.npz": "there is no client '7'; there are ada, ben, cleo, dan.",
+    "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with, got (5,).",
+    "predict done --client ada --data none.npz": "no file 'none.npz'",
+    "predict done --client ada --data x.npz --out own.npz": "'own.npz' is there already; use --overwrite",
+    "predict done --client ada --data x.npz --out thesis": "'thesis' is a folder; give the name of a file",
+}
+
+
+@pytest.mark.parametrize("line", LATER)
+def test_a_mistake_before_or_after_a_run_is_one_sentence(
+    line: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    before = everything(runs)
+    assert bespoke(line) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert LATER[line] in printed.err
+    assert everything(runs) == before
 
 
 def test_where_to_write_is_checked_before_anything_is_trained(
@@ -247,6 +335,119 @@ def test_values_of_set(text: str, value: Any) -> None:
     assert type(found["some_key"]) is type(value)
 
 
+# -- newcomers, predictions, tuning
+
+
+def test_a_run_with_newcomers_shows_them_apart(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        bespoke(f"run persfl --data {runs}/own.npz --split by_column --rounds 2 --newcomers 0.25 --keep-rounds --out r")
+        == 0
+    )
+    printed = capsys.readouterr().out
+    found = json.loads(Path("r/result.json").read_text())
+    for kind in ("personal", "finetune"):
+        line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy" in line)
+        assert f"{found['newcomers'][kind]['accuracy']['mean']:.4f}" in line
+    assert "Finetune: newcomers train the run's global model on, with lr 0.05" in printed
+    assert "newcomers.csv" in printed and found["clients"] == 3
+    assert Path("r/rounds.safetensors").exists()
+    assert bespoke("run --config r/config.toml --out again --quiet") == 0
+    for name in ("newcomers.csv", "newcomers.safetensors", "rounds.safetensors", "server.safetensors"):
+        assert Path("r", name).read_bytes() == Path("again", name).read_bytes(), name
+
+
+def test_newcomers_of_a_file_and_their_predictions(here: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bespoke(f"personalize {runs}/done --data {runs}/new.npz --out late") == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and "2 newcomers from" in printed.out and "Finetune:" in printed.out
+    found = json.loads(Path("late/newcomers.json").read_text())
+    assert f"{found['finetune']['loss']['mean']:.4f}" in printed.out
+    assert found["names"] == ["gil", "hal"] and found["origin"]["run"] == f"{runs}/done"
+    advised = next(line for line in printed.out.splitlines() if "bespoke predict" in line).partition("bespoke ")[2]
+    assert bespoke(advised.replace("x.npz", f"{runs}/x.npz")) == 0
+    assert capsys.readouterr().out == "Written to predictions.csv: 3 predictions by the model of client gil.\n"
+    assert Path("predictions.csv").read_text().startswith("example,label,probability_0,probability_1,probability_2\n")
+
+    assert bespoke(f"personalize {runs}/done --data {runs}/unnamed.npz --client ward --quiet") == 0
+    assert capsys.readouterr().out == "runs/newcomers\n"
+    assert bespoke(f"personalize {runs}/done --data {runs}/new.npz --client hal --out late --overwrite --quiet") == 0
+    assert json.loads(Path("late/newcomers.json").read_text())["names"] == ["hal"]
+    assert bespoke(f"predict {runs}/done --client ben --data {runs}/x.npz --overwrite") == 0
+    assert bespoke(f"predict late --client hal --data {runs}/x.npz --out second.csv") == 0
+    assert bespoke(f"predict runs/newcomers --client ward --data {runs}/x.npz --out third.csv") == 0
+
+
+def test_tuning_shows_the_table_and_the_line_to_use(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"--data {runs}/own.npz --split by_column --model logistic --workers 1"
+    grid = "--grid pull=0.1,2 --grid 'rounds=1,3'"
+    assert bespoke(f"tune ditto {grid} {options} --set lr=0.1 --seeds 0,1 --out t") == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    held = json.loads(Path("t/tuning.json").read_text())
+    for point in held["points"]:
+        words = [str(point["pull"]), str(point["rounds"]), f"{point['validation_accuracy']:.4f}"]
+        line = next(
+            line.split() for line in printed.out.splitlines() if [w for w in line.split() if w != "*"][:2] == words[:2]
+        )
+        assert words[2] in line
+        assert (line[0] == "*") == (held["chosen"] == {key: point[key] for key in ("pull", "rounds")})
+    best = held["chosen"]
+    assert f"mean validation accuracy, mean of 2 seeds: pull={best['pull']}, rounds={best['rounds']}" in printed.out
+    flags = f"--set pull={best['pull']} --rounds {best['rounds']}"
+    advised = next(line for line in printed.out.splitlines() if line.startswith("To use it: "))
+    assert advised == f"To use it: bespoke run ditto {options.replace('--data', '--data')} --set lr=0.1 {flags}"
+    assert bespoke(f"tune ditto {grid} {options} --set lr=0.1 --seeds 0,1 --out t --quiet") == 0
+    assert capsys.readouterr().out == flags + "\n"
+    assert bespoke(advised.partition("bespoke ")[2] + " --out best") == 0
+
+
+def test_a_tuning_that_finds_nothing_says_why(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"tune ditto --grid personal_lr=1e30,1e31 --data {runs}/own.npz --split by_column --rounds 1 --workers 1"
+    assert bespoke(line) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count("failed") == 2 and "Written to runs/tune-ditto" in printed.out
+    assert printed.err.startswith("error: none of the 2 points could be trained; the first said: the weights became")
+    assert printed.err.count("\n") == 1
+
+
+def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(step: Step) -> None:
+        if step.number == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    at = 2
+    monkeypatch.setattr(terminal, "grid_bar", lambda *_: nullcontext(interrupt))
+    line = f"tune ditto --grid pull=0.1,1,2 --data {runs}/own.npz --split by_column --rounds 3 --workers 1 --out t"
+    assert bespoke(line) == 130
+    assert "Interrupted. To go on: the same command with --out t" in capsys.readouterr().out
+    assert len(json.loads(Path("t/tuning.json").read_text())["cells"]) == 1
+    at = 0
+    assert bespoke(line) == 0
+    assert len(json.loads(Path("t/tuning.json").read_text())["cells"]) == 3
+    capsys.readouterr()
+    at = 1
+    assert bespoke(line.replace("--out t", "--out other")) == 130
+    assert capsys.readouterr().err.endswith("error: interrupted; nothing was written.\n")
+    assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1", [1]),
+        ("0.1, 1,2", [0.1, 1, 2]),
+        ("equal,examples", ["equal", "examples"]),
+        ("true,False", [True, False]),
+        ("(0, 0.5),(1,)", [(0, 0.5), (1,)]),
+        ("[1, 2],[3]", [[1, 2], [3]]),
+    ],
+)
+def test_values_of_a_grid(text: str, values: list[Any]) -> None:
+    assert cli._grid([f"some-key={text}"]) == {"some_key": values}
+
+
 # -- Ctrl-C
 
 
@@ -331,17 +532,30 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_every_method(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bespoke("demo --rounds 2 --seed 1") == 0
+@pytest.mark.parametrize("flags", ["", " --all"])
+def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bespoke(f"demo --rounds 1 --seed 1{flags}") == 0
     printed = capsys.readouterr()
     lines = [line.split() for line in printed.out.splitlines()]
     shown = {line[0]: line for line in lines if line and line[0] in methods.REGISTRY}
-    expected = [name for name, _ in demonstration.trials(demonstration.clients(1), 2, 1)]
+    unfit = {name for name in methods.REGISTRY if methods.build(name).needs_groups}
+    expected = [name for name in methods.REGISTRY if name not in unfit] if flags else list(demonstration.SHORT)
     assert list(shown) == expected
     assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 0
-    assert sum(line[:1] == ["bespoke"] for line in lines) == 3
+    assert all(name in printed.out for name in unfit) or not flags
+    assert sum(line[:1] == ["bespoke"] for line in lines) == (3 if flags else 4)
     assert printed.err == ""
     assert everything(here) == {}
+
+
+def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
+    clients = demonstration.clients(0)
+    short, unfit = demonstration.shown(clients, everything=False)
+    assert set(short) == {"local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem"} and unfit == []
+    every, unfit = demonstration.shown(clients, everything=True)
+    assert sorted([*every, *unfit]) == sorted(methods.REGISTRY)
+    known = replace(clients, groups=(0,) * len(clients))
+    assert demonstration.shown(known, everything=True) == (list(methods.REGISTRY), [])
 
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,10 +580,23 @@ def test_the_bar_shows_round_scores_and_time() -> None:
     assert re.search(r"round 10/40 \(survey\) validation loss 0.250, accuracy 0.875 \d\d:\d\d left", shown)
 
 
+def test_one_bar_shows_all_points_of_a_grid() -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=140)
+    with terminal.grid_bar(screen, "ditto") as report:
+        assert report is not None
+        report(Step("pull=1.0", 1, 4, Progress(1, 2, "train")))
+        report(Step("pull=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
+    assert isinstance(screen.file, io.StringIO)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
+    assert "1/4 pull=1.0, round 1/2" in shown
+    assert re.search(r"3/4 pull=2.0, seed 1, round 2/2 validation loss 0.250 \d\d:\d\d left", shown)
+
+
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])
-def test_there_is_no_bar_where_nobody_looks(is_terminal: bool, quiet: bool) -> None:
+@pytest.mark.parametrize("bar", [terminal.bar, terminal.grid_bar])
+def test_there_is_no_bar_where_nobody_looks(bar: Any, is_terminal: bool, quiet: bool) -> None:
     screen = Console(file=io.StringIO(), force_terminal=is_terminal)
-    with terminal.bar(screen, "ditto", quiet) as report:
+    with bar(screen, "ditto", quiet) as report:
         assert report is None
     assert isinstance(screen.file, io.StringIO) and screen.file.getvalue() == ""
 

@@ -241,6 +241,22 @@ class TestPredictAndScore:
             assert scores["accuracy"][k].item() == pytest.approx((outputs.argmax(1) == data.y[own]).double().mean())
             assert scores["loss"][k].item() == pytest.approx(F.cross_entropy(outputs, data.y[own]).item())
 
+    @pytest.mark.parametrize("stacked", [False, True])
+    def test_the_best_fit_of_several_models(self, stacked: bool) -> None:
+        data = federation(dtype=DOUBLE)
+        task = Task(mlp, dtype=DOUBLE)
+        each, one = random_rows(task, len(data), seed=1, scale=1.0), random_rows(task, 1, seed=2, scale=1.0)
+        if stacked:
+            task.stack()
+        found = task.best_fit([each, one, one], work_of(data).sweep("train")).tolist()  # a tie goes to the first
+        for k in range(len(data)):
+            own = data.train.of(k)
+            states = (each.state(k), one.state())
+            outputs = [torch.func.functional_call(task.module, state, (data.x[own],)) for state in states]
+            first, second = (F.cross_entropy(out, data.y[own]).item() for out in outputs)
+            assert found[k] == (0 if first < second else 1)
+        assert set(found) == {0, 1}
+
     def test_regression_has_no_accuracy(self) -> None:
         data = federation(targets="numbers", dtype=DOUBLE)
         task = Task(line, "mse", dtype=DOUBLE)

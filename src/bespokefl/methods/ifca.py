@@ -39,8 +39,8 @@ class IFCA(Method):
   year={2020}
 }"""
 
-    lr: float = 0.1  # γ, the paper's for MNIST and CIFAR
-    clusters: int = 4  # p, the paper's for rotated MNIST; 1 is FedAvg
+    lr: float = 0.1  # γ, as in the authors' code for MNIST
+    clusters: int = 4  # p, as there; 1 is FedAvg
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # within a cluster: n_k / n, or "equal"
