@@ -4,6 +4,7 @@ Heavy imports (torch, rich tables) happen inside the commands, so that help and 
 """
 
 import ast
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _fail(error.format_message(), error.exit_code)
     except BespokeError as error:
         code = _fail(str(error), 2)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the interpreter's own last flush)
+        code = 0
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted; nothing was written.", INTERRUPTED)
     sys.exit(code)

@@ -187,16 +187,28 @@ def test_poisoned_test_labels_change_no_newcomers_model(clients: Clients) -> Non
             assert all(torch.equal(value, own[key]) for key, value in first.model(who).state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (bf.TrainingError("too large a step."), "too large a step"),
+        (bf.InputError("too few examples"), "too few examples"),
+        (KeyboardInterrupt(), "this was interrupted"),
+    ],
+)
 def test_a_run_survives_newcomers_that_cannot_be_served(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: BaseException,
+    reason: str,
+    clients: Clients,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(*_: object, **__: object) -> Newcomers:
-        raise bf.TrainingError("too large a step.")
+        raise error
 
     monkeypatch.setattr("bespokefl.experiments.run.serve", fail)
     result = run("ditto", clients, newcomers=0.25, **QUICK)
     assert result.newcomers is None and result.summary()["newcomers"] is None
-    assert result.notes == ["The 2 clients held back were not personalized: too large a step."]
+    assert result.notes == [f"The 2 clients held back were not personalized: {reason}."]
     assert result.notes[0] in caplog.text
 
 

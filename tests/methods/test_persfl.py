@@ -348,7 +348,7 @@ def test_a_newcomer_chooses_among_the_rounds_that_were_kept(teacher: str) -> Non
     kept = random_rows(task, 4, scale=1.0)
     method = PersFL(distil_epochs=2, teacher=teacher)
     losses = torch.tensor([[on_validation(kept[e : e + 1], DATA, k)[0] for e in range(4)] for k in SEEING])
-    best = losses.argmin(1).tolist() + [3] if teacher == "best" else [3] * len(DATA)
+    best = [*losses.argmin(1).tolist(), 3] if teacher == "best" else [3] * len(DATA)
     assert teacher == "last" or len(set(best[:-1])) > 1  # clients differ, else one choice for all would pass
     found = method.newcomer(task, {"weights": kept[3:], "rounds": kept}, work)
     assert work.notes["teacher_round"].tolist() == [e + 2 for e in best]  # G_2 is the mean of round 1

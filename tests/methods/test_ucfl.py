@@ -275,7 +275,7 @@ def test_survey_and_two_rounds_in_plain_numpy(survey: dict[str, int], parallel: 
     for i, (x, y) in enumerate(own):
         order = chance.generator(0, "survey", 1, data.names[i], 0).permutation(len(y))
         size = survey.get("survey_size", len(y) // survey.get("survey_batches", 3))
-        num = len(y) // size if "survey_size" in survey else survey.get("survey_batches", 3)
+        num = len(y) // size
         batches = [order[k * size : (k + 1) * size] for k in range(num)]
         variance.append(np.mean([np.sum((softmax_gradient(start, x[b], y[b]) - g[i]) ** 2) for b in batches]))
     W = np.zeros((3, 3))

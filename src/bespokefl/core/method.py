@@ -48,6 +48,7 @@ class Round:
     warm: bool = False  # the run began from given weights, not from random ones
     groups: tuple[int, ...] | None = None  # the split's true groups, for methods that declare that they need them
     notes: dict[str, Any] = field(default_factory=dict)
+    client_notes: dict[str, Tensor] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The server's own draws."""
@@ -56,6 +57,10 @@ class Round:
     def note(self, **values: Any) -> None:
         """Keep figures of this round (numbers or tensors) for the run directory."""
         self.notes.update(values)
+
+    def note_clients(self, **values: Tensor) -> None:
+        """The same for figures with a place for every client on each axis: (N,) or (N, N), in the order of `names`."""
+        self.client_notes.update(values)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class Method(ABC):
     def check(self) -> None:
         """Refuse hyper-parameters that make no sense, in one sentence."""
         for name, value in self.hyper().items():
-            if name.endswith("lr") and not value > 0:
+            if name.endswith("lr") and not 0 < value < float("inf"):
                 raise InputError(f"{name} must be > 0, got {value} (learning rate of {self.name}).")
             if name == "momentum" and not 0 <= value < 1:
                 raise InputError(f"momentum must be in [0, 1), got {value}.")

@@ -76,6 +76,7 @@ class Federation:
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
+        self.by_client: set[str] = set()  # names in the history with a place for every client
         self._sent = 0  # bytes sent down up to the last round
         self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
@@ -138,8 +139,10 @@ class Federation:
                 "up_bytes": self.communication.up_bytes - before.up_bytes,
                 "down_bytes": before.down_bytes - self._sent,
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
+                **{name: _plain(value) for name, value in draw.round.client_notes.items()},
             }
         )
+        self.by_client |= set(draw.round.client_notes)
         self._sent = before.down_bytes
 
     def _uploads(self, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]) -> Uploads:

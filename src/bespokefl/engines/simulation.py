@@ -42,6 +42,7 @@ class Outcome:
     personal: Scores
     globally: Scores | None
     history: list[dict[str, Any]]
+    by_client: set[str]  # names in the history with a place for every client on each axis
     client_notes: list[dict[str, Any]]
     communication: Communication
     executor: chunks.Executor
@@ -156,6 +157,7 @@ class Simulation:
             personal=personal,
             globally=globally,
             history=federation.history,
+            by_client=federation.by_client,
             client_notes=federation.client_notes,
             communication=federation.communication,
             executor=self.executor,

@@ -1,7 +1,8 @@
 """Clients and settings as an engine takes them, and what it gives back as a person reads it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,6 +90,18 @@ def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Sco
     back = _back(clients, data)
     found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
     return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
+
+
+def rounds_of(
+    clients: Clients, data: Data, history: Sequence[dict[str, Any]], by_client: Collection[str]
+) -> list[dict[str, Any]]:
+    """A run's rounds, with what has a place for every client (a list, or a matrix) in the clients' own order."""
+    back = _back(clients, data).tolist()
+
+    def ordered(value: Any) -> Any:
+        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
+
+    return [{name: ordered(value) if name in by_client else value for name, value in row.items()} for row in history]
 
 
 def _back(clients: Clients, data: Data) -> Tensor:

@@ -24,7 +24,15 @@ from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.final import Final
-from bespokefl.experiments.handover import check_clients, engine_settings, find_device, in_order, scores_of, select
+from bespokefl.experiments.handover import (
+    check_clients,
+    engine_settings,
+    find_device,
+    in_order,
+    rounds_of,
+    scores_of,
+    select,
+)
 from bespokefl.experiments.handover import engine_data as engine_data
 from bespokefl.experiments.personalize import labels_of, serve
 from bespokefl.experiments.result import Result
@@ -249,7 +257,7 @@ def _train(
         sizes={part: getattr(clients, part).sizes.numpy() for part in tables.SIZES},
         personal=scores_of(clients, data, outcome.personal),
         global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
-        rounds=outcome.history,
+        rounds=rounds_of(clients, data, outcome.history, outcome.by_client),
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
         weights=Kept(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
         final=Final(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
@@ -318,6 +326,9 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
     notes = []
     if interrupted:
         notes.append(f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}.")
+    restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
+    if restored:
+        notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
     for part in ("validation", "test"):
         without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
         if without:

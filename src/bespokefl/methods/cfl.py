@@ -101,7 +101,8 @@ class CFL(Method):
                 if cosine[apart][:, ~apart].max() < self.across:
                     cluster[clients[inside[apart]]] = len(models)
                     models = Rows.cat([models, models[c : c + 1]])
-        round.note(cluster=cluster, clusters=len(models))
+        round.note(clusters=len(models))
+        round.note_clients(cluster=cluster)
         return {"models": models, "cluster": cluster, "unit": unit}
 
     def global_model(self, server: State) -> Rows | None:

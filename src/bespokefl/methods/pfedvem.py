@@ -8,7 +8,7 @@ Differs from the paper:
 - w⁰ ~ N(0, 1), or the head of given weights; a client begins with μ_j = w and ρ_j² = σ² = `initial_variance`.
 - (8) takes the client's old q_j and the w it received (line 13 prints later indices).
 - The objective is minus (6) with the KL whole: (10)'s bound drops a factor d, the Monte-Carlo form has a wrong sign.
-- In the KL τ_j is at most (1 + momentum) / η: with twice that, steps of size η diverge. (9) takes τ_j as it is.
+- In the KL τ_j is at most 95 % of 2 (1 + momentum) / η, where steps of size η diverge. (9) takes τ_j as it is.
 - Of the clients, each reporting with the run's participation, at least two report, or all if there are fewer.
 - A client whose objective is not finite after its head steps takes back the head that it began the round with.
 - In the ablations τ_j is d over the one term, in the KL and in (9); the first ρ_j² is `initial_variance` all the same.
@@ -136,7 +136,7 @@ class PFedVEM(Method):
     ) -> tuple[Rows, Rows, Tensor]:
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
         began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
-        confidences = (1 / variance).clamp(max=(1 + self.momentum) / self.head_lr)
+        confidences = (1 / variance).clamp(max=0.95 * 2 * (1 + self.momentum) / self.head_lr)
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
             std = raw.map(F.softplus)  # (11)

@@ -13,7 +13,8 @@ Differs from the paper:
 - Undefined σ_m² (fewer than two activations) or empty S₋ₘ: start at θ, ℓ_max steps. In (11) an undefined σ_m² counts
   as the median of the known ones; if none is known, all weigh the same. η/(Bσ²) >= 1: one step. σ_0² + σ_m² >= 1e-12.
 - A single active client says nothing about σ_0²: the last one stays. A client never active uses θ.
-- Losses are means over the batch; `divisor` says what stands for B in (8).
+- Losses are means over the batch; `divisor` says what stands for B in (8): the run's batch size by default, whether
+  or not a client has as many examples.
 - "Converges" in Algorithm 2: the training loss changes by less than `tolerance`, or `extra_epochs` are over.
 - Clusters (G.4): (11) within a cluster, and again across the clusters' newest models; a cluster's σ² is its clients'
   mean, weighted as in (11). Clusters never active are left out. Those by σ² are equal shares of its ranks.
@@ -37,7 +38,7 @@ from bespokefl.core.work import Work
 FLOOR = 1e-12  # of σ_0² + σ_m²
 CHOICES = {
     "peers": ("known", "active"),
-    "divisor": ("batch", "examples", "one"),
+    "divisor": ("batch", "examples", "one", "1", 1),
     "clusters": ("none", "groups", "variance"),
 }
 LEAST = {"max_steps": 1, "smoothing": 0, "between": 0, "noise": 0, "extra_epochs": 1, "tolerance": 0, "num_clusters": 1}
@@ -63,7 +64,7 @@ class SelfFL(Method):
     adapt_steps: bool = True  # (8); off: the run's budget of local steps
     variance_weights: bool = True  # (11); off: n_k
     peers: str = "known"  # whose σ_k² are in S₋ₘ: of all that ever reported one, or of the "active"
-    divisor: str = "batch"  # what stands for B in (8): "batch", "examples" or "one"
+    divisor: str | int = "batch"  # what stands for B in (8): "batch", "examples" or 1
     between: float | None = None  # σ_0², where it is known
     noise: float | None = None  # v², where it is known: σ_m² = v²/n_m (15)(16)
     augmented: bool = False  # Algorithm 2
@@ -76,7 +77,9 @@ class SelfFL(Method):
         super().check()
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
-                raise unknown(f"{name} of selffl", str(getattr(self, name)), known, see="bespoke methods selffl")
+                raise unknown(
+                    f"{name} of selffl", str(getattr(self, name)), map(str, known), see="bespoke methods selffl"
+                )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
@@ -167,7 +170,7 @@ class SelfFL(Method):
 
     def _steps(self, variance: Tensor, others: Tensor, work: Work) -> tuple[Tensor, Tensor]:
         """What (8) says, and the steps to take."""
-        size = {"batch": work.batch_size, "examples": work.n, "one": 1}[self.divisor]
+        size = {"batch": work.batch_size, "examples": work.n}.get(str(self.divisor), 1)
         wanted = wanted_steps(variance, others, self.lr, size)
         return wanted, whole_steps(wanted, self.max_steps) if self.adapt_steps else work.num_steps()
 
@@ -204,6 +207,8 @@ class SelfFL(Method):
 
 def local_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: Any, max_steps: int) -> Tensor:
     """The steps for σ_m² (NaN: undefined) and S₋ₘ (0: nobody known): (8) as a whole number in 1..max_steps."""
+    if max_steps < 1:
+        raise InputError(f"max_steps must be >= 1, got {max_steps} (Self-FL's ℓ_max).")
     return whole_steps(wanted_steps(variance, inverse_sum_others, lr, batch_size), max_steps)
 
 

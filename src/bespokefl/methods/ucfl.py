@@ -144,7 +144,7 @@ class UCFL(Method):
                 f"client {work.names[row]!r} has {len(own)} training examples, fewer than the {size} of a survey "
                 "batch: give a smaller survey_size, or none."
             )
-        num = len(own) // size if self.survey_size else min(len(own), self.survey_batches)  # K
+        num = len(own) // size  # K; what is left over is dropped
         return work.generator(SURVEY, row).permutation(own)[: num * size].reshape(num, size)
 
     def _collaborate(self, server: State, uploads: Uploads, round: Round) -> State:
@@ -158,8 +158,8 @@ class UCFL(Method):
         wanted = self.streams if isinstance(self.streams, int) else {"all": m, "auto": None}[self.streams]
         _, labels, curve = choose_streams(W, self.penalty, wanted)
         mixing = np.stack([W[labels == stream].mean(0) for stream in range(labels.max() + 1)])  # the centroids
-        kept = {"collaboration": W, "silhouette": curve, "stream": labels}
-        round.note(streams=len(mixing), **{name: torch.from_numpy(value) for name, value in kept.items()})
+        round.note(streams=len(mixing), silhouette=torch.from_numpy(curve))
+        round.note_clients(collaboration=torch.from_numpy(W), stream=torch.from_numpy(labels))
         return server | {
             "weights": server["start"].expand(len(mixing)),  # Θ, a row for every stream
             "mixing": torch.from_numpy(mixing),
@@ -231,6 +231,10 @@ def collaboration(gradients: Matrix, variances: Matrix, sizes: Matrix) -> Array:
 
 def _kernel(to: Matrix, to_variances: Matrix, gradients: Matrix, variances: Matrix, sizes: Matrix) -> Array:
     """The rows of W for some clients, over the columns of all; a row that fits nobody is zero."""
+    if not (np.isfinite(_array(to)).all() and np.isfinite(_array(gradients)).all()):
+        raise InputError("gradients must be finite, got NaN or infinity; leave such clients out.")
+    if (_array(variances) < 0).any() or (_array(to_variances) < 0).any():
+        raise InputError("variances must be >= 0, or NaN where they are undefined, got a negative one.")
     distance = cdist(_array(to), _array(gradients), "sqeuclidean")  # Δ, by differences: a Gram matrix would cancel
     own, noise, n = np.sqrt(_array(to_variances)), np.sqrt(_array(variances)), _array(sizes)
     if not distance.shape == (len(own), len(noise)) == (len(own), len(n)):
