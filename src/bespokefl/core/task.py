@@ -102,6 +102,8 @@ class Task:
                 before = torch.get_rng_state()
                 outputs.append(self._try(x))
                 drew |= not torch.equal(before, torch.get_rng_state())
+        with chance.torch_seeded(0, "probe"), torch.no_grad():
+            self._try(x[:1])  # a last batch may have one example
         for name, buffer in self.module.named_buffers():
             if not torch.equal(buffers[name], buffer):
                 raise InputError(
@@ -126,7 +128,7 @@ class Task:
         self.module.train()
         try:
             outputs = self.module(x)
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
+        except Exception as error:  # whatever a stranger's module raises
             raise InputError(
                 f"the model {type(self.module).__name__} cannot take examples of shape {tuple(x.shape[1:])}: "
                 f"{_first_line(error)}."
@@ -206,7 +208,7 @@ class Task:
         """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data."""
         size = len(plan.steps)
         loss = torch.zeros(size, dtype=torch.float64)
-        right = torch.zeros(size, dtype=torch.float64)
+        right, seen = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             k, batch = plan.active(step), plan.batch(step)
@@ -214,8 +216,10 @@ class Task:
             weight = plan.shares(step)
             loss[:k] += (self._per_example(outputs, batch).double().cpu() * weight).sum(1)
             if self.classifies:
-                right[:k] += ((outputs.argmax(-1) == batch.y).cpu() * weight).sum(1)
-        scores = {"loss": loss, "accuracy": right} if self.classifies else {"loss": loss}
+                right[:k] += ((outputs.argmax(-1) == batch.y).cpu() & (weight > 0)).sum(1)
+                seen[:k] += (weight > 0).sum(1)
+        # Hits are counted and divided once, so that equal counts are equal shares and all right is exactly 1.
+        scores = {"loss": loss, "accuracy": right.double() / seen} if self.classifies else {"loss": loss}
         empty = torch.from_numpy(plan.steps == 0)
         return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
 

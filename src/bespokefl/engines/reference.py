@@ -81,6 +81,9 @@ class ReferenceLoop:
             optimizer.zero_grad()
             if plain:
                 mean_loss(module(x), y).backward()
+                for parameter in trained:
+                    if parameter.requires_grad and parameter.grad is None:  # not used: SGD would not decay it
+                        parameter.grad = torch.zeros_like(parameter)
             else:
                 now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)
                 batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))

@@ -11,7 +11,7 @@ from bespokefl.experiments.result import Result
 from bespokefl.experiments.run import run
 
 DATA, SPLIT, CLIENTS, MODEL = "digits", "classes(k=3)", 20, "mlp"
-ROUNDS, PARTICIPATION, BATCH_SIZE, LOCAL_EPOCHS = 20, 1.0, 10, 2
+PARTICIPATION, BATCH_SIZE, LOCAL_EPOCHS = 1.0, 10, 2
 SHORT = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # what is shown if not asked for all
 
 Trial = Callable[[Report | None], Result]

@@ -171,6 +171,8 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
 def load_clients(config: Config) -> Clients:
     """The data of a config, split as it says."""
     dataset = datasets.load(config.data)
+    if dataset.client is not None and config.split == Config.split:
+        log.warning("the data name their clients, which %s does not use: give --split by_column", config.split)
     if config.split.endswith(".json"):
         clients = dataset.with_split(config.split)
     else:
