@@ -21,3 +21,11 @@ def test_notes_with_a_place_for_every_client_are_in_the_clients_order() -> None:
     expected = np.array(second.rounds[0]["collaboration"])[np.ix_(back, back)]
     np.testing.assert_array_equal(np.array(first.rounds[0]["collaboration"]), expected)
     assert first.rounds[0]["stream"] != list(range(4)) and second.rounds[0]["stream"] == list(range(4))
+
+
+def test_labels_that_are_not_0_1_2_are_said() -> None:
+    rng = np.random.default_rng(0)
+    clients = bf.Clients.from_arrays(rng.normal(size=(30, 4)), rng.integers(0, 2, 30) + 2, client=np.arange(30) % 3)
+    assert bf.run("local", clients, model="logistic", rounds=1, workers=1).notes == [
+        "Labels 2, 3 are outputs 0 to 1 of the model, in this order."
+    ]

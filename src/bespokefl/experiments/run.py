@@ -328,6 +328,10 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
     notes = []
     if interrupted:
         notes.append(f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}.")
+    names = clients.label_names
+    if names and all(name.isdigit() for name in names) and names != tuple(map(str, range(len(names)))):
+        notes.append(f"Labels {listing(names)} are outputs 0 to {len(names) - 1} of the model, in this order.")
+        log.warning(notes[-1])
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
         notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
