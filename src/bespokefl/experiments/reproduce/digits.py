@@ -62,7 +62,7 @@ def _three(data: Dataset, count: int, seed: int) -> Clients:
 
 def _few(data: Dataset, count: int, seed: int) -> Clients:
     """A third of the pictures, so that nobody has many."""
-    chosen = torch.from_numpy(chance.generator(seed, "few").permutation(len(data.y))[: len(data.y) // 3])
+    chosen = torch.from_numpy(chance.generator(seed, "few digits").permutation(len(data.y))[: len(data.y) // 3])
     few = replace(data, x=data.x[chosen], y=data.y[chosen])
     return few.split("dirichlet(alpha=0.4)", clients=count, seed=seed)
 
