@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,6 +14,8 @@ from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.bench import Case, build, federation, measure
 from bespokefl.methods import FedAvg
+
+pytestmark = pytest.mark.slow  # they measure time, and want the machine to themselves
 
 SMALL = Case("small", "logistic", (784,), (200,) * 20, 10, "784-10, 20 clients x 20 steps, batch 10")
 

@@ -1,5 +1,6 @@
 """The methods that the contract is tested on: all registered ones, and the probes."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,6 +10,17 @@ from bespokefl.methods import REGISTRY, SelfFL
 from tests.contract.probes import PROBES
 
 VARIANTS: dict[str, Method] = {"selffl-groups": SelfFL(clusters="groups", max_steps=3, extra_epochs=3)}  # need groups
+
+
+# `make check` leaves these to `make test`: each is much like one that it keeps.
+SLOW = {
+    *("fedprox", "persfl-gd", "ucfl-parallel", "fedavg-ft", "perfedavg", "pfedme", "apfl", "fedrep", "ifca", "cfl"),
+    *("fedfomo", "pfedbayes", "oracle"),
+}
+
+
+def params(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 
 def quick(kind: type[Method]) -> Method:
@@ -22,13 +34,13 @@ def quick(kind: type[Method]) -> Method:
     return kind(**given)
 
 
-@pytest.fixture(params=[*REGISTRY, *VARIANTS, *PROBES])
+@pytest.fixture(params=params([*REGISTRY, *VARIANTS, *PROBES]))
 def method(request: pytest.FixtureRequest) -> Method:
     """Every registered method, variants that ask for more than their defaults do, and every probe."""
     name = request.param
     return VARIANTS[name] if name in VARIANTS else quick({**REGISTRY, **PROBES}[name])
 
 
-@pytest.fixture(params=list(REGISTRY))
+@pytest.fixture(params=params(REGISTRY))
 def registered(request: pytest.FixtureRequest) -> type[Method]:
     return REGISTRY[request.param]
