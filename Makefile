@@ -58,7 +58,7 @@ test: lint  ## Everything CI checks: lint and all tests (ARGS="-k ditto" for som
 	@$(BIN)/pytest -q $(ARGS)
 
 check: lint  ## The same with the fast tests only, under two minutes
-	@$(BIN)/pytest -q -m "not slow" $(ARGS)
+	@$(BIN)/pytest -q -n auto -m "not slow" $(ARGS)
 
 format: install  ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix . || true
