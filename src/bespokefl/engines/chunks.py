@@ -1,7 +1,7 @@
 """How to cut a cohort: one client after the other (plain autograd), or many stacked into one computation.
 
 Stacking pays where overhead dominates: small layers, small batches. The choice follows from the model and the batch
-alone, by a rule fitted to measurements (docs/performance.md), never from a clock: the same run is always cut the same.
+alone, by a rule fitted to measurements, never from a clock: the same run is always cut the same.
 """
 
 from collections.abc import Sequence
