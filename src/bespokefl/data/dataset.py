@@ -1,8 +1,8 @@
 """A data set: examples, their labels and, where known, the client each one belongs to."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,8 @@ class Dataset:
     client: np.ndarray | None = None  # int64 or text, one id per example
     classes: int | None = None  # None: regression
     label_names: tuple[str, ...] = ()
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # more about each example: "subclass", "test", …
+    known_fingerprint: str | None = None  # where it was worked out before, with the data's cache
 
     @classmethod
     def from_arrays(
@@ -44,23 +46,28 @@ class Dataset:
         name: str = "arrays",
         *,
         tokens: bool = False,
+        classes: int | None = None,
+        columns: Mapping[str, Array] | None = None,
         place: Callable[[int], str] = "example {}".format,
     ) -> "Dataset":
         """Take numpy arrays, torch tensors or lists.
 
         x: floats become float32; bytes (uint8 pictures) are divided by 255; other whole numbers become float32, but
         stay whole with `tokens=True`. y: whole numbers, text or booleans are classes, and are recoded to 0, 1, … where
-        they are not that already (`label_names` keeps what they were); floats are regression targets. Arrays that
-        already have the right type are not copied: leave them unchanged. `place` words where an example is.
+        they are not that already (`label_names` keeps what they were); floats are regression targets. `classes`: the
+        labels are numbers below this and stay as they are, even where some do not occur (for a model that was trained
+        on all). Arrays that already have the right type are not copied: leave them unchanged. `place` words where an
+        example is.
         """
         examples = _examples(as_array(x, "x"), tokens)
-        labels, classes, label_names = _labels(as_array(y, "y"))
+        labels, num_classes, label_names = _labels(as_array(y, "y"), classes)
         if len(examples) != len(labels):
             raise InputError(f"x and y must have one entry per example each, got {len(examples)} and {len(labels)}")
         for what, values in (("x", examples), ("y", labels)):
             _check_finite(what, values, place)
         ids = None if client is None else _ids(as_array(client, "client"), len(examples))
-        return cls(name, _tensor(examples), _tensor(labels), ids, classes, label_names)
+        more = {key: _column(key, as_array(column, key), len(examples)) for key, column in (columns or {}).items()}
+        return cls(name, _tensor(examples), _tensor(labels), ids, num_classes, label_names, more)
 
     def split(
         self, split: Split | str, *, clients: int = 20, seed: int = 0, fractions: Fractions = FRACTIONS
@@ -91,6 +98,8 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the examples, labels and client ids; the same on every machine."""
+        if self.known_fingerprint is not None:
+            return self.known_fingerprint
         sha = hashlib.sha256()
         for what, tensor in (("x", self.x), ("y", self.y)):
             array = tensor.contiguous().numpy()
@@ -141,7 +150,7 @@ def _examples(x: np.ndarray, tokens: bool) -> np.ndarray:
         return x.astype(np.float32, copy=False)
 
 
-def _labels(y: np.ndarray) -> tuple[np.ndarray, int | None, tuple[str, ...]]:
+def _labels(y: np.ndarray, classes: int | None) -> tuple[np.ndarray, int | None, tuple[str, ...]]:
     """Labels, number of classes (None for regression) and the classes' names."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -153,6 +162,10 @@ def _labels(y: np.ndarray) -> tuple[np.ndarray, int | None, tuple[str, ...]]:
     if y.dtype.kind not in "iubU":
         raise InputError(f"y must hold whole numbers or text (classes) or floats (regression), got {y.dtype.name}")
     found, codes = np.unique(y, return_inverse=True)
+    if classes is not None:
+        if y.dtype.kind not in "iu" or found[0] < 0 or found[-1] >= classes:
+            raise InputError(f"with classes={classes}, y must hold numbers from 0 to {classes - 1}, got {found[-1]!r}")
+        return y.astype(np.int64), classes, tuple(map(str, range(classes)))
     if len(found) == 1:
         raise InputError(f"y must have at least two classes, got only {found[0].item()!r}; there is nothing to learn")
     return codes.astype(np.int64), len(found), tuple(map(str, found.tolist()))
@@ -164,6 +177,12 @@ def _ids(client: np.ndarray, examples: int) -> np.ndarray:
     if client.dtype.kind not in "iuU":
         raise InputError(f"client ids must be whole numbers or text, got {client.dtype.name}; convert them to text")
     return client if client.dtype.kind == "U" else client.astype(np.int64)
+
+
+def _column(key: str, values: np.ndarray, examples: int) -> np.ndarray:
+    if values.shape != (examples,):
+        raise InputError(f"{key} must be one value for each of the {examples} examples, got shape {values.shape}")
+    return values
 
 
 def _check_finite(what: str, values: np.ndarray, place: Callable[[int], str]) -> None:
