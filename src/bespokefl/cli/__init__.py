@@ -1,0 +1,82 @@
+"""The command `bespoke`. Everything it does can be called from Python, too.
+
+Heavy imports (torch, rich tables) happen inside the commands, so that help and mistakes are answered at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bespokefl.cli import look, newcomers, run, tune
+from bespokefl.cli.options import INTERRUPTED
+from bespokefl.core.errors import BespokeError
+
+app = typer.Typer(
+    name="bespoke",
+    help="Personalized federated learning: a model of its own for every client.",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+for command in (
+    run.run,
+    tune.tune,
+    newcomers.personalize,
+    newcomers.predict,
+    look.methods,
+    look.models,
+    look.demo,
+    look.reproduce,
+    look.bench,
+):
+    app.command()(command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The entry point: a mistake becomes one sentence and exit code 2, never a traceback."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("bespoke", list(sys.argv[1:] if argv is None else argv)) as context:
+            command.invoke(context)
+        code = 0
+    except typer.Exit as ended:
+        code = ended.exit_code
+    except typer.TyperException as error:
+        code = _fail(error.format_message(), error.exit_code)
+    except BespokeError as error:
+        code = _fail(str(error), 2)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the interpreter's own last flush)
+        code = 0
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("interrupted; nothing was written.", INTERRUPTED)
+    sys.exit(code)
+
+
+def _fail(sentence: str, code: int) -> int:
+    line = " ".join(sentence.split())
+    print("error:", line if line.endswith((".", "?", "!")) else line + ".", file=sys.stderr)
+    return code
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"bespoke {version('bespokefl')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())

@@ -1,0 +1,5 @@
+"""`python -m bespokefl.cli`: the command without its script."""
+
+from bespokefl.cli import main
+
+main()

@@ -1,0 +1,64 @@
+"""`bespoke run`: one method, trained and written down."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, takes_run
+from bespokefl.experiments.config import Config
+
+if TYPE_CHECKING:
+    from bespokefl.experiments.newcomers import Newcomers
+    from bespokefl.experiments.result import Result
+
+
+@takes_run()
+def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Train one method and write what comes out.
+
+    bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set pull=0.5 --out runs/ditto
+    """
+    from bespokefl.experiments import terminal
+    from bespokefl.experiments.run import run_config
+
+    screen = terminal.console(stderr=True)
+    with terminal.messages(screen, verbose), terminal.bar(screen, settings.method, quiet) as progress:
+        result = run_config(settings, progress)
+    _show(result, quiet)
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(result: "Result", quiet: bool) -> None:
+    if quiet:
+        print(result.path)
+        return
+    from bespokefl.experiments import terminal
+
+    screen = terminal.console()
+    about, sent = result.about, result.communication
+    screen.print(
+        f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {about['clients']} clients, "
+        f"{about['rounds_done']} rounds; {terminal.size(sent['up_bytes'])} up, "
+        f"{terminal.size(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
+    )
+    screen.print(terminal.figures(result))
+    late = result.newcomers
+    for note in [*result.notes, *([] if late is None else [beside(late), *late.notes])]:
+        screen.print(note, markup=False)
+    path = result.path
+    files = "clients.csv" if late is None else "clients.csv (and newcomers.csv)"
+    screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
+    again = f"bespoke run --config {path}/config.toml"
+    if result.interrupted:
+        screen.print(f"To run it to its end: {again}", markup=False, soft_wrap=True)
+    else:
+        screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
+
+
+def beside(newcomers: "Newcomers") -> str:
+    about = newcomers.about
+    return (
+        f"Finetune: newcomers train the run's {about['finetune_from']} model on, with lr {about['finetune_lr']:g} and "
+        "as many steps as an average client made."
+    )
