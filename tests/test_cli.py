@@ -20,6 +20,7 @@ from rich.console import Console
 
 import bespokefl as bf
 from bespokefl import cli, methods
+from bespokefl.cli import options, tune
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import demo as demonstration
 from bespokefl.experiments import terminal
@@ -330,7 +331,7 @@ def test_choices_are_told_if_asked_and_warnings_always(material: Path, capsys: p
     ],
 )
 def test_values_of_set(text: str, value: Any) -> None:
-    found = cli._hyper([f"some-key={text}"])
+    found = options._hyper([f"some-key={text}"])
     assert found == {"some_key": value}
     assert type(found["some_key"]) is type(value)
 
@@ -445,7 +446,7 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
     ],
 )
 def test_values_of_a_grid(text: str, values: list[Any]) -> None:
-    assert cli._grid([f"some-key={text}"]) == {"some_key": values}
+    assert tune._grid([f"some-key={text}"]) == {"some_key": values}
 
 
 # -- Ctrl-C
