@@ -291,7 +291,7 @@ def test_flags_win_over_the_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_own_data_model_and_split_are_found_from_elsewhere(material: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bespoke("run ditto --data own.npz --split by_column --rounds 2 --workers 1 --out run") == 0
+    assert bespoke("run ditto --data own.npz --rounds 2 --workers 1 --out run") == 0  # by_column: the data name clients
     assert bespoke("run fedavg --data own.npz --split run/split.json --rounds 2 --workers 1 --out second") == 0
     first, second = (json.loads((material / name / "result.json").read_text()) for name in ("run", "second"))
     assert first["clients"] == second["clients"] == 4

@@ -326,14 +326,59 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"layer '1' is a BatchNorm1d.*GroupNorm or LayerNorm"):
             Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), layer, nn.Linear(6, CLASSES)))
 
+    def test_a_frozen_batch_norm_is_a_constant(self) -> None:
+        norm = nn.BatchNorm1d(6).requires_grad_(False)
+        norm.running_mean, norm.running_var = torch.linspace(-1, 1, 6), torch.linspace(0.5, 2, 6)
+        task = Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), norm, nn.Linear(6, CLASSES)))
+        task.check(self.x, self.y, CLASSES)
+        assert task.why_not_stacked(self.x, self.y) is None
+        rows = random_rows(task, 2)
+        batch = Batch(torch.stack([self.x, self.x + 1]), torch.stack([self.y, self.y]))
+
+        def loss(module: nn.Module, k: int) -> Tensor:
+            module[1].eval()  # type: ignore[index]
+            return F.cross_entropy(module(batch.x[k]), batch.y[k])
+
+        expected, _ = by_hand(task, rows, loss)
+        assert apart(task.gradient(rows, batch), expected) < 1e-5
+        task.stack()
+        assert apart(task.gradient(rows, batch), expected) < 1e-5
+        assert torch.equal(task.module[1].running_mean, norm.running_mean)  # type: ignore[index]
+
     @pytest.mark.parametrize("factory", [Counting, lambda: _Statistics()])
     def test_buffers_that_training_changes(self, factory: Callable[[], nn.Module]) -> None:
         with pytest.raises(InputError, match=r"buffer '.*' changes while it is trained"):
             Task(factory).check(self.x, self.y, CLASSES)
 
     def test_wrong_inputs(self) -> None:
-        with pytest.raises(InputError, match=r"the model Sequential cannot take examples of shape \(5,\)"):
+        with pytest.raises(InputError, match=r"the model Sequential cannot take 3 examples of shape \(5,\)"):
             Task(mlp).check(torch.zeros(3, 5), self.y, CLASSES)
+
+    def test_a_model_that_fails_on_some_number_of_examples(self) -> None:
+        class Picky(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                if len(x) == 7:
+                    raise ValueError("seven")
+                return super().forward(x)
+
+        task = Task(lambda: Picky(WIDTH, CLASSES))
+        task.check(self.x, self.y, CLASSES)
+        with pytest.raises(InputError, match=r"the model Picky cannot take 7 examples of shape \(\d+,\): seven"):
+            task.predict(task.start, torch.zeros(1, 7, WIDTH))
+
+    def test_a_lazy_layer(self) -> None:
+        with pytest.raises(InputError, match="'weight' has no shape yet"):
+            Task(lambda: nn.LazyLinear(CLASSES))
+
+    def test_a_loss_that_is_a_mean_already(self) -> None:
+        with pytest.raises(
+            InputError, match=r'one value for each of 3 examples, shape \(3,\), got \(\);.*reduction="none"'
+        ):
+            Task(mlp, nn.functional.cross_entropy).check(self.x, self.y, CLASSES)
+
+    def test_a_loss_of_another_kind(self) -> None:
+        with pytest.raises(InputError, match="the loss cannot take the model's outputs and the labels: "):
+            Task(mlp, lambda outputs, y: outputs @ y).check(self.x, self.y, CLASSES)
 
     def test_wrong_outputs(self) -> None:
         with pytest.raises(InputError, match=r"expected \(3, 7\).*got \(3, 3\); give the last layer 7 outputs"):

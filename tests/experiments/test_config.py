@@ -142,3 +142,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str, senten
         read(tmp_path / "config.toml")
     with pytest.raises(InputError, match="cannot read the config"):
         read(tmp_path / "none.toml")
+
+
+def test_epochs_and_steps_do_not_go_together() -> None:
+    with pytest.raises(InputError, match="give local_epochs or local_steps, not both, got 2 and 3"):
+        Config(method="ditto", local_epochs=2, local_steps=3)
+    assert Config(method="ditto", local_steps=3).local_epochs == 1

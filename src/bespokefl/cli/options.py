@@ -62,7 +62,7 @@ RUN: dict[str, Any] = {
     "method": Annotated[Text, typer.Argument(help='A method: see "bespoke methods". May stand in the config instead.')],
     "config": Annotated[Path | None, typer.Option(help="A TOML file with the same keys; flags win.")],
     "data": _option(Text, "data", "A name, or an .npz file with x, y and perhaps client."),
-    "split": _option(Text, "split", "iid, dirichlet(alpha=0.4), classes(k=3), by_column, or a saved split.json."),
+    "split": _option(Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'),
     "clients": _option(Whole, "clients", "Number of clients to split the data among."),
     "model": _option(Text, "model", '"mlp(hidden=(50,))", one of "bespoke models", or your own as module:function.'),
     "head": _option(Text, "head", 'The model\'s head, by name; else "head", else the last linear layer.'),

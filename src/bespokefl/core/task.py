@@ -56,12 +56,14 @@ class Task:
         seed: int = 0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        classifies: bool | None = None,
     ) -> None:
+        """classifies: whether outputs are scores of classes, so that there is an accuracy; None: as the loss says."""
         with chance.torch_seeded(seed, "start"):
-            self.module = copy.deepcopy(factory()).to(device=device, dtype=dtype)  # a factory may keep its own
+            self.module = copy.deepcopy(_whole(factory())).to(device=device, dtype=dtype)  # a factory may keep its own
         _refuse_batch_norm(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
-        self.classifies = self.loss is cross_entropy
+        self.classifies = self.loss is cross_entropy if classifies is None else classifies
         self._params = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         if not self._params:
             raise InputError("the model has no trainable parameters (requires_grad is False for all of them).")
@@ -70,6 +72,7 @@ class Task:
         self.start = Rows.from_state(self.layout, self._params)
         self.stacked = False
         self._forward: Callable[..., Tensor] | None = None
+        self._below: list[Task | None] = []  # what without_head() found
         self.draws = False  # whether it draws random numbers while training; check() finds out
 
     # -- plain or stacked
@@ -84,8 +87,7 @@ class Task:
             names = self.layout.names
 
             def call(blocks: tuple[Tensor, ...], x: Tensor, train: bool) -> Tensor:
-                if module.training != train:
-                    module.train(train)
+                set_mode(module, train)
                 params = dict(zip(names, blocks, strict=True))
                 outputs: Tensor = torch.func.functional_call(module, params, (x,))
                 return outputs
@@ -123,16 +125,25 @@ class Task:
                 f"the model's output does not fit the targets: expected {tuple(y.shape)} numbers for {len(x)} "
                 f"examples, got {shape}."
             )
+        self._try_loss(outputs[0], y)
+
+    def _try_loss(self, outputs: Tensor, y: Tensor) -> None:
+        try:
+            values = self.loss(outputs, y)
+        except Exception as error:  # whatever a stranger's loss raises
+            raise InputError(
+                f"the loss cannot take the model's outputs and the labels: {_first_line(error)}."
+            ) from error
+        if not isinstance(values, Tensor) or values.shape != (len(y),):
+            found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise InputError(
+                f"the loss must give one value for each of {len(y)} examples, shape ({len(y)},), got {found}; "
+                'with torch\'s losses use reduction="none".'
+            )
 
     def _try(self, x: Tensor) -> Tensor:
-        self.module.train()
-        try:
-            outputs = self.module(x)
-        except Exception as error:  # whatever a stranger's module raises
-            raise InputError(
-                f"the model {type(self.module).__name__} cannot take examples of shape {tuple(x.shape[1:])}: "
-                f"{_first_line(error)}."
-            ) from error
+        set_mode(self.module, True)
+        outputs = self._call(x)
         if not isinstance(outputs, Tensor):
             raise InputError(
                 f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
@@ -159,7 +170,62 @@ class Task:
             return "its stacked gradients differ from the plain ones"
         return None
 
+    def without_head(self, x: Tensor) -> "Task | None":
+        """The same task up to its head: its outputs are the features that the head takes, of the base's rows.
+
+        None unless the outputs are one linear layer of features that do not depend on it; `x` are a few examples to
+        try that on.
+        """
+        if not self._below:
+            self._below.append(self._find_below(x))
+        (below,) = self._below
+        if below is not None:
+            below.draws, below.stacked = self.draws, False
+            if self.stacked:
+                below.stack()
+        return below
+
+    def _find_below(self, x: Tensor) -> "Task | None":
+        place = self.layout.head[0].rpartition(".")[0]
+        layer = self.module.get_submodule(place)
+        mine = {f"{place}.{name}".removeprefix(".") for name, _ in layer.named_parameters()}
+        if type(layer) is not nn.Linear or mine != set(self.layout.head):
+            return None
+        weights = [self._params[name].requires_grad_() for name in self.layout.head]
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+        with chance.torch_seeded(0, "probe"):
+            outputs = self._try(x)
+        hook.remove()
+        if len(seen) != 1 or seen[0][1] is not outputs or seen[0][0].dim() != 2:
+            return None
+        features = seen[0][0]
+        slopes = torch.autograd.grad(features.sum(), weights, allow_unused=True) if features.requires_grad else ()
+        if any(slope is not None for slope in slopes):
+            return None  # the layers below use the head's weights, too
+        below = copy.copy(self)
+        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
+        below.module = copy.deepcopy(self.module, shared)  # of a large frozen part there is but one
+        if place:
+            below.module.set_submodule(place, nn.Identity())
+        else:
+            below.module = nn.Identity()
+        below._params = {name: self._params[name] for name in self.layout.base}
+        below.layout, below.start = self.layout.only(self.layout.base), self.start.block("base")
+        below._forward, below._below = None, [None]
+        with chance.torch_seeded(0, "probe"), torch.no_grad():
+            try:
+                same = torch.equal(below._try(x), features)
+            except InputError:  # a module that asks its head for more than outputs
+                return None
+        return below if same else None
+
     # -- functions of rows
+
+    def outputs(self, rows: Rows, batch: Batch) -> Tensor:
+        """The model's outputs, (K, B, …), as in training (dropout on), without gradients."""
+        with torch.no_grad():
+            return torch.cat([outputs for _, outputs, _ in self._forwards(rows, batch)])
 
     def losses(
         self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
@@ -242,7 +308,16 @@ class Task:
     def _passes(
         self, rows: Rows, batch: Batch, objective: Objective | None, beside: Sequence[Any]
     ) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
-        """Forward passes: what to differentiate by, and each row's loss. Stacked: one pass; plain: one per row.
+        """Forward passes: what to differentiate by, and each row's loss."""
+        for leaves, outputs, k in self._forwards(rows, batch):
+            if k is None:
+                yield leaves, self._mean_loss(outputs, batch, objective, beside)
+            else:
+                own_beside = [item if len(item) == 1 else item[k : k + 1] for item in beside]
+                yield leaves, self._mean_loss(outputs, batch.row(k), objective, own_beside)
+
+    def _forwards(self, rows: Rows, batch: Batch) -> Iterator[tuple[Sequence[Tensor], Tensor, int | None]]:
+        """What to differentiate by, outputs, and whose they are. Stacked: one pass for all; plain: one per row.
 
         The plain way lends the module's parameters to one row at a time, so a pass must be used before the next.
         """
@@ -250,7 +325,7 @@ class Task:
         free = [name not in rows.frozen for name in rows.layout.names]
         if self.stacked:
             leaves = [block.detach().requires_grad_(own) for block, own in zip(rows.blocks, free, strict=True)]
-            yield leaves, self._mean_loss(self._stacked(leaves, batch.x, train=True), batch, objective, beside)
+            yield leaves, self._stacked(leaves, batch.x, train=True), None
             return
         parameters = list(self._params.values())
         for parameter, own in zip(parameters, free, strict=True):
@@ -262,8 +337,7 @@ class Task:
             if count < one.x.shape[1]:  # filling is not computed (it would shift a module's own draws), only made up
                 filling = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])
                 outputs = torch.cat([outputs, filling])
-            own_beside = [item if len(item) == 1 else item[k : k + 1] for item in beside]
-            yield parameters, self._mean_loss(outputs.unsqueeze(0), one, objective, own_beside)
+            yield parameters, outputs.unsqueeze(0), k
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, beside: Sequence[Any]) -> Tensor:
         values = self._per_example(outputs, batch) if objective is None else objective(outputs, batch, *beside)
@@ -285,15 +359,49 @@ class Task:
 
     def _stacked(self, blocks: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
         assert self._forward is not None
-        return self._forward(tuple(blocks), x, train)
+        try:
+            return self._forward(tuple(blocks), x, train)
+        except RuntimeError as error:
+            raise self._unfit(x[0], error) from error
 
     def _plain(self, weights: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
         for parameter, value in zip(self._params.values(), weights, strict=True):
             parameter.data = value
-        if self.module.training != train:
-            self.module.train(train)
-        outputs: Tensor = self.module(x)
+        set_mode(self.module, train)
+        return self._call(x)
+
+    def _call(self, x: Tensor) -> Tensor:
+        try:
+            outputs: Tensor = self.module(x)
+        except Exception as error:  # whatever a stranger's module raises
+            raise self._unfit(x, error) from error
         return outputs
+
+    def _unfit(self, x: Tensor, error: Exception) -> InputError:
+        return InputError(
+            f"the model {type(self.module).__name__} cannot take {len(x)} examples of shape {tuple(x.shape[1:])}: "
+            f"{_first_line(error)}."
+        )
+
+
+def set_mode(module: nn.Module, train: bool) -> None:
+    """As `module.train(train)`, but batch norm, which only a frozen part may have, keeps its statistics."""
+    if module.training == train:
+        return
+    module.train(train)
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.eval()
+
+
+def _whole(module: nn.Module) -> nn.Module:
+    lazy = [name for name, value in module.named_parameters() if isinstance(value, nn.UninitializedParameter)]
+    if lazy:
+        raise InputError(
+            f"the model's {lazy[0]!r} has no shape yet (a lazy layer): give the layer its sizes, or call the model on "
+            "an example before you return it."
+        )
+    return module
 
 
 def _first_line(error: Exception) -> str:
@@ -303,11 +411,14 @@ def _first_line(error: Exception) -> str:
 
 def _refuse_batch_norm(module: nn.Module) -> None:
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            continue
+        if not layer.affine or not layer.track_running_stats or any(p.requires_grad for p in layer.parameters()):
             raise InputError(
                 f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are no "
-                "trainable weights: use GroupNorm or LayerNorm instead."
+                "trainable weights: use GroupNorm or LayerNorm instead, or freeze it (requires_grad=False)."
             )
+        layer.eval()
 
 
 def _head(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Stacking pays where overhead dominates: small layers, small batches. The choice 
 alone, by a rule fitted to measurements, never from a clock: the same run is always cut the same.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 from bespokefl.core.task import Task
+
+log = logging.getLogger("bespokefl")
 
 HEAVY = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)  # layers that stacking does not speed up
 SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
@@ -40,6 +43,10 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
         return Executor(1, False, f"a step of {cost / 1e6:.0f} million multiply-adds is large enough by itself")
     obstacle = task.why_not_stacked(x, y)
     if obstacle:
+        if chunk is not None:
+            log.warning(
+                "chunk %d was asked for, but the model cannot be stacked: %s; one client at a time", chunk, obstacle
+            )
         return Executor(1, False, f"the model cannot be stacked: {obstacle}")
     if chunk is not None:
         return Executor(chunk, True, f"chunk {chunk} was asked for")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bespokefl.core import chance
 from bespokefl.core.descend import Gradient, Stop
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.task import Task, cross_entropy, set_mode
 from bespokefl.core.work import Batch, Work
 
 
@@ -68,7 +68,7 @@ class ReferenceLoop:
     ) -> Rows:
         module = self.module
         module.load_state_dict(row.state(), strict=False)
-        module.train()
+        set_mode(module, True)
         named = dict(module.named_parameters())
         trained = [named[name] for name in row.layout.names]
         for name, parameter in zip(row.layout.names, trained, strict=True):
@@ -76,7 +76,8 @@ class ReferenceLoop:
         optimizer = torch.optim.SGD([p for p in trained if p.requires_grad], **sgd)
         loader = DataLoader(TensorDataset(work.x, work.y), batch_sampler=batches, generator=torch.Generator())
         plain = gradient == self.task.gradient and not self.task.draws
-        mean_loss = F.cross_entropy if self.task.classifies else lambda outputs, y: self.task.loss(outputs, y).mean()
+        usual = self.task.loss is cross_entropy
+        mean_loss = F.cross_entropy if usual else lambda outputs, y: self.task.loss(outputs, y).mean()
         for step, (x, y) in enumerate(loader):
             optimizer.zero_grad()
             if plain:

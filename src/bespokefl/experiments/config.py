@@ -17,6 +17,7 @@ from bespokefl.core.errors import InputError, unknown
 from bespokefl.experiments import toml
 
 PATHS = ("data", "split", "start")  # keys that may name a file
+SPLIT = "dirichlet(alpha=0.4)"
 PLACES = ("out", "overwrite")  # where to write; not part of what makes the result
 
 
@@ -26,7 +27,7 @@ class Config:
 
     method: str
     data: str = "digits"  # a name, or an .npz file with x, y and perhaps client
-    split: str = "dirichlet(alpha=0.4)"  # or a split.json that was saved earlier
+    split: str | None = None  # or a split.json; None: by_column where the data name their clients, else SPLIT
     clients: int = 20
     model: str = "mlp"  # a name, "mlp(hidden=(50,))", or "module:function"
     head: str | None = None  # None: the layer "head", else the last linear layer
@@ -58,6 +59,10 @@ class Config:
                 fits, expected = RULES[one.name]
                 if not fits(value):
                     raise InputError(f"{one.name} must be {expected}, got {value!r}.")
+        if self.local_steps is not None and self.local_epochs != Config.local_epochs:
+            raise InputError(
+                f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Config":

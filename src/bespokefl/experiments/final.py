@@ -52,6 +52,7 @@ class Final:
             seed=blueprint.seed,
             device=device,
             dtype=PRECISIONS[blueprint.precision],
+            classifies=blueprint.outputs > 1,
         )
 
     def state(self, device: torch.device) -> State:

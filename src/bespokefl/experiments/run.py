@@ -22,7 +22,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
-from bespokefl.experiments.config import Config
+from bespokefl.experiments.config import SPLIT, Config
 from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import (
     check_clients,
@@ -53,7 +53,7 @@ from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
 
-SPLIT = "split.json"
+SPLIT_FILE = "split.json"
 RUNS = Path("runs")
 
 
@@ -113,7 +113,7 @@ def run(
     config = Config(
         method=chosen.name or type(chosen).__name__,
         data=clients.data_name,
-        split=SPLIT,
+        split=SPLIT_FILE,
         clients=len(clients),
         model=described(model),
         head=head,
@@ -155,10 +155,10 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
         )
     clients = load_clients(config)
     comments: dict[str, str] = {}
-    stored = dict[str, Any](data=_absolute(config.data), clients=len(clients))
-    if config.split.endswith(".json"):
+    stored = dict[str, Any](data=_absolute(config.data), clients=len(clients), split=clients.split_name)
+    if config.split is not None and config.split.endswith(".json"):
         comments["split"] = f"{clients.split_name}, seed {clients.seed}"
-        stored["split"] = SPLIT
+        stored["split"] = SPLIT_FILE
     result = _train(
         replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress
     )
@@ -171,12 +171,11 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
 def load_clients(config: Config) -> Clients:
     """The data of a config, split as it says."""
     dataset = datasets.load(config.data)
-    if dataset.client is not None and config.split == Config.split:
-        log.warning("the data name their clients, which %s does not use: give --split by_column", config.split)
-    if config.split.endswith(".json"):
-        clients = dataset.with_split(config.split)
+    split = config.split or ("by_column" if dataset.client is not None else SPLIT)
+    if split.endswith(".json"):
+        clients = dataset.with_split(split)
     else:
-        clients = dataset.split(config.split, clients=config.clients, seed=config.seed)
+        clients = dataset.split(split, clients=config.clients, seed=config.seed)
     if config.clients not in (len(clients), Config.clients):
         log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
     return clients
@@ -215,7 +214,13 @@ def _train(
     outputs = clients.classes or 1
     objective = _loss(loss, clients.classes)
     task = Task(
-        build(model, clients.shape, outputs), objective, head=config.head, seed=config.seed, device=device, dtype=dtype
+        build(model, clients.shape, outputs),
+        objective,
+        head=config.head,
+        seed=config.seed,
+        device=device,
+        dtype=dtype,
+        classifies=clients.classes is not None,
     )
     begun: State | None = None
     if start is not None:
@@ -246,7 +251,7 @@ def _train(
         comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
 
     def write_rest(into: Path) -> None:
-        everybody.save_split(into / SPLIT)
+        everybody.save_split(into / SPLIT_FILE)
         if begun is not None:
             write_state(begun, into / START)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.rows import Rows
@@ -13,7 +14,7 @@ from bespokefl.core.task import Task
 from bespokefl.experiments import folder
 from bespokefl.experiments.weights import GLOBAL, State, read_state, untrained
 
-Start = Mapping[str, Any] | str | PathLike[str]
+Start = Mapping[str, Any] | nn.Module | str | PathLike[str]
 
 
 def read(start: Start) -> State:
@@ -23,6 +24,12 @@ def read(start: Start) -> State:
             return {str(name): torch.as_tensor(value).detach() for name, value in start.items()}
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"start must be a state dict, names to tensors: {error}.") from None
+    if isinstance(start, nn.Module):
+        return {name: value.detach().clone() for name, value in start.state_dict().items()}
+    if not isinstance(start, str | PathLike):
+        raise InputError(
+            f"start must be a state dict, a module, a .safetensors file or the folder of a run, got {start!r}."
+        )
     path = Path(start)
     if path.is_dir():
         if not folder.is_run(path):
