@@ -1,9 +1,11 @@
 """Worker processes: each holds the clients' side and answers jobs that reach it as bytes.
 
 A worker is a fork made before the first round: it has the data and the method, and nothing that happens later except
-what the jobs bring. One thread each; parallelism is by processes.
+what the jobs bring. One thread each; parallelism is by processes. A worker that dies is replaced, and its job done
+again: jobs depend on nothing else, so the answer is the same to the last bit.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -19,7 +21,12 @@ import torch
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines import wire
 
+log = logging.getLogger("bespokefl")
+
+DEATHS = 2  # so often may a job's worker die before the run stops
+
 Values = dict[str, Any]
+Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
 
 
@@ -41,15 +48,25 @@ class Pool:
 
     def __init__(self, answer: Answer, size: int) -> None:
         self._answer = answer
-        context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         for _ in range(size):
-            inbox, outbox = wire.Mailbox(), wire.Mailbox()
-            ours, theirs = context.Pipe()
-            process = context.Process(target=self._serve, args=(theirs, ours, inbox, outbox), daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours, inbox, outbox))
+            self._hire()
+
+    def _hire(self) -> _Worker:
+        context = multiprocessing.get_context("fork")
+        inbox, outbox = wire.Mailbox(), wire.Mailbox()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=self._serve, args=(theirs, ours, inbox, outbox), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours, inbox, outbox))
+        return self._workers[-1]
+
+    def _replace(self, worker: _Worker) -> _Worker:
+        worker.process.join(5)
+        worker.pipe.close()
+        self._workers.remove(worker)
+        return self._hire()
 
     def _serve(self, pipe: Connection, other: Connection, inbox: wire.Mailbox, outbox: wire.Mailbox) -> None:
         for inherited in (other, *(worker.pipe for worker in self._workers)):
@@ -79,30 +96,38 @@ class Pool:
     ) -> Iterator[tuple[int, Values]]:
         """Answers as they come, with the job's position. Jobs are made when a worker is free for them."""
         waiting = list(range(len(jobs)))[::-1]
-        busy: dict[Any, tuple[int, _Worker]] = {}
+        busy: dict[Any, tuple[int, _Worker, Flat]] = {}
+        deaths = [0] * len(jobs)
 
-        def give(worker: _Worker) -> None:
-            if not waiting:
-                return
-            at = waiting.pop()
-            header, tensors = wire.flatten(jobs[at]())
-            busy[worker.pipe] = (at, worker)
+        def give(worker: _Worker, at: int | None = None, flat: Flat | None = None) -> None:
+            if at is None:
+                if not waiting:
+                    return
+                at = waiting.pop()
+            header, tensors = flat or wire.flatten(jobs[at]())
+            busy[worker.pipe] = (at, worker, (header, tensors))
             with suppress(BrokenPipeError):  # a dead worker is noticed when its answer is read
                 worker.pipe.send_bytes(wire.dumps([what, header, worker.inbox.write(tensors)]))
 
-        for worker in self._workers:
+        for worker in list(self._workers):
             give(worker)
         while busy:
             for pipe in wait(list(busy)):
-                at, worker = busy.pop(pipe)
+                at, worker, flat = busy.pop(pipe)
                 try:
                     status, header, places = wire.loads(worker.pipe.recv_bytes())
                 except (EOFError, ConnectionResetError):
-                    worker.process.join(5)
-                    raise TrainingError(
-                        f"a worker process died (exit code {worker.process.exitcode}) while it worked on {names[at]}; "
-                        "if the machine ran out of memory, use fewer --workers or a smaller --chunk."
-                    ) from None
+                    deaths[at] += 1
+                    fresh = self._replace(worker)
+                    told = f"a worker process died (exit code {worker.process.exitcode}) while it worked on {names[at]}"
+                    if deaths[at] == DEATHS:
+                        raise TrainingError(
+                            f"{told}, for the second time; if the machine ran out of memory, use fewer --workers or a "
+                            "smaller --chunk."
+                        ) from None
+                    log.warning("%s; this is done again", told)
+                    give(fresh, at, flat)
+                    continue
                 if status == "done":
                     values = wire.unflatten(header, worker.outbox.read(places))
                     give(worker)
