@@ -430,7 +430,7 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
     capsys.readouterr()
     at = 1
     assert bespoke(line.replace("--out t", "--out other")) == 130
-    assert capsys.readouterr().err.endswith("error: interrupted; nothing was written.\n")
+    assert capsys.readouterr().err.endswith("error: interrupted.\n")
     assert not Path("other").exists()
 
 
@@ -459,12 +459,20 @@ def test_ctrl_c_ends_after_the_round_with_results(
         if now.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(terminal, "bar", lambda *_: nullcontext(interrupt))
-    assert bespoke("run local --rounds 500 --workers 1 --clients 4 --out run") == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(terminal, "bar", lambda *_: nullcontext(interrupt))
+        assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out run") == 130
     printed = capsys.readouterr()
     assert printed.err == "warning: stopping after this round; press Ctrl-C again to stop at once\n"
-    assert "Interrupted after round 3 of 500." in printed.out and "To run it to its end" in printed.out
+    assert "Interrupted after round 3 of 6." in printed.out and "To go on: bespoke resume run" in printed.out
     assert json.loads(Path("run/result.json").read_text())["interrupted"] is True
+    assert bespoke("resume run") == 0
+    assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out whole") == 0
+    assert Path("run/clients.csv").read_bytes() == Path("whole/clients.csv").read_bytes()
+    assert not Path("run/checkpoints").exists()
+    capsys.readouterr()
+    assert bespoke("resume run") == 2
+    assert capsys.readouterr().err == "error: the run in 'run' is finished; there is nothing to resume.\n"
 
 
 def test_ctrl_c_before_there_is_anything(
@@ -475,7 +483,7 @@ def test_ctrl_c_before_there_is_anything(
 
     monkeypatch.setattr("bespokefl.experiments.run.run_config", interrupt)
     assert bespoke("run local") == 130
-    assert capsys.readouterr().err == "error: interrupted; nothing was written.\n"
+    assert capsys.readouterr().err == "error: interrupted.\n"
     assert everything(here) == {}
 
 

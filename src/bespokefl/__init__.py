@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bespokefl.experiments.personalize import personalize as personalize
     from bespokefl.experiments.result import Result as Result
     from bespokefl.experiments.result import load_run as load_run
+    from bespokefl.experiments.run import resume as resume
     from bespokefl.experiments.run import run as run
     from bespokefl.experiments.tune import tune as tune
 
@@ -55,6 +56,7 @@ else:
         "metrics": "bespokefl",
         "models": "bespokefl",
         "personalize": "bespokefl.experiments.personalize",
+        "resume": "bespokefl.experiments.run",
         "run": "bespokefl.experiments.run",
         "splits": "bespokefl.data",
         "theory": "bespokefl",

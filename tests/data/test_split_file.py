@@ -10,6 +10,7 @@ import pytest
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset
 from bespokefl.data.clients import split_hash
+from bespokefl.data.split_file import about
 
 X, Y = np.arange(60.0)[:, None], np.arange(60) % 3
 DATASET = Dataset.from_arrays(X, Y, name="mine")
@@ -43,7 +44,8 @@ def test_readable_by_other_tools(saved: Path) -> None:
     clients = DATASET.split("classes(k=2)", clients=4, seed=5)
     content = json.loads(saved.read_text())
     assert content["format"] == "bespoke split"
-    assert (content["version"], content["data"], content["seed"]) == (1, "mine", 5)
+    assert (content["version"], content["data"], content["seed"]) == (2, "mine", 5)
+    assert content["transforms"] is None
     assert content["fingerprint"] == DATASET.fingerprint
     assert content["hash"] == clients.hash
     assert content["names"] == ["0", "1", "2", "3"]
@@ -110,7 +112,14 @@ def test_a_changed_name_and_added_groups(saved: Path) -> None:
     ("key", "value", "expected"),
     [
         ("format", "other", "is not a split file"),
-        ("version", 2, "must be a split file of version 1, got 2"),
+        ("version", 3, "must be a split file of version 1 or 2, got 3"),
+        ("transforms", [], "for each of 4 clients under 'transforms'"),
+        ("transforms", [{}] * 4, "for each of 4 clients under 'transforms'"),
+        ("transforms", [{"turns": 4, "labels": None}] * 4, "for each of 4 clients under 'transforms'"),
+        ("transforms", [{"turns": True, "labels": None}] * 4, "for each of 4 clients under 'transforms'"),
+        ("transforms", [{"turns": 0, "labels": [0, 1]}] * 4, "for each of 4 clients under 'transforms'"),
+        ("transforms", [{"turns": 0, "labels": [0, 1, 1]}] * 4, "for each of 4 clients under 'transforms'"),
+        ("transforms", [{"turns": 0, "labels": [0, 1, 2], "noise": 1}] * 4, "for each of 4 clients under 'transforms'"),
         ("names", None, "'names' is missing or wrong"),
         ("hash", 3, "'hash' is missing or wrong"),
         ("names", ["0", "0", "1", "2"], "must name each client once"),
@@ -149,3 +158,66 @@ def test_given_sets_can_be_saved(tmp_path: Path) -> None:
     clients = Clients.from_sets([(X[:30], Y[:30]), (X[30:], Y[30:])])
     clients.save_split(tmp_path / "split.json")
     assert Dataset.from_arrays(X, Y).with_split(tmp_path / "split.json").hash == clients.hash
+
+
+PICTURES = Dataset.from_arrays(
+    np.arange(240.0).reshape(60, 1, 2, 2), Y, name="pictures", columns={"test": np.arange(60) % 4 == 3}
+)
+TRANSFORMED = "dirichlet(8) + rotation(groups=2) + permuted_labels(groups=3) + official_test"
+
+
+class TestTransforms:
+    def test_same_clients_again(self, tmp_path: Path) -> None:
+        clients = PICTURES.split(TRANSFORMED, clients=6, seed=1)
+        clients.save_split(tmp_path / "split.json")
+        again = PICTURES.with_split(tmp_path / "split.json")
+        assert again.hash == clients.hash
+        assert (again.transforms, again.groups, again.split_name) == (
+            clients.transforms,
+            clients.groups,
+            clients.split_name,
+        )
+        assert again.x.equal(clients.x)
+        assert again.y.equal(clients.y)
+        for part in ("train", "validation", "test"):
+            assert getattr(again, part).indices.equal(getattr(clients, part).indices)
+
+    def test_other_tools_need_the_original_data_and_the_file_only(self, tmp_path: Path) -> None:
+        clients = PICTURES.split(TRANSFORMED, clients=6, seed=1)
+        clients.save_split(tmp_path / "split.json")
+        content = json.loads((tmp_path / "split.json").read_text())
+        x, y = PICTURES.x.numpy(), PICTURES.y.numpy()
+        for part in ("train", "validation", "test"):
+            for client, (examples, transform) in enumerate(zip(content[part], content["transforms"], strict=True)):
+                seen = getattr(clients, part).of(client)
+                turned = np.rot90(x[examples], transform["turns"], axes=(-2, -1))
+                assert np.array_equal(clients.x[seen].numpy(), turned)
+                assert clients.y[seen].tolist() == [transform["labels"][label] for label in y[examples]]
+
+    @pytest.mark.parametrize("change", [{"turns": 1, "labels": None}, {"turns": 0, "labels": [0, 1, 2]}])
+    def test_a_changed_transform(self, tmp_path: Path, change: dict[str, object]) -> None:
+        path = tmp_path / "split.json"
+        PICTURES.split("iid + rotation(groups=2)", clients=2).save_split(path)
+        content = json.loads(path.read_text())
+        content["transforms"][0] = change
+        path.write_text(json.dumps(content))
+        assert "was changed after it was saved" in sentence(path, PICTURES)
+
+    def test_transforms_taken_away_or_added(self, saved: Path) -> None:
+        content = json.loads(saved.read_text()) | {"transforms": [{"turns": 0, "labels": None}] * 4}
+        saved.write_text(json.dumps(content))
+        assert "was changed after it was saved" in sentence(saved)
+
+
+def test_version_one_is_read(saved: Path) -> None:
+    content = json.loads(saved.read_text()) | {"version": 1}
+    del content["transforms"]
+    saved.write_text(json.dumps(content))
+    assert DATASET.with_split(saved).hash == DATASET.split("classes(k=2)", clients=4, seed=5).hash
+
+
+def test_what_a_file_is_about(saved: Path, tmp_path: Path) -> None:
+    assert about(saved) == ("mine", "classes(k=2)")
+    (tmp_path / "b.json").write_text('{"format": "bespoke split", "version": 2}')
+    with pytest.raises(InputError, match="is not a whole split file"):
+        about(tmp_path / "b.json")

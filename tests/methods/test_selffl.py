@@ -688,7 +688,7 @@ def test_a_cluster_for_each_client_is_no_cluster_if_all_are_active():
         ({"max_steps": 0}, "max_steps must be a number >= 1, got 0"),
         ({"smoothing": 0.0}, r"smoothing must be in \(0, 1\], got 0.0"),
         ({"smoothing": 1.5}, r"smoothing must be in \(0, 1\], got 1.5"),
-        ({"smoothing": "all"}, "smoothing must be a number >= 0, got 'all'"),
+        ({"smoothing": "all"}, "smoothing of selffl must be a number or None, got 'all'"),
         ({"between": -1.0}, "between must be a number >= 0, got -1.0"),
         ({"noise": NAN}, "noise must be a number >= 0, got nan"),
         ({"tolerance": -0.1}, "tolerance must be a number >= 0"),

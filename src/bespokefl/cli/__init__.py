@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 for command in (
     run.run,
+    run.resume,
     tune.tune,
     newcomers.personalize,
     newcomers.predict,
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the interpreter's own last flush)
         code = 0
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; nothing was written.", INTERRUPTED)
+        code = _fail("interrupted.", INTERRUPTED)
     sys.exit(code)
 
 

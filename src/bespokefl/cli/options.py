@@ -55,14 +55,16 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the one line that matters.", rich_help_panel=WRITTEN)
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.", rich_help_panel=WRITTEN)]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 # What makes a run, in the order of the help; each is a key of Config but `config` and `set_`.
 RUN: dict[str, Any] = {
     "method": Annotated[Text, typer.Argument(help='A method: see "bespoke methods". May stand in the config instead.')],
     "config": Annotated[Path | None, typer.Option(help="A TOML file with the same keys; flags win.")],
     "data": _option(Text, "data", "A name, or an .npz file with x, y and perhaps client."),
-    "split": _option(Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'),
+    "split": _option(
+        Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'
+    ),
     "clients": _option(Whole, "clients", "Number of clients to split the data among."),
     "model": _option(Text, "model", '"mlp(hidden=(50,))", one of "bespoke models", or your own as module:function.'),
     "head": _option(Text, "head", 'The model\'s head, by name; else "head", else the last linear layer.'),
@@ -81,6 +83,12 @@ RUN: dict[str, Any] = {
     "device": _option(Text, "device", "cpu, cuda, cuda:1, …", COMPUTED),
     "precision": _option(Text, "precision", "float32 or float64.", COMPUTED),
     "engine": _option(Text, "engine", "simulation, or reference: the plain PyTorch loop.", COMPUTED),
+    "checkpoint_every": _option(
+        Text, "checkpoint_every", "Rounds (10) or seconds (60s) between checkpoints; 0: only when stopped.", COMPUTED
+    ),
+    "state_dir": _option(
+        Text, "state_dir", "Keep clients' states in files here, instead of in memory if they fit.", COMPUTED
+    ),
     "eval_every": _option(Whole, "eval_every", "Rounds between evaluations; 0: only at the end.", WRITTEN),
     "keep_rounds": _switch("keep_rounds", "Keep the common model of every round, for newcomers."),
     "out": Out,

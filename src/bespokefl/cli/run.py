@@ -1,10 +1,11 @@
 """`bespoke run`: one method, trained and written down."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, RunFolder, Verbose, takes_run
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -24,6 +25,22 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
     screen = terminal.console(stderr=True)
     with terminal.messages(screen, verbose), terminal.bar(screen, settings.method, quiet) as progress:
         result = run_config(settings, progress)
+    _show(result, quiet)
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def resume(run: RunFolder, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Go on with a run that was stopped or killed; it ends as if it had not been.
+
+    bespoke resume runs/ditto
+    """
+    from bespokefl.experiments import terminal
+    from bespokefl.experiments.run import resume
+
+    screen = terminal.console(stderr=True)
+    with terminal.messages(screen, verbose), terminal.bar(screen, run.name, quiet) as progress:
+        result = resume(run, progress)
     _show(result, quiet)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -51,7 +68,7 @@ def _show(result: "Result", quiet: bool) -> None:
     screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
     again = f"bespoke run --config {path}/config.toml"
     if result.interrupted:
-        screen.print(f"To run it to its end: {again}", markup=False, soft_wrap=True)
+        screen.print(f"To go on: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     else:
         screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
 

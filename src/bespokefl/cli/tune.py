@@ -9,7 +9,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.experiments.config import Config
 
 
-@takes_run(without=("eval_every", "keep_rounds"))
+@takes_run(without=("eval_every", "keep_rounds", "checkpoint_every"))
 def tune(
     settings: Config,
     grid: Annotated[

@@ -7,7 +7,10 @@ The server holds a dict of rows and tensors, and so does every client. Between t
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -22,6 +25,14 @@ from bespokefl.core.work import Work
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
 ALL, SAMPLE, NONE = "all", "sample", "none"
+# What a hyper-parameter's annotation takes: a numpy number is a number, True is none.
+KINDS: dict[Any, tuple[str, Any]] = {
+    bool: ("True or False", (bool, np.bool_)),
+    int: ("a whole number", Integral),
+    float: ("a number", Real),
+    str: ("text", str),
+    NoneType: ("None", NoneType),
+}
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,15 @@ class Round:
 
 @dataclass(frozen=True)
 class Message:
-    """What the server sends to a cohort: the same for all, and to each its own (one row per client)."""
+    """What the server sends to a cohort: the same for all, and to each its own (one row per client).
+
+    Where several clients' own rows are the same model, `stream` numbers the models, (K,): whoever has the same number
+    gets the same rows, and the server needs to send them once only. It is counted, not sent.
+    """
 
     shared: Mapping[str, Value] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
+    stream: Tensor | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.own[name] if name in self.own else self.shared[name]
@@ -129,6 +145,11 @@ class Method(ABC):
     citation: ClassVar[str] = ""  # BibTeX
 
     def __post_init__(self) -> None:
+        for name, kind in _kinds(type(self)).items():
+            value = getattr(self, name)
+            if not _fits(value, kind):
+                wanted = " or ".join(KINDS[one][0] for one in kind)
+                raise InputError(f"{name} of {self.name or type(self).__name__} must be {wanted}, got {value!r}.")
         self.check()
 
     def check(self) -> None:
@@ -185,6 +206,10 @@ class Method(ABC):
         """The server's half: its new state."""
         return server
 
+    def workload(self, server: State, round: Round) -> float:
+        """How many times over a client trains in this round, for the time that a round takes."""
+        return 1.0
+
     # -- what comes out
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
@@ -200,3 +225,22 @@ class Method(ABC):
     @abstractmethod
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         """Personal models for clients that never took part, from the final server state and their own training data."""
+
+
+@cache
+def _kinds(method: type[Method]) -> dict[str, tuple[Any, ...]]:
+    """What each hyper-parameter may be; those with other annotations (lists, tables) are left to the method's check."""
+    hints = get_type_hints(method)
+    found = {}
+    for one in fields(method):
+        hint = hints[one.name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if all(kind in KINDS for kind in kinds):
+            found[one.name] = kinds
+    return found
+
+
+def _fits(value: Any, kinds: tuple[Any, ...]) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool in kinds
+    return any(isinstance(value, KINDS[kind][1]) for kind in kinds)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.tally import Tally
 from bespokefl.core.work import Batch, Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
@@ -270,11 +271,15 @@ class Task:
                 return self._stacked(rows.blocks, x, train=False)
             return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
 
-    def score(self, rows: Rows, plan: Plan) -> dict[str, Tensor]:
-        """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data."""
+    def score(self, rows: Rows, plan: Plan, *, by_class: bool = False) -> dict[str, Tensor]:
+        """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data.
+
+        by_class    for classification, also macro F1, precision and recall
+        """
         size = len(plan.steps)
         loss = torch.zeros(size, dtype=torch.float64)
         right, seen = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
+        tally = Tally(size) if by_class and self.classifies else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             k, batch = plan.active(step), plan.batch(step)
@@ -282,10 +287,14 @@ class Task:
             weight = plan.shares(step)
             loss[:k] += (self._per_example(outputs, batch).double().cpu() * weight).sum(1)
             if self.classifies:
-                right[:k] += ((outputs.argmax(-1) == batch.y).cpu() & (weight > 0)).sum(1)
-                seen[:k] += (weight > 0).sum(1)
+                found, there = outputs.argmax(-1), weight > 0
+                right[:k] += ((found == batch.y).cpu() & there).sum(1)
+                seen[:k] += there.sum(1)
+                if tally is not None:
+                    tally.add(batch.y.cpu(), found.cpu(), there, outputs.shape[-1])
         # Hits are counted and divided once, so that equal counts are equal shares and all right is exactly 1.
         scores = {"loss": loss, "accuracy": right.double() / seen} if self.classifies else {"loss": loss}
+        scores |= {} if tally is None else tally.scores()
         empty = torch.from_numpy(plan.steps == 0)
         return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
 

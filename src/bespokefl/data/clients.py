@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +18,18 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.parts import Part
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
 from bespokefl.data.sets import pool
-from bespokefl.data.splits import Assignment, Split, parse
+from bespokefl.data.splits import Assignment, Split, Transform, parse
+from bespokefl.data.splits.transform import UNCHANGED, Parts, transformed
+
+CLIENTS = 20  # where neither the person nor the split says how many
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clients:
-    """Every client's three parts, as indices into x and y, which all clients share."""
+    """Every client's three parts, as indices into x and y, which all clients share.
+
+    Where the split turns pictures or exchanges labels, x and y hold the examples as the clients see them.
+    """
 
     x: Tensor
     y: Tensor
@@ -33,12 +40,15 @@ class Clients:
     classes: int | None  # None: regression
     data_name: str
     split_name: str
-    hash: str  # of names, parts, groups and data; the same on every machine
+    hash: str  # of names, parts, groups, transforms and data; the same on every machine
     groups: tuple[int, ...] | None = None  # each client's true group, where the split knows it
     label_names: tuple[str, ...] = ()
     seed: int = 0
     fingerprint: str = ""  # of the data
-    client: np.ndarray | None = None  # the data's own client ids, for splitting anew
+    client: np.ndarray | None = None  # the data's own client ids
+    transforms: tuple[Transform, ...] | None = None  # what was done to each client's examples
+    origin: Tensor | None = None  # for each of x, the data's example it was made of; None: the same
+    source: Dataset | None = None  # the data as they were, for splitting anew
 
     @classmethod
     def from_arrays(
@@ -78,10 +88,12 @@ class Clients:
         return assemble(dataset, known_as, parts, split_name="given", seed=0)
 
     def split(
-        self, split: Split | str, *, clients: int = 20, seed: int = 0, fractions: Fractions = FRACTIONS
+        self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
-        """Pool all examples and split them anew."""
-        pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
+        """Pool all examples, as they were, and split them anew."""
+        pooled = self.source
+        if pooled is None:
+            pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
         return pooled.split(split, clients=clients, seed=seed, fractions=fractions)
 
     def save_split(self, path: str | PathLike[str]) -> None:
@@ -113,56 +125,90 @@ class Clients:
         """How many training examples each client has."""
         return self.train.sizes
 
+    @property
+    def original_parts(self) -> Parts:
+        """Train, validation and test, as indices into the data as they were."""
+        if self.origin is None:
+            return self.train, self.validation, self.test
+        train, validation, test = (
+            Part(self.origin[part.indices], part.offsets) for part in (self.train, self.validation, self.test)
+        )
+        return train, validation, test
 
-def deal(dataset: Dataset, split: Split | str, clients: int, seed: int, fractions: Fractions) -> Clients:
+
+def deal(
+    dataset: Dataset, split: Split | str, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
+) -> Clients:
     """Split the data and cut every client's examples into train, validation and test."""
     chosen = parse(split) if isinstance(split, str) else split
-    clients, seed = _whole("clients", clients), _whole("seed", seed)
-    if clients < 1:
-        raise InputError(f"clients must be at least 1, got {clients}")
-    assignment = chosen.assign(dataset, clients, seed)
-    parts = _cut(assignment, seed, _checked(fractions))
-    return assemble(dataset, assignment.names, parts, str(chosen), seed, assignment.groups)
+    num = _whole("clients", (chosen.num_clients or CLIENTS) if clients is None else clients)
+    seed = _whole("seed", seed)
+    if num < 1:
+        raise InputError(f"clients must be at least 1, got {num}")
+    cut = _checked(fractions)
+    assignment = chosen.assign(dataset, num, seed)
+    parts = _cut(assignment, seed, cut)
+    return assemble(dataset, assignment.names, parts, str(chosen), seed, assignment.groups, assignment.transforms)
 
 
 def assemble(
     dataset: Dataset,
     names: tuple[str, ...],
-    parts: tuple[Part, Part, Part],
+    parts: Parts,
     split_name: str,
     seed: int,
     groups: tuple[int, ...] | None = None,
+    transforms: tuple[Transform, ...] | None = None,
 ) -> Clients:
-    """Clients from data and parts; refuses one that has nothing to train on."""
+    """Clients from data and parts, indices into these data; refuses one that has nothing to train on."""
     idle = [names[i] for i in torch.nonzero(parts[0].sizes == 0).flatten().tolist()]
     if idle:
         raise InputError(
             f"every client needs at least one training example, got none for {listing(idle)}; "
             "use fewer clients or leave these out"
         )
+    if transforms is not None and all(one == UNCHANGED for one in transforms):
+        transforms = None
+    identity = split_hash(dataset.fingerprint, names, parts, groups, transforms)
+    x, y, origin = dataset.x, dataset.y, None
+    if transforms is not None:
+        x, y, parts, origin = transformed(x, y, parts, transforms)
     return Clients(
-        dataset.x,
-        dataset.y,
+        x,
+        y,
         names,
         *parts,
         classes=dataset.classes,
         data_name=dataset.name,
         split_name=split_name,
-        hash=split_hash(dataset.fingerprint, names, parts, groups),
+        hash=identity,
         groups=groups,
         label_names=dataset.label_names,
         seed=seed,
         fingerprint=dataset.fingerprint,
         client=dataset.client,
+        transforms=transforms,
+        origin=origin,
+        source=dataset,
     )
 
 
 def split_hash(
-    fingerprint: str, names: Sequence[str], parts: Iterable[Part], groups: Sequence[int] | None = None
+    fingerprint: str,
+    names: Sequence[str],
+    parts: Iterable[Part],
+    groups: Sequence[int] | None = None,
+    transforms: Sequence[Transform] | None = None,
 ) -> str:
-    """SHA-256 of: the header as one line of JSON and a line feed; then for train, validation and test in turn the
-    offsets and the indices, as little-endian 64-bit integers."""
-    header = {"fingerprint": fingerprint, "groups": None if groups is None else list(groups), "names": list(names)}
+    """SHA-256 of: the header as one line of JSON, keys in alphabetical order, and a line feed; then for train,
+    validation and test in turn the offsets and the indices, as little-endian 64-bit integers.
+
+    The header has fingerprint, groups (or null), names and, only where there are any, transforms.
+    """
+    header: dict[str, Any] = {"fingerprint": fingerprint, "names": list(names)}
+    header["groups"] = None if groups is None else list(groups)
+    if transforms is not None:
+        header["transforms"] = [one.written() for one in transforms]
     sha = hashlib.sha256((json.dumps(header, sort_keys=True) + "\n").encode())
     for part in parts:
         sha.update(part.offsets.numpy().astype("<i8").tobytes())
@@ -170,12 +216,16 @@ def split_hash(
     return sha.hexdigest()
 
 
-def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> tuple[Part, Part, Part]:
+def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
     """Shuffle each client's examples, by its name, and cut them.
 
     Validation and test get their fraction, rounded, and at least one each; where a client has fewer than three
-    examples they get none. Train gets the rest, always at least one.
+    examples they get none. Train gets the rest, always at least one. Where the split has test examples for the
+    clients, their own are cut into train and validation alone, in the same proportion to one another.
     """
+    if assignment.tests is not None:
+        train, kept, _ = fractions
+        fractions = (train / (train + kept), kept / (train + kept), 0.0)
     sizes = np.bincount(assignment.owner[assignment.owner >= 0], minlength=len(assignment.names))
     unused = len(assignment.owner) - sizes.sum()
     flat = np.argsort(assignment.owner, kind="stable")[unused:]
@@ -200,7 +250,7 @@ def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> tuple[Part,
     return (
         _part(flat[is_train], sizes - test - validation),
         _part(flat[~is_test & ~is_train], validation),
-        _part(flat[is_test], test),
+        _part(flat[is_test], test) if assignment.tests is None else Part.of_lists(assignment.tests),
     )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -70,9 +70,13 @@ class Dataset:
         return cls(name, _tensor(examples), _tensor(labels), ids, num_classes, label_names, more)
 
     def split(
-        self, split: Split | str, *, clients: int = 20, seed: int = 0, fractions: Fractions = FRACTIONS
+        self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
-        """Clients with a train, validation and test part each; `split` may be text: "dirichlet(alpha=0.4)"."""
+        """Clients with a train, validation and test part each; `split` may be text: "dirichlet(alpha=0.4)".
+
+        clients     None: as many as the split's paper has, else twenty
+        fractions   of a client's examples that are for training, validation and test
+        """
         from bespokefl.data.clients import deal
 
         return deal(self, split, clients, seed, fractions)
@@ -82,6 +86,22 @@ class Dataset:
         from bespokefl.data.split_file import read
 
         return read(path, self)
+
+    def take(self, places: np.ndarray) -> "Dataset":
+        """Some of the examples, ascending; neighbours are not copied."""
+        if len(places) == len(self):
+            return self
+        together = len(places) > 0 and places[-1] - places[0] + 1 == len(places)
+        chosen = slice(int(places[0]), int(places[-1]) + 1) if together else torch.from_numpy(places)
+        rows = places if not isinstance(chosen, slice) else chosen
+        return replace(
+            self,
+            x=self.x[chosen],
+            y=self.y[chosen],
+            client=None if self.client is None else self.client[rows],
+            columns={key: column[rows] for key, column in self.columns.items()},
+            known_fingerprint=None,
+        )
 
     def __len__(self) -> int:
         return len(self.x)

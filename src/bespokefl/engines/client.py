@@ -93,13 +93,18 @@ class ClientSide:
         work = self.work(cohort, number)
         return self.method.personal(self.task, message, state, work)
 
-    def score(self, cohort: Sequence[int], rows: Rows) -> dict[str, Tensor]:
-        """Loss and accuracy on the cohort's train, validation and test data, named "test_accuracy" and so on."""
+    def score(self, cohort: Sequence[int], rows: Rows, *, by_class: bool = False) -> dict[str, Tensor]:
+        """Loss and accuracy on the cohort's train, validation and test data, named "test_accuracy" and so on.
+
+        by_class    also F1, precision and recall
+        """
         scores: dict[str, Tensor] = {}
         for part in PARTS:
             own: Part = getattr(self.data, part).take(cohort)
             plan = Plan.sweep(self.data.x, self.data.y, own)
-            scores |= {f"{part}_{name}": values for name, values in self.task.score(rows, plan).items()}
+            scores |= {
+                f"{part}_{name}": values for name, values in self.task.score(rows, plan, by_class=by_class).items()
+            }
         return scores
 
 

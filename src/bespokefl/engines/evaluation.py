@@ -7,6 +7,7 @@ from bespokefl.core.errors import TrainingError, listing
 from bespokefl.engines.client import PARTS, Data
 
 Scores = dict[str, Tensor]  # "test_accuracy", "validation_loss", … -> one value per client; NaN: no data
+COURSE = ("loss", "accuracy")  # what is followed over the rounds; the rest is known of the last one only
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
@@ -23,6 +24,6 @@ def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
 
 
 def means(scores: Scores) -> dict[str, float | None]:
-    """The mean over clients that have data; None if nobody has."""
-    found = {name: values[~torch.isnan(values)] for name, values in scores.items()}
+    """The mean loss and accuracy over clients that have data, for the course of a run; None if nobody has."""
+    found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name.endswith(COURSE)}
     return {name: float(values.mean()) if len(values) else None for name, values in found.items()}

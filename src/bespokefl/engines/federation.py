@@ -1,7 +1,8 @@
 """The server's side of one run: its state, everybody's kept states, what was sent, what was noted."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 
 from bespokefl.core import chance
 from bespokefl.core.errors import TrainingError, listing
-from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
+from bespokefl.engines.checkpoint import Found, Moment
 from bespokefl.engines.client import Budget, Data
 from bespokefl.engines.store import Store
 
@@ -34,6 +36,7 @@ class Settings:
     warm: bool = False  # the start is given weights, not random ones
     reference: bool = False  # the plain loop instead of the fast engine
     keep_rounds: bool = False  # keep the common model of every round
+    state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
 
     @property
     def budget(self) -> Budget:
@@ -56,6 +59,28 @@ class Communication:
         )
 
 
+class Down:
+    """What the server has to send in a round, in columns of rows, if nothing is sent twice; numbers ride along."""
+
+    def __init__(self) -> None:
+        self._shared = 0
+        self._own: dict[int, int] = {}  # of every stream
+        self._alone = 0  # of those clients whose messages are for nobody else
+
+    def add(self, message: Message, clients: int) -> None:
+        """A message to so many clients of the round."""
+        self._shared = max(self._shared, columns(message.shared))  # the same for all parts of the round
+        own = columns(message.own)
+        if message.stream is None:
+            self._alone += own
+        else:
+            self._own |= dict.fromkeys(message.stream.tolist(), own // clients)
+
+    @property
+    def columns(self) -> int:
+        return self._shared + sum(self._own.values()) + self._alone
+
+
 @dataclass(frozen=True)
 class Draw:
     """Who takes part in a round."""
@@ -71,13 +96,19 @@ class Federation:
     def __init__(self, method: Method, start: Rows, data: Data, settings: Settings) -> None:
         self.method, self.data, self.settings = method, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
-        self.store = Store(lambda new: method.start_clients(start, [data.names[i] for i in new]))
+        self.store = Store(
+            lambda new: method.start_clients(start, [data.names[i] for i in new]),
+            len(data),
+            None if settings.state_dir is None else Path(settings.state_dir),
+        )
         self.server: State = method.start_server(start, self.round(0, "start"))
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
         self.by_client: set[str] = set()  # names in the history with a place for every client
         self._sent = 0  # bytes sent down up to the last round
+        self._width = start.layout.width
+        self._down = Down()
         self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
     def round(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
@@ -108,6 +139,7 @@ class Federation:
             shared, own = wire.size(message.shared), wire.size(message.own)
             down = (shared[0] * len(part) + own[0], shared[1] * len(part) + own[1])
             self.communication = self.communication.plus(down=down)
+            self._down.add(message, len(part))
         return {
             "number": round.number,
             "phase": round.phase,
@@ -119,6 +151,7 @@ class Federation:
     def commit(self, draw: Draw, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
         """The round becomes true: states first, then the server, then a line of history."""
         number = draw.round.number
+        workload = self.method.workload(self.server, draw.round)
         self._refuse_broken(number, parts, replies)
         before = self.communication
         for part, values in zip(parts, replies, strict=True):
@@ -138,12 +171,41 @@ class Federation:
                 "reported": len(draw.reports),
                 "up_bytes": self.communication.up_bytes - before.up_bytes,
                 "down_bytes": before.down_bytes - self._sent,
+                "down_streams": self._down.columns / self._width,
+                "up_models": sum(map(columns, uploads)) / self._width,
+                "workload": workload,
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
                 **{name: _plain(value) for name, value in draw.round.client_notes.items()},
             }
         )
         self.by_client |= set(draw.round.client_notes)
         self._sent = before.down_bytes
+        self._down = Down()
+
+    # -- to go on later
+
+    def moment(self, number: int) -> Moment:
+        """All that this is between two rounds."""
+        record = {
+            "communication": asdict(self.communication),
+            "history": [dict(line) for line in self.history],
+            "client_notes": list(self.client_notes),
+            "by_client": sorted(self.by_client),
+            "sent": self._sent,
+        }
+        return Moment(number, self.server, self.store.snapshot(), list(self.kept), record)
+
+    def restore(self, found: Found) -> None:
+        """Be what this was then."""
+        self.server = found.server
+        self.store.put(found.clients, found.states)
+        self.kept = found.kept
+        record = found.record
+        self.communication = Communication(**record["communication"])
+        self.history, self.client_notes = record["history"], record["client_notes"]
+        self.by_client, self._sent = set(record["by_client"]), record["sent"]
+
+    # -- inside
 
     def _uploads(self, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]) -> Uploads:
         clients: list[int] = []
@@ -178,6 +240,11 @@ class Federation:
         for at, client in enumerate(part if notes else ()):
             row = {name: values[at] for name, values in listed.items()}
             self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+
+
+def columns(values: Mapping[str, Any]) -> int:
+    """How many columns all rows among these values have together."""
+    return sum(len(value) * value.layout.width for value in values.values() if isinstance(value, Rows))
 
 
 def under(prefix: str, values: Values) -> Values:

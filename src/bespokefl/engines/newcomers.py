@@ -67,7 +67,11 @@ def serve(
         steps = work.num_steps() * work.lifetime
         tuned = descend(task.gradient, begin, work, lr, momentum=momentum, steps=steps)
         found = zip(KINDS, (rows, tuned), strict=True)
-        scores = {f"{kind}/{name}": v for kind, own in found for name, v in side.score(cohort, own).items()}
+        scores = {
+            f"{kind}/{name}": values
+            for kind, own in found
+            for name, values in side.score(cohort, own, by_class=True).items()
+        }
         return {"rows": rows, **scores}
 
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from bespokefl.core.method import Message, Method, Phase, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stack
+from bespokefl.engines.checkpoint import Checkpoints, Moment
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
 from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
@@ -122,27 +123,51 @@ class Simulation:
 
     # -- the run
 
-    def run(self, report: Report | None = None) -> Outcome:
-        return self.run_all(report)[0]
+    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
+        """From the start, or from the last checkpoint."""
+        return self.run_all(report, checkpoints)[0]
 
-    def run_all(self, report: Report | None = None) -> list[Outcome]:
-        """Every federation's outcome."""
+    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
+        """Every federation's outcome. Only a single one can have checkpoints."""
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         every = self.settings.eval_every
         with self.pool() as pool, _stop_softly() as stopped:
-            for number, phase in enumerate((p for p in phases for _ in range(p.rounds)), start=1):
+            done = self._resume(checkpoints)
+            schedule = enumerate((p for p in phases for _ in range(p.rounds)), start=1)
+            for number, phase in islice(schedule, done, None):
                 self.round(pool, number, phase)
-                last = number == planned or stopped()
-                if not last and every and number % every == 0:
+                stop = stopped()
+                if number < planned and every and number % every == 0:
                     for federation in self.federations:
                         _, personal, globally = self._evaluate(pool, federation, number, keep=False)
                         self._keep_scores(federation, personal, globally)
+                if checkpoints is not None and number < planned and (stop or checkpoints.due(number)):
+                    checkpoints.save(self._moment(number))
                 if report is not None:
                     report(Progress(number, planned, phase.name, self._latest))
-                if last:
+                if stop:
                     break
+            if checkpoints is not None:
+                checkpoints.wait()
             return [self._outcome(pool, federation, planned) for federation in self.federations]
+
+    def _moment(self, number: int) -> Moment:
+        (federation,) = self.federations
+        moment = federation.moment(number)
+        moment.record["seconds"] = list(self._seconds)
+        return moment
+
+    def _resume(self, checkpoints: Checkpoints | None) -> int:
+        """Go back to the last checkpoint, if there is one; how many rounds are done."""
+        found = None if checkpoints is None else checkpoints.latest()
+        if found is None:
+            return 0
+        (federation,) = self.federations
+        federation.restore(found)
+        self._seconds = found.record["seconds"]
+        log.warning("going on after round %d", found.number)
+        return found.number
 
     def _outcome(self, pool: Pool | Here, federation: Federation, planned: int) -> Outcome:
         done = len(self._seconds)
@@ -219,7 +244,9 @@ class Simulation:
     ) -> tuple[Rows | None, Scores, Scores | None]:
         """Everybody's personal model, and the global one, on everybody's own data."""
         common = self.method.global_model(federation.server)
-        globally = None if common is None else self._scores(pool, federation, lambda part: {"rows": common})[0]
+        globally = (
+            None if common is None else self._scores(pool, federation, lambda part: {"rows": common, "keep": keep})[0]
+        )
         if globally is not None and common is not None and type(self.method).personal is Method.personal:
             return (common.expand(len(federation.data)) if keep else None), globally, globally
         round = federation.round(number, "evaluate")
@@ -267,7 +294,8 @@ class Simulation:
         """A job, done with nothing but its own values and the client's side."""
         cohort = values["cohort"].tolist()
         if what == "score" and "rows" in values:
-            return {f"score/{name}": v for name, v in self.side.score(cohort, values["rows"]).items()}
+            found = self.side.score(cohort, values["rows"], by_class=values["keep"])
+            return {f"score/{name}": value for name, value in found.items()}
         message = Message(under("shared", values), under("own", values))
         state = under("state", values)
         if what == "train":
@@ -280,7 +308,8 @@ class Simulation:
                 **{f"note/{name}": value for name, value in reply.notes.items()},
             }
         rows = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
-        scores = {f"score/{name}": value for name, value in self.side.score(cohort, rows).items()}
+        found = self.side.score(cohort, rows, by_class=values["keep"])
+        scores = {f"score/{name}": value for name, value in found.items()}
         return scores | ({"rows": rows} if values["keep"] else {})
 
     @contextmanager
@@ -321,7 +350,7 @@ def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
 
 @contextmanager
 def _stop_softly() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the run after the round in hand, with its results; a second Ctrl-C ends it at once."""
+    """Ctrl-C or SIGTERM ends the run after the round in hand, with its results; a second one ends it at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -333,8 +362,9 @@ def _stop_softly() -> Iterator[Callable[[], bool]]:
         asked.set()
         log.warning("stopping after this round; press Ctrl-C again to stop at once")
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,24 +1,58 @@
-"""Clients' states between rounds: a row exists only once a client has been active."""
+"""Clients' states between rounds: a row exists only once a client has been active.
 
-from collections.abc import Callable, Sequence
+Rows lie in slots, in memory or in memory-mapped files. A snapshot pins the slots it is made of: from then on a client
+that trains gets another slot, so the snapshot stays as it is, without a copy, for as long as it is needed.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
+from bespokefl.engines import wire
+
+log = logging.getLogger("bespokefl")
+
+MEMORY_SHARE = 0.4  # of the machine's memory: states that could come to more are kept in memory-mapped files
 
 
 class Store:
     """Rows and tensors of all clients that have been active, by client."""
 
-    def __init__(self, start: Callable[[Sequence[int]], State]) -> None:
+    def __init__(
+        self, start: Callable[[Sequence[int]], State], clients: int | None = None, folder: Path | None = None
+    ) -> None:
+        """clients: how many there are, to foresee the size; folder: where files go, if they are asked for."""
         self._start = start  # the state of clients that were never active
+        self._clients = clients
+        self._asked = folder
+        self._files: _Files | None = None
         self._slots: dict[int, int] = {}
         self._held: State = {}
+        self._capacity = 0
+        self._free: list[int] = []
+        self._fresh = 0  # slots from here on were never used
+        self._pins: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the states lie in memory-mapped files."""
+        return self._files is not None
 
     def get(self, clients: Sequence[int]) -> State:
         """Their states, one row each, in the order given."""
@@ -27,26 +61,55 @@ class Store:
             return self._begin(new)
         known = [client for client in clients if client in self._slots]
         index = torch.tensor([self._slots[client] for client in known])
-        state = {name: _take(value, index) for name, value in self._held.items()}
+        state = {name: value[index] for name, value in self._held.items()}
         if not new:
             return state
         fresh = self._begin(new)
         place = {client: at for at, client in enumerate([*known, *new])}
         order = torch.tensor([place[client] for client in clients])
-        return {name: _take(_join(state[name], fresh[name]), order) for name in state}
+        return {name: _join(state[name], fresh[name])[order] for name in state}
 
     def put(self, clients: Sequence[int], state: State) -> None:
         """Replace these clients' states."""
         if not state:
             return
-        new = [at for at, client in enumerate(clients) if client not in self._slots]
-        if new:
-            self._grow(len(self._slots) + len(new), state)
-            for at in new:
-                self._slots[clients[at]] = len(self._slots)
-        index = torch.tensor([self._slots[client] for client in clients])
+        slots = []
+        for client in clients:
+            slot = self._slots.get(client)
+            if slot is None or self._pins[slot]:
+                slot = self._new_slot()
+            self._slots[client] = slot
+            slots.append(slot)
+        self._grow(self._fresh, state)
+        index = torch.tensor(slots)
         for name, value in state.items():
             _write(self._held[name], index, value)
+
+    # -- snapshots
+
+    def snapshot(self) -> "Snapshot":
+        """Everybody's states as they are now, whatever is put later; to be released."""
+        slots = list(self._slots.values())
+        self._pins.update(slots)
+        return Snapshot(self, list(self._slots), slots, dict(self._held))
+
+    def release(self, slots: Sequence[int]) -> None:
+        """These slots of a snapshot are no longer needed for it."""
+        current = set(self._slots.values())
+        for slot in slots:
+            self._pins[slot] -= 1
+            if not self._pins[slot]:
+                del self._pins[slot]
+                if slot not in current:
+                    self._free.append(slot)
+
+    # -- inside
+
+    def _new_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._fresh += 1
+        return self._fresh - 1
 
     def _begin(self, clients: Sequence[int]) -> State:
         state = self._start(clients)
@@ -57,23 +120,104 @@ class Store:
         }
 
     def _grow(self, need: int, like: State) -> None:
-        capacity = len(next(iter(self._held.values()))) if self._held else 0
-        if need <= capacity:
+        if need <= self._capacity:
             return
-        size = max(need, 2 * capacity)
+        if not self._held:
+            self._files = self._choose(like)
+        most = self._clients or 2 * need
+        size = max(need, min(2 * self._capacity, most)) if need <= most else need + need // 8
         for name, value in like.items():
             if isinstance(value, Rows):
-                blocks = [block.new_zeros((size, *block.shape[1:])) for block in value.blocks]
-                bigger: Any = Rows(value.layout, blocks, size=size)
+                old = self._held.get(name)
+                blocks = [
+                    self._block(f"{name}.{at}", block, size, None if old is None else old.blocks[at])
+                    for at, block in enumerate(value.blocks)
+                ]
+                self._held[name] = Rows(value.layout, blocks, size=size)
             else:
-                bigger = value.new_zeros((size, *value.shape[1:]))
-            if capacity:
-                _write(bigger, torch.arange(capacity), self._held[name])
-            self._held[name] = bigger
+                self._held[name] = self._block(name, value, size, self._held.get(name))
+        self._capacity = size
+
+    def _block(self, name: str, like: Tensor, size: int, old: Tensor | None) -> Tensor:
+        if self._files is not None:
+            return self._files.block(name, like, size)
+        bigger = like.new_zeros((size, *like.shape[1:]))
+        if old is not None:
+            bigger[: len(old)] = old
+        return bigger
+
+    def _choose(self, like: State) -> "_Files | None":
+        """Memory, or files where they are asked for or everybody's states would not fit into memory."""
+        one = wire.size(like)[0] / max(1, len(next(iter(like.values()))))
+        total = one * (self._clients or 0)
+        if self._asked is None and total <= MEMORY_SHARE * _memory():
+            return None
+        files = _Files(self._asked)
+        log.info("clients' states (up to %.3g GB) are kept in memory-mapped files in %s", total / 1e9, files.folder)
+        return files
 
 
-def _take(value: Any, index: torch.Tensor) -> Any:
-    return value[index]
+@dataclass
+class Snapshot:
+    """The states of all clients that had been active at some moment."""
+
+    _store: Store
+    clients: list[int]
+    slots: list[int]
+    _held: State
+
+    def blocks(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name: where it lies, a row for each slot."""
+        for name, value in self._held.items() if self.slots else ():
+            if isinstance(value, Rows):
+                yield from zip((f"{name}/{one}" for one in value.layout.names), value.blocks, strict=True)
+            else:
+                yield name, value
+
+    @property
+    def like(self) -> State:
+        """No clients' states: what they are called and of what kind."""
+        return {name: value[:0] for name, value in self._held.items()} if self.slots else {}
+
+    def release(self) -> None:
+        self._store.release(self.slots)
+        self.slots = []
+
+
+class _Files:
+    """Tensors in memory-mapped files that can grow; they go when the process ends."""
+
+    def __init__(self, folder: Path | None) -> None:
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            self.folder = Path(tempfile.mkdtemp(prefix="bespoke-state-", dir=folder))
+        except OSError as error:
+            raise TrainingError(f"cannot keep states in {str(folder)!r}: {error.strerror or error}.") from None
+
+    def block(self, name: str, like: Tensor, size: int) -> Tensor:
+        path = self.folder / name.replace("/", "_")
+        shape = (size, *like.shape[1:])
+        length = int(torch.Size(shape).numel()) * like.element_size()
+        try:
+            with path.open("ab") as file:
+                # room is taken now: a full disk is an error here, not a crash in the middle of a write
+                os.posix_fallocate(file.fileno(), 0, max(length, 1))
+        except OSError as error:
+            raise TrainingError(
+                f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}; give --state-dir "
+                "on a larger disk."
+            ) from None
+        array = np.memmap(path, dtype=np.uint8, mode="r+", shape=(max(length, 1),))
+        return torch.from_numpy(array)[:length].view(like.dtype).reshape(shape)
+
+    def __del__(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _memory() -> float:
+    """Bytes of memory that the machine has."""
+    return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 
 def _join(a: Any, b: Any) -> Any:

@@ -71,7 +71,8 @@ class Pool:
     def _serve(self, pipe: Connection, other: Connection, inbox: wire.Mailbox, outbox: wire.Mailbox) -> None:
         for inherited in (other, *(worker.pipe for worker in self._workers)):
             inherited.close()  # else a worker would outlive a killed main process
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):  # meant for the main process, whose end ends the workers
+            signal.signal(number, signal.SIG_IGN)
         torch.set_num_threads(1)
         while True:
             try:

@@ -10,23 +10,12 @@ import torch
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.dataset import Dataset, as_array
+from bespokefl.data.readers import npz
 
 
 def read(path: str | PathLike[str], needed: Sequence[str]) -> dict[str, np.ndarray]:
     """The arrays x, y and client of an .npz file; it must have those that are needed."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise InputError(f"{str(path)!r} must be an .npz file with {' and '.join(needed)}, got a single array.")
-        with file:
-            arrays = {key: file[key] for key in ("x", "y", "client") if key in file}
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"no file {str(path)!r}; give a path to an .npz file.") from None
-    except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"cannot read {str(path)!r} as an .npz file ({what}); save it with np.savez.") from None
+    arrays = npz.read(Path(path), ("x", "y", "client"))
     missing = [key for key in needed if key not in arrays]
     if missing:
         raise InputError(

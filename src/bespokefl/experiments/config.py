@@ -46,6 +46,8 @@ class Config:
     device: str = "cpu"
     precision: str = "float32"
     engine: str = "simulation"
+    checkpoint_every: str = "60s"  # rounds, or seconds; 0: only when the run is stopped
+    state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
     start: str | None = None  # weights to begin with: a .safetensors file, or a run with a global model
     out: str | None = None  # None: a new folder under runs/
     overwrite: bool = False

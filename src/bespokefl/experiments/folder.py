@@ -1,14 +1,24 @@
 """The folder of a run, or of something like it: it appears complete or not at all."""
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bespokefl.core.errors import InputError
+from bespokefl.engines.checkpoint import any_in
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
+
+
+CHECKPOINTS = "checkpoints"
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a run was begun here that can go on."""
+    return (path / "config.toml").is_file() and any_in(path / CHECKPOINTS)
 
 
 def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
@@ -31,6 +41,12 @@ def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str
             if not overwrite:
                 raise InputError(
                     f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
+                )
+        elif is_unfinished(path):
+            if not overwrite:
+                raise InputError(
+                    f"{str(path)!r} holds an unfinished run: bespoke resume {shlex.quote(str(path))} goes on with it, "
+                    "--overwrite replaces it."
                 )
         elif any(path.iterdir()):
             raise InputError(f"{str(path)!r} holds something that is not {what} and is left alone; use another folder.")
@@ -65,11 +81,11 @@ def write(
         new.mkdir()
         try:
             fill(new)
-            for file in new.iterdir():
+            for file in (one for one in new.iterdir() if one.is_file()):
                 file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
                 _sync(file)
             _sync(new)
-            if is_run(target, signs):
+            if is_run(target, signs) or is_unfinished(target):
                 target.rename(old)
             new.rename(target)
         except BaseException:

@@ -67,6 +67,7 @@ def engine_settings(config: Config, *, warm: bool = False) -> Settings:
         warm=warm,
         reference=config.engine == "reference",
         keep_rounds=config.keep_rounds,
+        state_dir=config.state_dir,
     )
 
 

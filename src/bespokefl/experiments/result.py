@@ -2,7 +2,7 @@
 
 config.toml             what was run; enough to repeat it
 result.json             the figures over all clients
-clients.csv             one line per client: sizes, personal and global accuracy and loss
+clients.csv             one line per client: sizes, personal and global accuracy, loss, F1, precision and recall
 rounds.jsonl            one line per round
 client_rounds.jsonl     one line per round and client, where a method keeps such figures
 split.json              whose examples are whose
@@ -16,6 +16,7 @@ newcomers.safetensors   their models, where some were
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from os import PathLike
@@ -55,6 +56,7 @@ class Result:
         newcomers: Newcomers | None = None,
         write_rest: Callable[[Path], None] | None = None,
         comments: Mapping[str, str] | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         self.config = config
         self.about = dict(about)  # what result.json holds, but for the scores
@@ -68,6 +70,7 @@ class Result:
         self.final = final  # what newcomers' models are made of; None where it is on disk, or was not kept
         self.newcomers = newcomers  # clients that were held back from training
         self.path: Path | None = None  # where it was saved
+        self.checkpoints = checkpoints  # the folder of those that were written on the way
         self._write_rest = write_rest
         self._comments = dict(comments or {})
 
@@ -82,7 +85,7 @@ class Result:
         return dict(self.about["hyper"])
 
     @property
-    def communication(self) -> dict[str, int]:
+    def communication(self) -> dict[str, Any]:
         return dict(self.about["communication"])
 
     @property
@@ -150,8 +153,10 @@ class Result:
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
         """Write the folder of this run; it appears complete or not at all."""
-        folder.write(Path(path), self._fill, overwrite)
-        self.path = Path(path)
+        target = Path(path)
+        own = self.checkpoints is not None and target.resolve() == self.checkpoints.resolve().parent
+        folder.write(target, self._fill, overwrite or own)
+        self.path = target
         return self.path
 
     def _fill(self, into: Path) -> None:
@@ -171,8 +176,17 @@ class Result:
             self.final.write(into)
         if self.newcomers is not None:
             self.newcomers.write(into)
+        if self.interrupted and self.checkpoints is not None and self.checkpoints.is_dir():
+            shutil.copytree(self.checkpoints, into / folder.CHECKPOINTS, copy_function=_link)
         if self._write_rest is not None:
             self._write_rest(into)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links, or another one
+        shutil.copyfile(source, target)
 
 
 def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:

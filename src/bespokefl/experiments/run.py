@@ -1,7 +1,9 @@
 """A run: clients, a method and a model in, a result out."""
 
+import hashlib
 import logging
 import platform
+import shutil
 import time
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
@@ -19,7 +21,9 @@ from bespokefl.core.errors import BespokeError, InputError, listing, unknown
 from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
+from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.simulation import Outcome, Report, Simulation
+from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import SPLIT, Config
@@ -49,6 +53,7 @@ from bespokefl.experiments.weights import (
     untrained,
     write_state,
 )
+from bespokefl.metrics.communication import streams_per_round, total_times
 from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
@@ -79,6 +84,9 @@ def run(
     device: str = "cpu",
     precision: str = "float32",
     engine: str = "simulation",
+    checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: str | int = "60s",
+    state_dir: str | None = None,
     progress: Report | None = None,
 ) -> Result:
     """Train these clients by this method.
@@ -94,6 +102,9 @@ def run(
     eval_every  rounds between evaluations of all clients; the last round is always evaluated
     workers     processes, 0 for all cores; they do not change the result
     chunk       clients that are computed at once; None: chosen by a rule
+    checkpoint  a folder for checkpoints: called again with the same folder, a run that was stopped goes on
+    checkpoint_every  rounds (10) or seconds ("60s") between them; 0: only when the run is stopped
+    state_dir   keep clients' states in files here; None: in memory, if they fit
     progress    called after every round
     """
     chosen = find_method(method)
@@ -132,8 +143,11 @@ def run(
         device=str(device),
         precision=precision,
         engine=engine,
+        checkpoint_every=str(checkpoint_every),
+        state_dir=state_dir,
     )
-    return _train(config, comments, chosen, clients, model, loss, start, progress)
+    place = None if checkpoint is None else Path(checkpoint)
+    return _train(config, comments, chosen, clients, model, loss, start, progress, place)
 
 
 def find_method(method: Method | str) -> Method:
@@ -144,10 +158,13 @@ def find_method(method: Method | str) -> Method:
     return found
 
 
-def run_config(config: Config, progress: Report | None = None) -> Result:
+def run_config(config: Config, progress: Report | None = None, *, resumed: bool = False) -> Result:
     """Load, split, train and save what a config says."""
     target = Path(config.out) if config.out is not None else folder.fresh(RUNS, config.method)
-    folder.check(target, config.overwrite)
+    if not resumed:
+        folder.check(target, config.overwrite)
+        if config.overwrite and folder.is_unfinished(target):
+            shutil.rmtree(target / folder.CHECKPOINTS)
     method = methods.build(config.method, dict(config.set))
     if config.model.startswith("<"):
         raise InputError(
@@ -160,12 +177,24 @@ def run_config(config: Config, progress: Report | None = None) -> Result:
         comments["split"] = f"{clients.split_name}, seed {clients.seed}"
         stored["split"] = SPLIT_FILE
     result = _train(
-        replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress
+        replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress, target
     )
-    if config.out is None:
+    begun = result.checkpoints is not None and result.checkpoints.is_dir()
+    if config.out is None and not begun:
         target = folder.fresh(RUNS, config.method)  # another run may have taken the first one
     result.save(target, config.overwrite)
     return result
+
+
+def resume(path: str | PathLike[str], progress: Report | None = None) -> Result:
+    """Go on with a run that was stopped or killed, from its last checkpoint; the result is as if it had not been."""
+    place = Path(path)
+    if not folder.is_unfinished(place):
+        if folder.is_run(place):
+            raise InputError(f"the run in {str(place)!r} is finished; there is nothing to resume.")
+        raise InputError(f"{str(place)!r} is not the folder of an unfinished run: it has no checkpoints.")
+    config = Config.of(configs.read(place / "config.toml"))
+    return run_config(replace(config, out=str(place)), progress, resumed=True)
 
 
 def load_clients(config: Config) -> Clients:
@@ -201,6 +230,7 @@ def _train(
     loss: str | Loss | None,
     start: Start | None,
     progress: Report | None,
+    place: Path | None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here."""
     check_clients(clients)
@@ -232,8 +262,28 @@ def _train(
     simulation = Simulation(method, task, data, settings, clients.classes)
     if config.keep_rounds and method.global_model(simulation.server) is None:
         raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
+    hyper = {name: value for name, value in method.hyper().items() if _in_toml(value)}
+    lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
+    if lost:
+        comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
+    final_config = replace(config, set=hyper, start=None if begun is None else START)
+
+    def write_rest(into: Path) -> None:
+        everybody.save_split(into / SPLIT_FILE)
+        if begun is not None:
+            write_state(begun, into / START)
+
+    def begin(into: Path) -> None:
+        write_rest(into)
+        folder.write_text(into / "config.toml", final_config.text(comments))
+
+    checkpoints = None
+    if place is not None:
+        every = Every.of(config.checkpoint_every)
+        identity = _identity(final_config, everybody, task)
+        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin)
     began = time.perf_counter()
-    outcome = simulation.run(progress)
+    outcome = simulation.run(progress, checkpoints)
     seconds = time.perf_counter() - began
 
     blueprint = Blueprint.of(
@@ -245,20 +295,10 @@ def _train(
         precision=config.precision,
     )
     recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
-    hyper = {name: value for name, value in method.hyper().items() if _in_toml(value)}
-    lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
-    if lost:
-        comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
-
-    def write_rest(into: Path) -> None:
-        everybody.save_split(into / SPLIT_FILE)
-        if begun is not None:
-            write_state(begun, into / START)
-
     about = _about(config, method, clients, outcome, seconds)
     about["python"] = _from_python(config, method, loss, lost)
     result = Result(
-        config=replace(config, set=hyper, start=None if begun is None else START),
+        config=final_config,
         about=about,
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in tables.SIZES},
@@ -270,10 +310,26 @@ def _train(
         final=Final(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
         comments=comments,
+        checkpoints=None if place is None else place / folder.CHECKPOINTS,
     )
     if late is not None:
         _serve_late(result, late)
     return result
+
+
+def _identity(config: Config, clients: Clients, task: Task) -> dict[str, Any]:
+    """What a checkpoint must agree in with the run that goes on from it."""
+    apart = {"data", "split", "out", "overwrite", "workers", "device", "checkpoint_every", "state_dir", "start", "set"}
+    sha = hashlib.sha256()
+    for block in task.start.blocks:
+        sha.update(block.detach().cpu().contiguous().numpy().tobytes())
+    return {
+        **{one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
+        "set": dict(config.set),
+        "split": clients.hash,
+        "start": sha.hexdigest(),
+        "version": version("bespokefl"),
+    }
 
 
 def _serve_late(result: Result, late: Clients) -> None:
@@ -370,7 +426,8 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
         "personal": None,  # both are worked out from the clients' scores
         "global": None,
         "newcomers": None,
-        "communication": asdict(outcome.communication),
+        "communication": asdict(outcome.communication)
+        | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
         "timing": {
             "seconds_per_round": outcome.seconds_per_round,
             "seconds": seconds,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bespokefl.metrics import summarize
 
-Scores = dict[str, np.ndarray]  # "accuracy", "loss" (of test data), "validation_accuracy", … -> one value per client
+Scores = dict[str, np.ndarray]  # "accuracy", "loss", "f1", … of test data, "validation_accuracy", … -> one per client
 Sizes = dict[str, np.ndarray]  # "train", "validation", "test": examples per client
 
 SIZES = ("train", "validation", "test")
@@ -22,7 +22,7 @@ SIZES = ("train", "validation", "test")
 def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
     """Every score in a few numbers over all clients."""
     found = {
-        name: summarize(values, sizes["train"], higher_is_better=name.endswith("accuracy"))
+        name: summarize(values, sizes["train"], higher_is_better=not name.endswith("loss"))
         for name, values in scores.items()
     }
     return {"accuracy": None} | found  # regression has no accuracy, and says so

@@ -76,7 +76,8 @@ class CFL(Method):
         }
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        return Message(own={"weights": server["models"][server["cluster"][list(cohort)]]})
+        cluster = server["cluster"][list(cohort)]
+        return Message(own={"weights": server["models"][cluster]}, stream=cluster)
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         start = message["weights"]

@@ -46,7 +46,8 @@ class Oracle(Method):
         return {"models": start.expand(int(labels(round).max()) + 1)}
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        return Message(own={"weights": server["models"][labels(round)[list(cohort)]]})
+        group = labels(round)[list(cohort)]
+        return Message(own={"weights": server["models"][group]}, stream=group)
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}

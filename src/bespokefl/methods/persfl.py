@@ -129,22 +129,23 @@ class PersFL(Method):
         same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in self.grid]
         points = sorted(set(same))  # the grid without repetitions, as T has no effect at λ = 0 and 1
         num = len(points)
-        copies, teachers = work.repeat(num), teacher.expand(len(work)).repeat(num)
+        teacher, copies, client = teacher.expand(len(work)), work.repeat(num), torch.arange(len(work))
         hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(work), 1)
         trains = torch.tensor([share < 1 for share, _ in points]).repeat(len(work))
 
-        def gradient(student: Rows, batch: Batch, teacher: Rows, share: Tensor, temperature: Tensor) -> Rows:
-            beside = (task.predict(teacher, batch.x), share, temperature)
-            return task.gradient(student, batch, self.objective, beside)
+        def gradient(student: Rows, batch: Batch, client: Tensor, share: Tensor, temperature: Tensor) -> Rows:
+            first = client.diff(prepend=client[:1] - 1) != 0  # a client's rows, side by side, see the same batch
+            answers = task.predict(teacher[client[first]], batch.x[first])[first.cumsum(0) - 1]
+            return task.gradient(student, batch, self.objective, (answers, share, temperature))
 
         students = descend(
             gradient,
-            teachers,
+            teacher.repeat(num),
             copies,
             self.distil_lr,
             momentum=self.momentum,
             steps=copies.num_steps(self.distil_epochs) * trains,
-            beside=(teachers, hyper[:, :1], hyper[:, 1:]),
+            beside=(client.repeat_interleave(num), hyper[:, :1], hyper[:, 1:]),
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))

@@ -16,7 +16,7 @@ Differs from the paper:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
+from bespokefl.core.heads import Sweep, base_gradient
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -137,17 +138,17 @@ class PFedVEM(Method):
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
         began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
         confidences = (1 / variance).clamp(max=0.95 * 2 * (1 + self.momentum) / self.head_lr)
+        fit, weight = Sweep(task, received, plan), work.n.double() / self.samples
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
             std = raw.map(F.softplus)  # (11)
-            by_mean = confidences * (mean - latent)  # of the KL
-            by_std = confidences * std - std.map(torch.reciprocal)
-            model = received.with_block(mean).freeze(received.layout.base)
-            for noise, sampled in self._sampled(model, std, work, clients, "pfedvem posterior", step):
-                slope = work.n.double() / self.samples * task.sweep_gradient(sampled, plan).block("head")
-                by_mean, by_std = by_mean + slope, by_std + slope * noise
-            speed_mean = self.momentum * speed_mean + by_mean
-            speed_raw = self.momentum * speed_raw + by_std * raw.map(torch.sigmoid)
+            noises, sampled = self._sampled(mean, std, work, clients, "pfedvem posterior", step)
+            by_mean = fit.gradients(sampled)
+            by_std = [slope * noise for slope, noise in zip(by_mean, noises, strict=True)]
+            slope_mean = weight * sum(by_mean[1:], by_mean[0]) + confidences * (mean - latent)  # data, and KL
+            slope_std = weight * sum(by_std[1:], by_std[0]) + confidences * std - std.map(torch.reciprocal)
+            speed_mean = self.momentum * speed_mean + slope_mean
+            speed_raw = self.momentum * speed_raw + slope_std * raw.map(torch.sigmoid)
             mean, raw = mean - self.head_lr * speed_mean, raw - self.head_lr * speed_raw
         loss = task.score(received.with_block(mean), plan)["loss"]
         bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
@@ -157,23 +158,21 @@ class PFedVEM(Method):
         """Local SGD on the mean loss of heads drawn anew for every batch; the head itself stays."""
 
         def gradient(rows: Rows, batch: Batch, std: Rows, which: Tensor) -> Rows:
-            draws = self._sampled(rows, std, work, which, "pfedvem base", batch.step)
-            found = [task.gradient(sampled, batch) for _, sampled in draws]
-            return sum(found[1:], found[0]) / self.samples
+            _, sampled = self._sampled(rows.block("head"), std, work, which, "pfedvem base", batch.step)
+            return base_gradient(task, rows, batch, sampled)
 
         beside: Any = (raw.map(F.softplus), torch.arange(len(work)))
         return descend(gradient, model, work, self.base_lr, momentum=self.momentum, frozen="head", beside=beside)
 
     def _sampled(
-        self, rows: Rows, std: Rows, work: Work, which: Tensor, purpose: str, step: int
-    ) -> Iterator[tuple[Rows, Rows]]:
-        """K times: noise ε, and the rows with the head μ + σ ε; `which` clients of the cohort the rows are."""
-        mean = rows.block("head")
+        self, mean: Rows, std: Rows, work: Work, which: Tensor, purpose: str, step: int
+    ) -> tuple[list[Rows], list[Rows]]:
+        """K times noise ε, and the heads μ + σ ε; `which` clients of the cohort the rows are."""
         shape = (self.samples, mean.layout.width)
         own = [work.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
-        for drawn in torch.from_numpy(np.stack(own, axis=1)).to(device=rows.device, dtype=rows.dtype):
-            noise = Rows.from_matrix(mean.layout, drawn)
-            yield noise, rows.with_block(mean + std * noise).freeze(rows.frozen)
+        drawn = torch.from_numpy(np.stack(own, axis=1)).to(device=mean.device, dtype=mean.dtype)
+        noises = [Rows.from_matrix(mean.layout, one) for one in drawn]
+        return noises, [mean + std * noise for noise in noises]
 
 
 def _own(state: State, received: Rows) -> Rows:

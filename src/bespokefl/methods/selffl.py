@@ -12,7 +12,10 @@ Differs from the paper:
 - (19) lacks a square. σ_m² is the exact variance (18) of the weights before this round, the order of (20).
 - Undefined σ_m² (fewer than two activations) or empty S₋ₘ: start at θ, ℓ_max steps. In (11) an undefined σ_m² counts
   as the median of the known ones; if none is known, all weigh the same. η/(Bσ²) >= 1: one step. σ_0² + σ_m² >= 1e-12.
-- A single active client says nothing about σ_0²: the last one stays. A client never active uses θ.
+- A single active client says nothing about σ_0²: the last one stays (0, if it was always a single one). A client never
+  active uses θ.
+- Variances may be given. σ_m² by client (`variances`) is known to the server from the start; v² (`noise`), of which a
+  client makes v²/n_m, only once the client has reported: the server does not know n_m before.
 - Losses are means over the batch; `divisor` says what stands for B in (8): the run's batch size by default, whether
   or not a client has as many examples.
 - "Converges" in Algorithm 2: the training loss changes by less than `tolerance`, or `extra_epochs` are over.
@@ -21,15 +24,16 @@ Differs from the paper:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bespokefl.core.descend import descend
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows, Spread
 from bespokefl.core.task import Task
@@ -67,6 +71,7 @@ class SelfFL(Method):
     divisor: str | int = "batch"  # what stands for B in (8): "batch", "examples" or 1
     between: float | None = None  # σ_0², where it is known
     noise: float | None = None  # v², where it is known: σ_m² = v²/n_m (15)(16)
+    variances: Mapping[str, float] | None = None  # σ_m² by the client's name, where they are known
     augmented: bool = False  # Algorithm 2
     extra_epochs: int = 5  # of Algorithm 2, at most
     tolerance: float = 1e-3  # relative change of the training loss that counts as converged
@@ -82,10 +87,14 @@ class SelfFL(Method):
                 )
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and least <= value < math.inf):
+            if value is not None and not least <= value < math.inf:
                 raise InputError(f"{name} must be a number >= {least}, got {value!r} (Self-FL).")
         if self.smoothing is not None and not 0 < self.smoothing <= 1:
             raise InputError(f"smoothing must be in (0, 1], got {self.smoothing} (weight of a round's estimate in θ).")
+        if self.variances is not None:
+            _check_variances(self.variances)
+            if self.noise is not None:
+                raise InputError("noise and variances both say what σ_m² is; give one of them (Self-FL).")
         if self.clusters != "none" and not self.variance_weights:
             raise InputError("clusters are aggregated by variance, got variance_weights=False; set clusters to 'none'.")
 
@@ -94,10 +103,13 @@ class SelfFL(Method):
         return self.clusters == "groups"
 
     def start_server(self, start: Rows, round: Round) -> State:
+        missing = [name for name in round.names if self.variances is not None and name not in self.variances]
+        if missing:
+            raise InputError(f"variances must have every client's σ_m², got none for {listing(missing)} (Self-FL).")
         server = {
             "weights": start,  # θ
             "between": torch.tensor(self.between or 0.0, dtype=torch.float64),  # σ_0²
-            "variances": torch.full((len(round.names),), math.nan, dtype=torch.float64),  # σ_k², as last reported
+            "variances": self._given(round.names),  # σ_k², as known from the start or last reported
         }
         if self.clusters == "none":
             return server
@@ -125,7 +137,7 @@ class SelfFL(Method):
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         theta, between, others = message["weights"], message["between"], message["others"]
         spread = Spread(state["count"], state["mean"], state["squares"])
-        variance = spread.variance.cpu() if self.noise is None else self.noise / work.n.double()  # σ_m² (20) (15)
+        variance = self._given(work.names, work.n) if self._is_given else spread.variance.cpu()  # σ_m² (15) (20)
         start = theta
         if self.initialise:
             ratio = torch.where(others > 0, precision(variance, between) / others, 0.0).nan_to_num(0.0)
@@ -164,9 +176,20 @@ class SelfFL(Method):
         return theta.expand(len(work)).replace(been, state["personal"][been])
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        variance = work.n * math.nan if self.noise is None else self.noise / work.n.double()
+        variance = self._given(work.names, work.n)
         others = precision(server["variances"], server["between"]).nansum()
         return descend(task.gradient, server["weights"], work, self.lr, steps=self._steps(variance, others, work)[1])
+
+    @property
+    def _is_given(self) -> bool:
+        return self.noise is not None or self.variances is not None
+
+    def _given(self, names: Sequence[str], sizes: Tensor | None = None) -> Tensor:
+        """σ_m² of these clients as far as it was given, NaN where not; v²/n_m (15)(16) takes their sizes."""
+        if self.noise is not None and sizes is not None:
+            return self.noise / sizes.double()
+        known = self.variances or {}
+        return torch.tensor([known.get(name, math.nan) for name in names], dtype=torch.float64)
 
     def _steps(self, variance: Tensor, others: Tensor, work: Work) -> tuple[Tensor, Tensor]:
         """What (8) says, and the steps to take."""
@@ -222,6 +245,16 @@ def wanted_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: 
 
 def whole_steps(wanted: Tensor, max_steps: int) -> Tensor:
     return wanted.nan_to_num(nan=math.inf).round().clamp(1, max_steps).long()
+
+
+def _check_variances(variances: Mapping[str, float]) -> None:
+    if not isinstance(variances, Mapping):
+        raise InputError(
+            f"variances must be σ_m² by client, such as {{'a': 0.1, 'b': 0.2}}, got {variances!r} (Self-FL)."
+        )
+    for name, value in variances.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+            raise InputError(f"variances must be numbers >= 0, got {value!r} for {name!r} (Self-FL).")
 
 
 def precision(variance: Tensor, between: Tensor) -> Tensor:

@@ -86,7 +86,8 @@ class UCFL(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         if "mixing" not in server:
             return Message(shared={"weights": server["start"]})  # θ⁰
-        return Message(own={"weights": server["weights"][server["stream"][list(cohort)]]})  # θ_i
+        stream = server["stream"][list(cohort)]
+        return Message(own={"weights": server["weights"][stream]}, stream=stream)  # θ_i
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         if round.phase == SURVEY:
@@ -106,6 +107,9 @@ class UCFL(Method):
             "uploads": server["uploads"].replace(here, trained),
             "reported": server["reported"].index_fill(0, here, True),
         }
+
+    def workload(self, server: State, round: Round) -> float:
+        return 0.0 if round.phase == SURVEY else 1.0  # the special round costs one broadcast and the uploads
 
     def global_model(self, server: State) -> Rows | None:
         return None
@@ -198,6 +202,9 @@ class UCFLParallel(UCFL):
             return super().local_update(task, message, state, work, round)
         streams: Rows = message["streams"]
         return {f"weights{i}": self._train(task, streams[i : i + 1], work) for i in range(len(streams))}, state
+
+    def workload(self, server: State, round: Round) -> float:
+        return super().workload(server, round) * (len(server["weights"]) if "weights" in server else 1)
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         rows: Rows = message["streams"][message["stream"]] if "streams" in message else message["weights"]

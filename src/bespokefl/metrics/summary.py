@@ -1,30 +1,33 @@
 """One figure per client, in five numbers."""
 
-import math
-
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bespokefl.metrics.spread import worst, worst_decile
+from bespokefl.metrics.vectors import Values, alike, known, vector
 
 Summary = dict[str, float | None]
 
 
-def summarize(values: ArrayLike, sizes: ArrayLike, higher_is_better: bool = True) -> Summary:
+def summarize(values: Values, sizes: Values, higher_is_better: bool = True) -> Summary:
     """Mean, mean weighted by training examples n_k, deviation between clients (divisor M − 1), worst, worst tenth.
 
     Clients without a value (NaN) are left out. What is undefined is None: everything without clients, the deviation
     of a single one.
     """
-    array, weights = np.asarray(values, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    array, weights = alike(("values", vector(values)), ("sizes", sizes))
     there = ~np.isnan(array)
     array, weights = array[there], weights[there]
     total = weights.sum()
-    numbers = {
-        "mean": array.mean() if len(array) else math.nan,
-        "weighted_mean": (weights * array).sum() / total if total else math.nan,
-        "std": array.std(ddof=1) if len(array) > 1 else math.nan,
+    return {
+        "mean": float(array.mean()) if len(array) else None,
+        "weighted_mean": float((weights * array).sum() / total) if total else None,
+        "std": float(array.std(ddof=1)) if len(array) > 1 else None,
         "worst": worst(array, higher_is_better),
         "worst_decile": worst_decile(array, higher_is_better),
     }
-    return {name: None if math.isnan(value) else float(value) for name, value in numbers.items()}
+
+
+def standard_error(values: Values) -> float | None:
+    """SEM: the deviation of a figure between seeds (divisor S − 1) over √S; None for fewer than two."""
+    found = known(vector(values))
+    return float(found.std(ddof=1) / np.sqrt(len(found))) if len(found) > 1 else None

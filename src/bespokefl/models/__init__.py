@@ -1,6 +1,7 @@
 """The models: ordinary torch modules, built in or the user's own.
 
-A built-in model has its last linear layer under the name `head` and all before it under `base`.
+A built-in model has its last linear layer under the name `head` and all before it under `base`. Those for text have
+one row of an embedding for each number that a word can have; how many there are is offered as `tokens`.
 """
 
 import copy
@@ -17,15 +18,46 @@ from torch import nn
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
+from bespokefl.models.bag import Bag
+from bespokefl.models.cnn1d import CNN1d
 from bespokefl.models.lenet import LeNet
 from bespokefl.models.logistic import Logistic
+from bespokefl.models.lstm import LSTM
 from bespokefl.models.mlp import MLP
+from bespokefl.models.pictures import CifarCNN, DeepCNN, PFedVEMCNN
 
-MODELS: dict[str, type[nn.Module]] = {"logistic": Logistic, "mlp": MLP, "lenet": LeNet}
+MODELS: dict[str, type[nn.Module]] = {
+    "logistic": Logistic,
+    "mlp": MLP,
+    "lenet": LeNet,
+    "cifar-cnn": CifarCNN,
+    "pfedvem-cnn": PFedVEMCNN,
+    "deep-cnn": DeepCNN,
+    "cnn1d": CNN1d,
+    "lstm": LSTM,
+    "bag": Bag,
+}
+TEXT = ("lstm", "bag")  # models whose examples are numbers of words
 
 Factory = Callable[[], nn.Module]
+Model = str | Callable[..., nn.Module] | nn.Module
 
-__all__ = ["MLP", "MODELS", "Factory", "LeNet", "Logistic", "build", "names"]
+__all__ = [
+    "LSTM",
+    "MLP",
+    "MODELS",
+    "TEXT",
+    "Bag",
+    "CNN1d",
+    "CifarCNN",
+    "DeepCNN",
+    "Factory",
+    "LeNet",
+    "Logistic",
+    "PFedVEMCNN",
+    "build",
+    "names",
+]
 
 
 def names() -> dict[str, str]:
@@ -33,45 +65,57 @@ def names() -> dict[str, str]:
     return {name: (inspect.getdoc(model) or "").splitlines()[0] for name, model in MODELS.items()}
 
 
-def build(spec: str | Callable[..., nn.Module] | nn.Module, shape: tuple[int, ...], outputs: int) -> Factory:
+def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None = None) -> Factory:
     """A function that makes a new model each time it is called.
 
     spec: a built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for one's own, a function, or a module
-    to copy. A function is called with those of `shape` (of one example) and `classes` that it has as arguments.
-    outputs: the number of classes, or 1 for regression.
+    to copy. A function is called with those of `shape` (of one example), `classes` and `tokens` that it has as
+    arguments. outputs: the number of classes, or 1 for regression. tokens: for text, how many numbers words can have.
     """
     if isinstance(spec, nn.Module):
         return partial(copy.deepcopy, spec)
     if isinstance(spec, str):
         if ":" in spec.partition("(")[0]:
-            return _own(_imported(spec), spec, shape, outputs)
-        return _built_in(spec, shape, outputs)
+            return _own(_imported(spec), spec, shape, outputs, tokens)
+        return _built_in(spec, shape, outputs, tokens)
     if callable(spec):
-        return _own(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs)
+        return _own(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs, tokens)
     raise InputError(f"model must be a name, a function or a torch module, got {type(spec).__name__}")
 
 
-def _built_in(spec: str, shape: tuple[int, ...], outputs: int) -> Factory:
-    call = parse_call(spec)
+def _built_in(spec: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
+    written, bracket, rest = spec.partition("(")
+    read = parse_call(written.replace("-", "_") + bracket + rest)  # a call's name has no hyphen
+    call = (read[0].replace("_", "-"), *read[1:])
     if call[0] not in MODELS:
         raise unknown("model", call[0], MODELS)
     model = MODELS[call[0]]
-    make = partial(model, shape, outputs, **bind(call, model, given=("shape", "classes")))
+    chosen = bind(call, model, given=("shape", "classes"))
+    if call[0] in TEXT:
+        chosen = {"tokens": tokens} | chosen
+    elif tokens is not None:
+        raise InputError(
+            f"{call[0]} needs numbers that are quantities, but these examples are words, numbered; use one of "
+            f"{' and '.join(TEXT)}"
+        )
+    make = partial(model, shape, outputs, **chosen)
     with torch.device("meta"):  # wrong values are refused now; costs no memory and draws nothing
         make()
     return make
 
 
-def _own(function: Callable[..., Any], name: str, shape: tuple[int, ...], outputs: int) -> Factory:
+def _own(function: Callable[..., Any], name: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
     parameters = _parameters(function)
-    offered = {"shape": shape, "classes": outputs}
+    offered = {"shape": shape, "classes": outputs} | ({} if tokens is None else {"tokens": tokens})
     usable = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = {one.name for one in parameters if one.default is one.empty and one.kind not in starred}
     foreign = sorted(required - (usable & offered.keys()))
+    if foreign == ["tokens"]:
+        raise InputError(f"model function {name!r} asks for tokens, but the data are no text; use another model")
     if foreign:
         raise InputError(
-            f"model function {name!r} may ask for shape and classes only, but needs {', '.join(foreign)}; "
+            f"model function {name!r} may ask for shape, classes and tokens only, but needs {', '.join(foreign)}; "
             "give them default values"
         )
     return partial(_made, function, name, {key: value for key, value in offered.items() if key in usable})

@@ -1,0 +1,131 @@
+"""A split in the folder layouts of other frameworks: the same clients, the same examples, under their names for them.
+
+pflib   What PFLlib's generators write and its `read_client_data` reads (0.npz, 1.npz, … under train/ and test/, and
+        config.json); copy the folder to PFLlib's dataset/NAME. PFLlib knows no validation data: they are in
+        validation/, which it does not read, so that it trains on what Bespoke trains on. Each .npz holds one Python
+        dict, {"x": float32, "y": int64}, and so, by PFLlib's design, a pickle: the only one Bespoke ever writes, and
+        it reads none.
+flower  What Flower Datasets takes: train.jsonl, validation.jsonl and test.jsonl, for Hugging Face's
+        `load_dataset("json", data_files={"train": "DIR/train.jsonl", ...})`. One line is one example: partition_id
+        (the client's number), client (its name), index (the example in the data it was split from), label and x,
+        turned and relabelled as the client sees it. Flower's NaturalIdPartitioner(partition_by="partition_id") gives
+        the clients back. A part without examples has no file.
+Both write the clients' names, in order, and the split's hash to bespoke.json.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.parts import Part
+from bespokefl.data import heterogeneity
+from bespokefl.data.clients import Clients
+from bespokefl.data.dataset import PARTS
+
+
+def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
+    """Write the clients' examples as another framework reads them; the folder is there whole or not at all."""
+    if to not in LAYOUTS:
+        raise unknown("layout", to, LAYOUTS)
+    target = Path(out)
+    if target.exists():
+        raise InputError(f"the folder to export to must be a new one, but {str(target)!r} exists; name another")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            temporary.mkdir(parents=True)
+            LAYOUTS[to](clients, temporary)
+            _json(temporary / "bespoke.json", _about(clients))
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot export to {str(target)!r}: {error.strerror or error}") from None
+    return target
+
+
+def _pflib(clients: Clients, folder: Path) -> None:
+    if clients.classes is None:
+        raise InputError(f"PFLlib has classification tasks only, got real-valued targets in {clients.data_name!r}")
+    for name in PARTS:
+        (folder / name).mkdir()
+        part = getattr(clients, name)
+        for client in range(len(clients)):
+            chosen = part.of(client)
+            content = {"x": clients.x[chosen].numpy(), "y": clients.y[chosen].numpy()}
+            with (folder / name / f"{client}.npz").open("wb") as file:
+                np.savez_compressed(file, data=np.array(content, dtype=object))
+                _synced(file)
+    config = {  # the keys that PFLlib's own generators write, and compare to see whether data are there already
+        "num_clients": len(clients),
+        "num_classes": clients.classes,
+        "non_iid": not clients.split_name.startswith("iid"),
+        "balance": int(clients.sizes.max()) - int(clients.sizes.min()) <= 1,
+        "partition": clients.split_name,
+        "Size of samples for labels in clients": [
+            [[label, count] for label, count in enumerate(row) if count]
+            for row in heterogeneity.counts(clients).tolist()
+        ],
+        "alpha": None,
+        "batch_size": 10,
+    }
+    _json(folder / "config.json", config)
+
+
+def _flower(clients: Clients, folder: Path) -> None:
+    for name, original in zip(PARTS, clients.original_parts, strict=True):
+        if len(original.indices) == 0:
+            continue
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(_lines(clients, getattr(clients, name), original))
+            _synced(file)
+
+
+def _lines(clients: Clients, part: Part, original: Part) -> Iterator[str]:
+    label = clients.y.tolist()
+    for client, name in enumerate(clients.names):
+        head = f'{{"partition_id": {client}, "client": {json.dumps(name)}, '
+        for index, example in zip(original.of(client).tolist(), part.of(client).tolist(), strict=True):
+            x = json.dumps(_shortest(clients.x[example].numpy()), separators=(",", ":"))
+            yield f'{head}"index": {index}, "label": {json.dumps(label[example])}, "x": {x}}}\n'
+
+
+def _shortest(values: np.ndarray) -> Any:
+    """Lists of the numbers; floats with the fewest digits that give the same float32 again."""
+    if values.dtype.kind != "f":
+        return values.tolist()
+    short = np.array([float(str(one)) for one in values.ravel()], dtype=np.float64)
+    return short.reshape(values.shape).tolist()
+
+
+LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _pflib, "flower": _flower}
+
+
+def _about(clients: Clients) -> dict[str, Any]:
+    return {
+        "data": clients.data_name,
+        "split": clients.split_name,
+        "seed": clients.seed,
+        "hash": clients.hash,
+        "names": list(clients.names),
+        "groups": None if clients.groups is None else list(clients.groups),
+        "label_names": list(clients.label_names),
+    }
+
+
+def _json(path: Path, content: dict[str, Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        _synced(file)
+
+
+def _synced(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,203 @@
+"""What the numbers of an example mean: a quantity, a truth value, one of several categories, or words.
+
+A table's columns become the features of an example in their order: a number or a truth value takes one place, a
+category one place for each of its texts (1 where it is that text). A missing value is NaN until `prepare` fills it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from bespokefl.core.errors import InputError, listing
+from bespokefl.data import text
+from bespokefl.data.dataset import Dataset
+
+TABLE = ("number", "truth", "category")  # kinds that stand beside each other
+WORDS = ("text", "tokens")
+TRUTH = {"true": 1.0, "false": 0.0}
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in lower case: no value
+
+Place = Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the source. Kinds: those of a table; array, a whole example of its own; text; tokens."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()  # a category's texts, or a text's words from number 2 on
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))  # JSON has lists only
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What its features are called."""
+        return tuple(f"{self.name}={value}" for value in self.values) if self.kind == "category" else (self.name,)
+
+
+@dataclass(frozen=True)
+class Features:
+    """How examples are made of columns, and which of these are no features but the label and the client."""
+
+    columns: tuple[Column, ...]
+    shape: tuple[int, ...]  # of an example
+    label: str | None = None
+    client: str | None = None
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], tokens: bool = False) -> "Features":
+        """For examples that came as arrays."""
+        return cls((Column("x", "tokens" if tokens else "array"),), shape)
+
+    @property
+    def kind(self) -> str:
+        """table, array, text or tokens."""
+        return self.columns[0].kind if self.columns and self.columns[0].kind not in TABLE else "table"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each feature is called that has a mean of its own: the columns of a table, the channels of an array."""
+        if self.kind == "table":
+            return tuple(place for column in self.columns for place in column.places)
+        return tuple(f"{self.columns[0].name}[{at}]" for at in range(self.channels))
+
+    @property
+    def channels(self) -> int:
+        """How many of them: features of a row, channels of a series (time, channel) or picture (channel, h, w)."""
+        return self.shape[0] if len(self.shape) == 3 else self.shape[-1]
+
+    @property
+    def quantities(self) -> np.ndarray:
+        """Which of them are numbers that can be scaled; truth values and categories are not."""
+        if self.kind != "table":
+            return np.ones(self.channels, dtype=bool)
+        return np.array([column.kind == "number" for column in self.columns for _ in column.places], dtype=bool)
+
+    @property
+    def categories(self) -> np.ndarray:
+        """Which of them say whether a category has a certain text."""
+        if self.kind != "table":
+            return np.zeros(self.channels, dtype=bool)
+        return np.array([column.kind == "category" for column in self.columns for _ in column.places], dtype=bool)
+
+    def encode(self, columns: Mapping[str, np.ndarray], place: Place) -> np.ndarray:
+        """Examples as numbers, float32 (NaN: missing) or int64, from columns as `tables` reads them."""
+        absent = [column.name for column in self.columns if column.name not in columns]
+        if absent:
+            raise InputError(
+                f"the data must have a column {absent[0]!r}, as the first had; they have {listing(sorted(columns), 10)}"
+            )
+        if self.kind == "text":
+            only = self.columns[0]
+            return text.encode(documents(columns[only.name], only.name), only.values, self.shape[0])
+        if self.kind in ("array", "tokens"):
+            return columns[self.columns[0].name]
+        rows = len(columns[self.columns[0].name])
+        x = np.empty((rows, len(self.names)), dtype=np.float32)
+        at = 0
+        for column in self.columns:
+            width = len(column.places)
+            x[:, at : at + width] = _encoded(column, columns[column.name], place)
+            at += width
+        return x
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> "Features":
+        columns = tuple(Column(**column) for column in known["columns"])
+        return cls(columns, tuple(known["shape"]), known["label"], known["client"])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table(Dataset):
+    """A data set whose features are known by name. Its x may hold NaN, for `prepare` to fill."""
+
+    features: Features = field(default_factory=lambda: Features((), ()))
+
+    @classmethod
+    def build(
+        cls,
+        features: Features,
+        x: np.ndarray,
+        y: np.ndarray,
+        client: np.ndarray | None,
+        name: str,
+        place: Place,
+        columns: Mapping[str, np.ndarray] | None = None,
+    ) -> "Table":
+        """Checked as other data are, but for values that are missing."""
+        holes = np.isnan(x) if x.dtype.kind == "f" else np.zeros(0, dtype=bool)
+        filled = np.where(holes, np.float32(0), x) if holes.any() else x
+        tokens = features.kind in WORDS
+        made = Dataset.from_arrays(filled, y, client, name, tokens=tokens, columns=columns, place=place)
+        if holes.any():
+            object.__setattr__(made, "x", torch.from_numpy(np.where(holes, np.float32(math.nan), made.x.numpy())))
+        known = {one: getattr(made, one) for one in Dataset.__dataclass_fields__}
+        return cls(**known, features=features)
+
+
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Which entries of a column hold no value."""
+    if values.dtype.kind == "O":
+        return np.fromiter((one is None for one in values), dtype=bool, count=len(values))
+    if values.dtype.kind == "f":
+        holes: np.ndarray = np.isnan(values).reshape(len(values), -1).any(1)
+        return holes
+    return np.zeros(len(values), dtype=bool)
+
+
+def _encoded(column: Column, values: np.ndarray, place: Place) -> np.ndarray:
+    """A column's places, (rows, places)."""
+    if column.kind == "category":
+        position = {one: at for at, one in enumerate(column.values)}
+        codes = [-2 if one is None else position.get(one, -1) for one in _texts(values)]
+        found = np.array(codes, dtype=np.int64)
+        hot = np.zeros((len(values), len(column.values)), dtype=np.float32)
+        known = np.flatnonzero(found >= 0)
+        hot[known, found[known]] = 1
+        hot[found == -2] = math.nan
+        return hot
+    if values.dtype.kind == "O":
+        words = TRUTH if column.kind == "truth" else {}
+        numbers = np.empty(len(values))
+        for at, one in enumerate(values):
+            known_value = math.nan if one is None else words.get(str(one).lower())
+            if known_value is None:
+                expected = "true or false" if column.kind == "truth" else "a number"
+                raise InputError(f"column {column.name!r} must hold {expected}, got {one!r} in {place(at)}")
+            numbers[at] = known_value
+        values = numbers
+    with np.errstate(over="ignore"):
+        small = values.astype(np.float32)
+    endless = np.flatnonzero(np.isinf(small))
+    if len(endless):
+        raise InputError(
+            f"column {column.name!r} must hold finite numbers (in float32), got {values[endless[0]]} in "
+            f"{place(int(endless[0]))}; remove or fill it"
+        )
+    return small[:, None]
+
+
+def _texts(values: np.ndarray) -> Sequence[str | None]:
+    """A column as texts; whole numbers as they are written, truth values as true and false."""
+    if values.dtype.kind == "O":
+        return list(values)
+    if values.dtype.kind == "f":
+        return [None if math.isnan(one) else f"{one:g}" for one in values.tolist()]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in values.tolist()]
+
+
+def documents(values: np.ndarray, name: str) -> list[str]:
+    """A column's texts, empty where there is none."""
+    if values.ndim != 1:
+        raise InputError(f"the text column {name!r} must hold one text per row, got shape {values.shape}")
+    return [one or "" for one in _texts(values)]

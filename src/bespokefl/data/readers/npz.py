@@ -1,0 +1,72 @@
+"""Files of named numpy arrays, as np.savez writes them."""
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bespokefl.core.errors import InputError
+from bespokefl.data.readers import files
+from bespokefl.data.readers.files import Arrays, Report
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays with these names, as far as they are there; all of them without names."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise InputError(f"{str(path)!r} must be an .npz file with named arrays, got a single array")
+        with file:
+            wanted = file.files if keys is None else [key for key in keys if key in file]
+            size = sum(file.zip.getinfo(_member(file.zip, key)).file_size for key in wanted)
+            if size > _memory():
+                raise InputError(f"{str(path)!r} unpacks to {size:,} bytes, more than this machine has in memory")
+            return {key: file[key] for key in wanted}
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"no file {str(path)!r}; give a path to an .npz file") from None
+    except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{str(path)!r} must hold plain arrays of numbers or text, got Python objects or no .npz file at all; "
+                "save it with np.savez"
+            ) from None
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"cannot read {str(path)!r} as an .npz file ({what}); save it with np.savez") from None
+
+
+def _member(archive: zipfile.ZipFile, key: str) -> str:
+    return f"{key}.npy" if f"{key}.npy" in archive.NameToInfo else key
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def pool(path: Path, report: Report = files.silent) -> Arrays | None:
+    """Pictures from arrays x_train, y_train, x_test and y_test, as many tools keep them, channels first or last."""
+    found = read(path, PARTS)
+    if not found:
+        return None
+    missing = [key for key in PARTS if key not in found]
+    if missing:
+        raise InputError(f"{str(path)!r} must have arrays {', '.join(PARTS)}, but has no {missing[0]}")
+    x_train, y_train, x_test, y_test = (found[key] for key in PARTS)
+    y_train, y_test = y_train.reshape(len(y_train), -1), y_test.reshape(len(y_test), -1)
+    fits = x_train.ndim in (3, 4) and x_train.shape[1:] == x_test.shape[1:] and y_train.shape[1] == 1 == y_test.shape[1]
+    if not fits or len(x_train) != len(y_train) or len(x_test) != len(y_test):
+        raise InputError(
+            f"{str(path)!r} must hold pictures of one size and a label for each, got shapes "
+            + ", ".join(f"{key} {found[key].shape}" for key in PARTS)
+        )
+    x, y, test = files.joined((x_train, y_train[:, 0]), (x_test, y_test[:, 0]))
+    if x.ndim == 3:
+        x = x[:, np.newaxis]
+    elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    return {"x": np.ascontiguousarray(x), "y": y, "test": test}

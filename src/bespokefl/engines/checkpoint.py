@@ -1,0 +1,325 @@
+"""Checkpoints: all that a run is between two rounds, on disk, so that a killed run goes on as if nothing had happened.
+
+A checkpoint is a folder, `round-00000012`, of two files: `state.safetensors` has the tensors (the server's under
+"server/", the clients' under "clients/", a row for each client that has been active), `record.json` everything else
+and the hashes of both. It is written beside, synced and renamed: it is there whole or not at all. Two are kept.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.method import State
+from bespokefl.core.rows import Rows
+from bespokefl.engines import wire
+from bespokefl.engines.store import Snapshot
+
+log = logging.getLogger("bespokefl")
+
+KEPT = 2
+PIECE = 1 << 24  # bytes that are written at once
+STATE, RECORD = "state.safetensors", "record.json"
+NAME = re.compile(r"round-(\d{8})")
+
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often: after so many rounds, or when so many seconds have passed; neither: only when a run is stopped."""
+
+    rounds: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, text: str | int) -> "Every":
+        """ "10" or 10: rounds; "60s": seconds; 0: never."""
+        found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip())
+        if not found:
+            raise InputError(f"checkpoint_every must be a number of rounds, or of seconds as in 60s, got {text!r}.")
+        number = int(found[1])
+        if not number:
+            return cls()
+        return cls(seconds=float(number)) if found[2] else cls(rounds=number)
+
+
+@dataclass
+class Moment:
+    """A run between two rounds. Nothing in it changes any more."""
+
+    number: int
+    server: State
+    clients: Snapshot
+    kept: Sequence[Rows] = ()  # the common model after each round
+    record: dict[str, Any] = field(default_factory=dict)  # for JSON
+
+
+@dataclass
+class Found:
+    """A checkpoint that was read."""
+
+    number: int
+    server: State
+    clients: list[int]
+    states: State
+    kept: list[Rows]
+    record: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run: written in the background, one at a time."""
+
+    def __init__(
+        self,
+        folder: Path,
+        every: Every,
+        identity: Mapping[str, Any],
+        begin: Callable[[Path], None] | None = None,
+    ) -> None:
+        """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first."""
+        self.folder, self.every, self.identity = folder, every, dict(identity)
+        self._begin = begin
+        self._thread: threading.Thread | None = None
+        self._writing: Moment | None = None
+        self._error: OSError | None = None
+        self._last = time.monotonic()
+        self._last_number: int | None = None
+
+    # -- writing
+
+    def due(self, number: int) -> bool:
+        if self.every.rounds is not None:
+            return number % self.every.rounds == 0
+        return self.every.seconds is not None and time.monotonic() - self._last >= self.every.seconds
+
+    def save(self, moment: Moment) -> None:
+        """Write it while the run goes on; waits for the one before."""
+        self.wait()
+        self._last = time.monotonic()
+        self._writing = moment
+        self._thread = threading.Thread(target=self._work, args=(moment,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the last one is on disk; says what went wrong."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        moment, self._thread, self._writing = self._writing, None, None
+        assert moment is not None
+        moment.clients.release()
+        if self._error is not None:
+            error, self._error = self._error, None
+            kept = "no checkpoint could be written"
+            if self._last_number is not None:
+                kept = f"the last good checkpoint is of round {self._last_number}"
+            raise TrainingError(
+                f"cannot write a checkpoint to {str(self.folder)!r}: {error.strerror or error}; {kept}. "
+                f'Make room, then: bespoke resume "{self.folder.parent}".'
+            )
+        self._last_number = moment.number
+
+    def _work(self, moment: Moment) -> None:
+        try:
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True)
+                if self._begin is not None:
+                    self._begin(self.folder.parent)
+            self._write(moment)
+        except OSError as error:
+            self._error = error
+
+    def _write(self, moment: Moment) -> None:
+        target = self.folder / f"round-{moment.number:08d}"
+        new = self.folder / f".{target.name}.{os.getpid()}"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        try:
+            server, tensors = wire.flatten(moment.server)
+            kept = {f"{at}": rows for at, rows in enumerate(moment.kept)}
+            kept_header, kept_tensors = wire.flatten(kept)
+            like, _ = wire.flatten(moment.clients.like)
+            entries = [
+                *((f"server/{at}", tensor, None) for at, tensor in enumerate(tensors)),
+                *((f"kept/{at}", tensor, None) for at, tensor in enumerate(kept_tensors)),
+                *((f"clients/{name}", block, moment.clients.slots) for name, block in moment.clients.blocks()),
+            ]
+            record = {
+                "format": "bespoke checkpoint",
+                "version": 1,
+                "number": moment.number,
+                "identity": self.identity,
+                "server": server,
+                "kept": kept_header,
+                "clients": moment.clients.clients,
+                "states": like,
+                "record": moment.record,
+                "state_sha256": write_tensors(new / STATE, entries),
+            }
+            text = json.dumps(record)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            with (new / RECORD).open("w", encoding="utf-8") as file:
+                file.write(f'{{"sha256": "{digest}", "content": {text}}}\n')
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(new)
+            if target.exists():  # this very round, written before
+                shutil.rmtree(target)
+            new.rename(target)
+            _sync(self.folder)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        for older in self._folders()[KEPT:]:
+            shutil.rmtree(older, ignore_errors=True)
+
+    # -- reading
+
+    def latest(self) -> Found | None:
+        """The newest checkpoint that is whole; says if a newer one is not."""
+        for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
+            shutil.rmtree(stale, ignore_errors=True)
+        for folder in self._folders():
+            try:
+                found = _read(folder)
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                log.warning(
+                    "the checkpoint %s is damaged (%s) and is not used",
+                    folder,
+                    str(error).splitlines()[0] if str(error) else type(error).__name__,
+                )
+                continue
+            self._compare(found.record.pop("identity"))
+            self._last_number = found.number
+            return found
+        return None
+
+    def _compare(self, identity: Mapping[str, Any]) -> None:
+        now = json.loads(json.dumps(self.identity))
+        for key in sorted({*identity, *now}):
+            if identity.get(key) != now.get(key):
+                raise InputError(
+                    f"the checkpoint in {str(self.folder.parent)!r} is of another run: its {key} was "
+                    f"{identity.get(key)!r}, not {now.get(key)!r}; use another folder, or --overwrite."
+                )
+
+    def _folders(self) -> list[Path]:
+        """Newest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted((one for one in self.folder.iterdir() if NAME.fullmatch(one.name)), reverse=True)
+
+    def clear(self) -> None:
+        """The run is finished, and its results are written."""
+        self.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def any_in(folder: Path) -> bool:
+    """Whether there is a checkpoint, whole or not."""
+    return folder.is_dir() and any(NAME.fullmatch(one.name) for one in folder.iterdir())
+
+
+def write_tensors(path: Path, entries: Sequence[tuple[str, Tensor, Sequence[int] | None]]) -> str:
+    """A safetensors file, written piece by piece, however large; its hash. An entry may be some rows of a tensor."""
+    header: dict[str, Any] = {}
+    at = 0
+    for name, tensor, rows in entries:
+        shape = list(tensor.shape) if rows is None else [len(rows), *tensor.shape[1:]]
+        length = int(torch.Size(shape).numel()) * tensor.element_size()
+        header[name] = {"dtype": _KINDS[tensor.dtype], "shape": shape, "data_offsets": [at, at + length]}
+        at += length
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    sha = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in (struct.pack("<Q", len(head)), head, *(one for entry in entries for one in _pieces(*entry))):
+            sha.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return sha.hexdigest()
+
+
+def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[bytes]:
+    tensor = tensor.detach()
+    if rows is None:
+        yield _bytes(tensor)
+        return
+    width = max(1, tensor[:1].numel() * tensor.element_size())
+    step = max(1, PIECE // width)
+    for at in range(0, len(rows), step):
+        yield _bytes(tensor[torch.tensor(rows[at : at + step])])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _read(folder: Path) -> Found:
+    text = (folder / RECORD).read_text(encoding="utf-8")
+    outer = json.loads(text)
+    content = outer["content"]
+    if hashlib.sha256(json.dumps(content).encode()).hexdigest() != outer["sha256"]:
+        raise ValueError(f"{RECORD} is not what was written")
+    sha = hashlib.sha256()
+    with (folder / STATE).open("rb") as file:
+        while piece := file.read(PIECE):
+            sha.update(piece)
+    if sha.hexdigest() != content["state_sha256"]:
+        raise ValueError(f"{STATE} is not what was written")
+    tensors = load_file(folder / STATE)
+    server = [tensors[f"server/{at}"] for at in range(sum(name.startswith("server/") for name in tensors))]
+    kept = [tensors[f"kept/{at}"] for at in range(sum(name.startswith("kept/") for name in tensors))]
+    states: State = {}
+    for name, kind, meta in content["states"]:
+        if kind == "rows":
+            (value,) = wire.unflatten(
+                [[name, kind, meta]], [tensors[f"clients/{name}/{one}"] for one in meta[0]]
+            ).values()
+            states[name] = Rows(value.layout, value.blocks, size=len(content["clients"]))
+        else:
+            states[name] = tensors[f"clients/{name}"]
+    return Found(
+        number=content["number"],
+        server=wire.unflatten(content["server"], server),
+        clients=content["clients"],
+        states=states,
+        kept=list(wire.unflatten(content["kept"], kept).values()),
+        record=content["record"] | {"identity": content["identity"]},
+    )
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,285 @@
+"""A run that is killed at any instant, and resumed, ends bit-equal to one that was not."""
+
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bespokefl import methods
+from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.data import Clients
+from bespokefl.engines import checkpoint
+from bespokefl.engines.checkpoint import Every
+from bespokefl.engines.federation import Federation
+from bespokefl.engines.store import Store
+from bespokefl.experiments import folder
+from bespokefl.experiments.config import Config
+from bespokefl.experiments.run import resume, run, run_config
+
+ROUNDS = 6
+METHODS = ["selffl", "pfedvem", "ucfl", "persfl", "ditto", "scaffold"]
+KILLS = 10  # per method; BESPOKE_KILLS asks for more
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "own.npz"
+    client = np.repeat(np.arange(5), 24)
+    x = rng.normal(size=(120, 4)) + client[:, None] * 0.3
+    np.savez(path, x=x, y=(x @ rng.normal(size=(4, 3))).argmax(1), client=client)
+    return path
+
+
+def config(data: Path, method: str, out: Path, **options: Any) -> Config:
+    given = {"model": "mlp(hidden=(4,))", "rounds": ROUNDS, "participation": 0.6, "eval_every": 2, "workers": 1}
+    given |= {"checkpoint_every": "1", "data": str(data), "out": str(out)}
+    return Config(method=method, **given | options)
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """What a run left, but for timings."""
+    found: dict[str, Any] = {}
+    for file in sorted(path.iterdir()):
+        assert file.is_file(), f"{file.name} was left"
+        if file.name == "result.json":
+            about = json.loads(file.read_text())
+            about["timing"] = {key: value for key, value in about["timing"].items() if "seconds" not in key}
+            found[file.name] = about
+        elif file.name == "rounds.jsonl":
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            found[file.name] = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+        else:
+            found[file.name] = file.read_bytes()
+    return found
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """The exit code of a process that does this; minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Where a process can be killed: before or after such a call.
+INSTANTS: list[tuple[Any, str]] = [
+    (Federation, "commit"),
+    (Store, "put"),
+    (Store, "snapshot"),
+    (checkpoint, "write_tensors"),
+    (checkpoint, "_sync"),
+    (Path, "rename"),
+    (os, "fsync"),
+    (checkpoint.shutil, "rmtree"),
+    (folder, "write_text"),
+]
+
+
+def killed_at(rng: random.Random) -> Callable[[], None]:
+    """Arrange for the process to be killed at a random instant."""
+    where, name = rng.choice(INSTANTS)
+    count, before = rng.randrange(1, 2 * ROUNDS), rng.random() < 0.5
+    whole: Callable[..., Any] = getattr(where, name)
+    left = [count]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and before:
+            die()
+        value = whole(*args, **kwargs)
+        if left[0] == 0:
+            die()
+        return value
+
+    def arrange() -> None:
+        setattr(where, name, call)
+
+    return arrange
+
+
+def half_written(rng: random.Random) -> Callable[[], None]:
+    """Killed in the middle of writing a checkpoint's tensors."""
+    count = rng.randrange(1, ROUNDS)
+
+    def arrange() -> None:
+        whole, left = checkpoint._pieces, [count]
+
+        def pieces(*args: Any) -> Iterator[bytes]:
+            left[0] -= 1
+            for piece in whole(*args):
+                yield piece[: len(piece) // 2]
+                if left[0] <= 0:
+                    die()
+                yield piece[len(piece) // 2 :]
+
+        checkpoint._pieces = pieces  # type: ignore[assignment]
+
+    return arrange
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["memory", "files"])
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path) -> None:
+    options = {} if state == "memory" else {"state_dir": str(tmp_path / "states")}
+    assert in_a_child(lambda: void(run_config(config(data, method, tmp_path / "whole", **options)))) == 0
+    expected = contents(tmp_path / "whole")
+    rng = random.Random(f"{method}/{state}")
+    kills = 0
+    for number in range(int(os.environ.get("BESPOKE_KILLS", KILLS))):
+        out = tmp_path / f"run-{number}"
+        arrange = half_written(rng) if number % 5 == 4 else killed_at(rng)
+
+        def begin(arrange: Callable[[], None] = arrange, out: Path = out) -> None:
+            arrange()
+            run_config(config(data, method, out, **options))
+
+        code = in_a_child(begin)
+        assert code in (0, -signal.SIGKILL), arrange
+        kills += code != 0
+        if code and folder.is_unfinished(out):
+            assert in_a_child(lambda out=out: void(resume(out))) == 0
+        elif code and not folder.is_run(out):  # nothing was on disk yet
+            shutil.rmtree(out, ignore_errors=True)
+            assert in_a_child(lambda out=out: void(run_config(config(data, method, out, **options)))) == 0
+        found = contents(out)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            if name not in ("config.toml",):
+                assert found[name] == value, f"{name} after being killed in {arrange.__qualname__} {number}"
+    assert kills >= 3
+
+
+def void(value: object) -> None:
+    """For a lambda that must not answer."""
+
+
+def clients() -> Clients:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 3))
+    return Clients.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(60) % 3)
+
+
+SMALL: dict[str, Any] = {"model": "logistic", "rounds": 5, "workers": 1, "eval_every": 0}
+
+
+def stop_after(rounds: int) -> Callable[[Any], None]:
+    return lambda now: os.kill(os.getpid(), signal.SIGTERM) if now.done == rounds else None
+
+
+def test_sigterm_leaves_a_checkpoint_and_python_goes_on(tmp_path: Path) -> None:
+    whole = run("ditto", clients(), **SMALL)
+    first = run("ditto", clients(), checkpoint=tmp_path / "c", checkpoint_every=0, progress=stop_after(2), **SMALL)
+    assert first.interrupted and first.about["rounds_done"] == 3
+    second = run("ditto", clients(), checkpoint=tmp_path / "c", **SMALL)
+    assert not second.interrupted
+    assert [row["round"] for row in second.rounds] == [1, 2, 3, 4, 5]
+    assert torch.equal(second.weights.personal.matrix(), whole.weights.personal.matrix())
+    assert not list((second.save(tmp_path / "c")).glob("checkpoints*"))
+
+
+def test_an_interrupted_run_is_a_result_and_can_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = run("ditto", clients(), checkpoint=out, checkpoint_every=0, progress=stop_after(1), **SMALL)
+    first.save(out)
+    assert folder.is_run(out) and folder.is_unfinished(out)
+    with pytest.raises(InputError, match="already holds a run"):
+        folder.check(out, overwrite=False)
+
+
+def damage(path: Path, how: str) -> None:
+    file = path / ("record.json" if how == "record" else "state.safetensors")
+    content = bytearray(file.read_bytes())
+    if how == "cut":
+        del content[len(content) // 2 :]
+    elif how == "gone":
+        file.unlink()
+        return
+    else:
+        content[len(content) * 2 // 3] ^= 1
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("how", ["cut", "altered", "record", "gone"])
+def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = run("ditto", clients(), **SMALL)
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    assert [one.name for one in kept] == ["round-00000003", "round-00000004"]
+    damage(kept[-1], how)
+    again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
+    assert "round-00000004 is damaged" in caplog.text and "going on after round 3" in caplog.text
+    assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
+
+
+def test_all_damaged_is_a_new_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
+    for one in (tmp_path / "checkpoints").iterdir():
+        damage(one, "cut")
+    whole = run("ditto", clients(), **SMALL)
+    again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
+    assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
+    with pytest.raises(InputError, match=r"is of another run: its set was .*'pull': 1.0.*not .*'pull': 0.5"):
+        run(methods.Ditto(pull=0.5), clients(), checkpoint=tmp_path, **SMALL)
+    with pytest.raises(InputError, match="its seed was 0, not 1"):
+        run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)
+
+
+def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, real = run("ditto", clients(), **SMALL), checkpoint.write_tensors
+    written = []
+
+    def full(path: Path, entries: Any) -> str:
+        if len(written) == 2:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        return real(path, entries)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    with pytest.raises(TrainingError, match=r"No space left on device; the last good checkpoint is of round 2"):
+        run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, **SMALL)
+    assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000001", "round-00000002"]
+    monkeypatch.undo()
+    again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
+    assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
+
+
+@pytest.mark.parametrize(
+    ("text", "every"), [("10", Every(rounds=10)), (3, Every(rounds=3)), ("60s", Every(seconds=60.0)), ("0", Every())]
+)
+def test_how_often(text: str | int, every: Every) -> None:
+    assert Every.of(text) == every
+
+
+def test_how_often_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="checkpoint_every must be a number of rounds, or of seconds as in 60s, got 'x'"
+    ):
+        Every.of("x")

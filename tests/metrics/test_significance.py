@@ -1,0 +1,149 @@
+"""Tests of difference: closed forms, and how often they are wrong where nothing differs."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from bespokefl.core.errors import InputError
+from bespokefl.metrics.significance import (
+    bootstrap,
+    bootstrap_difference,
+    holm,
+    resampled,
+    standing,
+    wilcoxon,
+)
+
+NAN = float("nan")
+
+
+class TestWilcoxon:
+    def test_the_exact_distribution(self) -> None:
+        """p by all 2⁷ ways to give the ranks 1..7 a sign."""
+        difference = np.array([0.3, -0.1, 0.5, 0.7, -0.2, 0.4, 0.6])
+        ranks = np.argsort(np.argsort(np.abs(difference))) + 1
+        found = float(ranks[difference < 0].sum())
+        sums = [
+            sum(rank for rank, sign in zip(ranks, signs, strict=True) if sign) for signs in product((0, 1), repeat=7)
+        ]
+        expected = 2 * np.mean(np.array(sums) <= found)
+        result = wilcoxon(difference, np.zeros(7))
+        assert result is not None and result.p_value == pytest.approx(expected)
+        assert (result.pairs, result.mean_difference) == (7, pytest.approx(2.2 / 7))
+
+    def test_pairs_without_a_score_are_left_out(self) -> None:
+        first, second = [0.1, 0.2, NAN, 0.5, 0.4], [0.2, NAN, 0.3, 0.1, 0.5]
+        assert wilcoxon(first, second) == wilcoxon([0.1, 0.5, 0.4], [0.2, 0.1, 0.5])
+        assert wilcoxon([NAN], [0.5]) is None and wilcoxon([], []) is None
+
+    def test_equal_scores_do_not_differ(self) -> None:
+        result = wilcoxon([0.5, 0.25], [0.5, 0.25])
+        assert result is not None and (result.p_value, result.mean_difference) == (1.0, 0.0)
+
+    def test_seeds_and_clients_are_pairs(self) -> None:
+        rng = np.random.default_rng(0)
+        first, second = rng.random((2, 3, 5))
+        assert wilcoxon(first, second) == wilcoxon(first.ravel(), second.ravel())
+
+    def test_rounding_breaks_no_tie(self) -> None:
+        """0.3 − 0.2 is not 0.2 − 0.1 in binary, but is the same difference."""
+        first, second = [0.3, 0.2, 0.7, 0.9, 0.8, 0.4], [0.2, 0.1, 0.6, 1.0, 0.7, 0.3]
+        assert wilcoxon(first, second).p_value == wilcoxon([1, 1, 1, -1, 1, 1], np.zeros(6)).p_value  # type: ignore[union-attr]
+
+    def test_the_same_clients(self) -> None:
+        with pytest.raises(
+            InputError, match=r"first and second must be of the same clients or examples, got the shapes"
+        ):
+            wilcoxon([0.5, 0.5], [0.5])
+
+
+class TestHolm:
+    def test_by_hand(self) -> None:
+        assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+        assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
+        assert holm([]).tolist() == []
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(InputError, match=r"p_values must be in \[0, 1\]"):
+            holm([0.5, 1.5])
+
+
+class TestBootstrap:
+    def test_it_covers_the_mean(self) -> None:
+        """Of 95 % intervals from 40 clients about 95 % hold the true mean."""
+        held = 0
+        for seed in range(300):
+            values = np.random.default_rng(seed).standard_normal(40)
+            low, high = bootstrap(values, seed=seed, resamples=400)  # type: ignore[misc]
+            held += low <= 0 <= high
+        assert 0.90 <= held / 300 <= 0.985
+
+    def test_its_width_is_that_of_a_normal_interval(self) -> None:
+        values = np.random.default_rng(1).standard_normal(500)
+        low, high = bootstrap(values, resamples=4000)  # type: ignore[misc]
+        assert (high - low) / 2 == pytest.approx(1.96 * values.std() / math.sqrt(500), rel=0.06)
+        assert (high + low) / 2 == pytest.approx(values.mean(), abs=0.01)
+
+    def test_seeds_are_drawn_too(self) -> None:
+        """Where only the seeds differ, clients alone would give an interval of no width."""
+        values = np.repeat(np.arange(6.0)[:, None], 50, axis=1)
+        low, high = bootstrap(values, resamples=4000)  # type: ignore[misc]
+        assert (high - low) / 2 == pytest.approx(1.96 * np.arange(6.0).std() / math.sqrt(6), rel=0.12)
+
+    def test_missing_scores_do_not_count(self) -> None:
+        values = np.array([[1.0, NAN, 3.0], [2.0, 5.0, NAN]])
+        drawn = resampled({"one": values}, seed=0, resamples=500)["one"]
+        assert np.nanmin(drawn) >= 1 and np.nanmax(drawn) <= 5
+        assert bootstrap(np.array([[1.0, NAN], [NAN, 1.0]])) == (1.0, 1.0)
+
+    def test_of_too_few_there_is_none(self) -> None:
+        assert bootstrap([]) is None and bootstrap([0.5]) is None and bootstrap([0.5, NAN]) is None
+
+    def test_the_same_seed_gives_the_same_interval(self) -> None:
+        values = np.random.default_rng(0).random(20)
+        assert bootstrap(values, seed=3) == bootstrap(values, seed=3) != bootstrap(values, seed=4)
+        assert bootstrap_difference(values, values / 2, seed=3) == bootstrap(values - values / 2, seed=3)
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(InputError, match="level must be between 0 and 1, got 95"):
+            bootstrap([0.5, 0.6], level=95)
+        with pytest.raises(InputError, match="resamples must be >= 1, got 0"):
+            bootstrap([0.5, 0.6], resamples=0)
+
+
+class TestStanding:
+    def test_who_ties_with_the_best(self) -> None:
+        rng = np.random.default_rng(0)
+        common = rng.random(30)
+        wave = np.tile([0.1, -0.1], 15) * np.repeat(
+            np.arange(1, 16), 2
+        )  # above and below the best, so that nobody can tell
+        scores = {"far": common - 0.2, "best": common + 0.02, "near": common + 0.019 + wave}
+        found = standing(scores)
+        assert (found.best, found.ties) == ("best", ("near",))
+        assert found.p_values["far"] == wilcoxon(scores["far"], scores["best"]).p_value  # type: ignore[union-attr]
+        names = ["far", "near"]
+        assert [found.adjusted[name] for name in names] == holm([found.p_values[name] for name in names]).tolist()
+
+    def test_of_losses_the_least_is_best(self) -> None:
+        assert standing({"a": [1.0, 2.0], "b": [0.5, 1.0]}, higher_is_better=False).best == "b"
+
+    def test_one_method_alone(self) -> None:
+        found = standing({"only": [0.5, 0.6]})
+        assert (found.best, found.ties, found.adjusted) == ("only", (), {})
+
+    def test_many_equal_methods_are_seldom_told_apart(self) -> None:
+        """Holm keeps the error of the family of comparisons: the best of ten by luck alone ties with all, mostly."""
+        wrong = 0
+        for seed in range(60):
+            scores = np.random.default_rng(seed).standard_normal((4, 25))
+            wrong += len(standing({str(k): row for k, row in enumerate(scores)}).ties) < 3
+        assert wrong / 60 < 0.25  # the best is chosen by the same data, which costs some of the .05
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(InputError, match="give the scores of at least one method"):
+            standing({})
+        with pytest.raises(InputError, match="no client has a score"):
+            standing({"a": [NAN], "b": [NAN]})

@@ -1,0 +1,177 @@
+"""A real headless Chromium, spoken to in its DevTools protocol over a pipe: nothing to install but the browser."""
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0  # seconds until an answer counts as missing
+FLAGS = (
+    "--headless",
+    "--no-sandbox",  # which root must not have; the pages are our own
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--mute-audio",
+    "--remote-debugging-pipe",
+)
+
+
+class Chromium:
+    """A browser with one tab."""
+
+    def __init__(self, process: subprocess.Popen[bytes], reads: int, writes: int) -> None:
+        self.process, self._reads, self._writes = process, reads, writes
+        self._received, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        order: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            order["sessionId"] = self._session
+        os.write(self._writes, json.dumps(order).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return dict(answer["result"])
+            self.events.append(answer)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._received:
+            part = os.read(self._reads, 1 << 20)
+            assert part, "Chromium has gone"
+            self._received += part
+        line, self._received = self._received.split(b"\0", 1)
+        return dict(json.loads(line))
+
+    # -- what a person does
+
+    def size(self, width: int, height: int = 900) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def media(self, kind: str = "", scheme: str = "light") -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", media=kind, features=features)
+
+    def scripts(self, allowed: bool) -> None:
+        self.call("Emulation.setScriptExecutionDisabled", value=not allowed)
+
+    def open(self, page: Path) -> float:
+        """Load a page; how many seconds it took until everything on the first screen was drawn."""
+        self.events.clear()
+        begun = time.perf_counter()
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.until("document.readyState === 'complete'")
+        self.value("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        return time.perf_counter() - begun
+
+    def value(self, script: str) -> Any:
+        """What an expression comes to; a promise is waited for."""
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, f"{script}: {found['exceptionDetails']}"
+        return found["result"].get("value")
+
+    def until(self, script: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not self.value(script):
+            assert time.monotonic() < end, f"still not true after {PATIENCE:.0f} s: {script}"
+            time.sleep(0.01)
+
+    def point(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, selector: str) -> None:
+        """A click where the element is, with the mouse; it must be what lies on top there."""
+        at = self.value(
+            f"""(() => {{
+              const one = document.querySelector({json.dumps(selector)});
+              one.scrollIntoView({{block: "center", behavior: "instant"}});
+              const box = one.getBoundingClientRect();
+              const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+              const top = document.elementFromPoint(x, y);
+              return {{x, y, hit: top === one || one.contains(top)}};
+            }})()"""
+        )
+        assert at["hit"], f"{selector} is covered by something else"
+        self.point(at["x"], at["y"])
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=at["x"], y=at["y"], button="left", clickCount=1)
+
+    # -- what it shows
+
+    def complaints(self) -> list[str]:
+        """Everything on the console that is not just information."""
+        self.value("0")  # so that what was on its way has arrived
+        found = []
+        for event in self.events:
+            about = event["params"]
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(str(about["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
+                found.append(about["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
+                found.append(str([one.get("value", one.get("description")) for one in about["args"]]))
+        return found
+
+    def requests(self) -> list[str]:
+        self.value("0")
+        return [one["params"]["request"]["url"] for one in self.events if one["method"] == "Network.requestWillBeSent"]
+
+    def screenshot(self, path: Path, whole: bool = False) -> None:
+        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def pdf(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", preferCSSPageSize=True)["data"]))
+
+
+@contextmanager
+def chromium() -> Iterator[Chromium]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program, "these tests need Chromium: apt-get install chromium"
+    orders, answers = os.pipe(), os.pipe()
+    # The protocol's pipes are the files 3 and 4, which may be in use here: moved out of the way first.
+    reads, writes = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (orders[0], answers[1]))
+
+    def connect() -> None:
+        os.dup2(reads, 3)
+        os.dup2(writes, 4)
+
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
+        process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={profile}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(3, 4),
+            preexec_fn=connect,
+        )
+        for one in (orders[0], answers[1], reads, writes):
+            os.close(one)
+        try:
+            yield Chromium(process, answers[0], orders[1])
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for one in (orders[1], answers[0]):
+                os.close(one)
