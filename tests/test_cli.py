@@ -446,7 +446,7 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
     ],
 )
 def test_values_of_a_grid(text: str, values: list[Any]) -> None:
-    assert tune._grid([f"some-key={text}"]) == {"some_key": values}
+    assert tune.read_grid([f"some-key={text}"]) == {"some_key": values}
 
 
 # -- Ctrl-C

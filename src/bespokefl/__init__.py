@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from bespokefl.data.clients import Clients as Clients
     from bespokefl.data.dataset import Dataset as Dataset
     from bespokefl.data.sources import load as load
+    from bespokefl.experiments.compare import compare as compare
+    from bespokefl.experiments.compare import compare_runs as compare_runs
+    from bespokefl.experiments.comparison import Comparison as Comparison
     from bespokefl.experiments.personalize import personalize as personalize
     from bespokefl.experiments.result import Result as Result
     from bespokefl.experiments.result import load_run as load_run
@@ -40,6 +43,7 @@ else:
     _HOMES = {
         "BespokeError": "bespokefl.core.errors",
         "Clients": "bespokefl.data.clients",
+        "Comparison": "bespokefl.experiments.comparison",
         "Dataset": "bespokefl.data.dataset",
         "InputError": "bespokefl.core.errors",
         "Message": "bespokefl.core.method",
@@ -49,6 +53,8 @@ else:
         "Rows": "bespokefl.core.rows",
         "Task": "bespokefl.core.task",
         "TrainingError": "bespokefl.core.errors",
+        "compare": "bespokefl.experiments.compare",
+        "compare_runs": "bespokefl.experiments.compare",
         "descend": "bespokefl.core.descend",
         "load": "bespokefl.data.sources",
         "load_run": "bespokefl.experiments.result",

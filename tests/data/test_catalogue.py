@@ -1,6 +1,5 @@
 """What the catalogue says of each set is true, as far as can be told without the set."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -52,9 +51,11 @@ def test_counts_and_names_of_classes() -> None:
 
 def test_no_host_names() -> None:
     """Packages are asked for by name; which host has them is for the client to know."""
-    folder = Path(importlib.import_module("bespokefl.data").__file__ or "").parent
-    for path in folder.rglob("*.py"):
-        assert not re.search(r"https?://|\.org\b|\.com\b|\.io\b|\.co\b", path.read_text(encoding="utf-8")), path
+    folder = Path(catalogue.__file__).parent
+    for name in ("catalogue", "hub", "named", "packages"):
+        assert not re.search(r"https?:|\.org\b|\.com\b|\.io\b|\.co\b|\.net\b", (folder / f"{name}.py").read_text()), (
+            name
+        )
 
 
 def test_unknown() -> None:

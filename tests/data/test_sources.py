@@ -9,6 +9,8 @@ from sklearn.datasets import load_digits
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import load, names
+from tests.data import miniature
+from tests.data.readers import test_cifar, test_leaf
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -17,7 +19,7 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def test_digits() -> None:
     dataset = load("digits")
     pictures, labels = load_digits(return_X_y=True)
-    assert names() == ("digits",)
+    assert "digits" in names()
     assert dataset.name == "digits"
     assert dataset.shape == (1, 8, 8)
     assert (float(dataset.x.min()), float(dataset.x.max())) == (0, 1)
@@ -46,14 +48,52 @@ def test_clients_are_not_needed(tmp_path: Path) -> None:
     ("source", "sentence"),
     [
         ("digts", "unknown data 'digts'; did you mean 'digits'?"),
-        ("mnist", "unknown data 'mnist'; known: a path to an .npz file, digits."),
-        ("none.npz", "no file 'none.npz'; give a path to an .npz file or one of: digits"),
+        ("mnits", "unknown data 'mnits'; did you mean 'mnist'?"),
+        ("none.npz", "no file 'none.npz'; give a path to an .npz file"),
+        ("x", "unknown data 'x'; known: a path to a file or folder, cifar10, cifar100, "),
     ],
 )
 def test_unknown(source: str, sentence: str) -> None:
     with pytest.raises(InputError) as error:
         load(source)
-    assert str(error.value) == sentence
+    assert str(error.value).startswith(sentence)
+
+
+def test_folder_of_idx_files(tmp_path: Path) -> None:
+    arrays = miniature.arrays(tmp_path / "pictures")
+    dataset = load(tmp_path / "pictures")
+    assert (dataset.name, dataset.shape, dataset.classes) == ("pictures", (1, 2, 3), 3)
+    assert np.array_equal(dataset.x.numpy(), arrays["x"] / np.float32(255))
+    assert dataset.y.tolist() == arrays["y"].tolist()
+    assert dataset.columns["test"].tolist() == [False] * 5 + [True] * 3
+
+
+def test_folder_of_cifar_batches(tmp_path: Path) -> None:
+    test_cifar.write_pickles(tmp_path / "cifar-10-batches-py")
+    dataset = load(str(tmp_path / "cifar-10-batches-py"))
+    assert (len(dataset), dataset.shape) == (18, (3, 32, 32))
+    assert dataset.y.tolist() == test_cifar.Y.tolist()
+
+
+def test_folder_of_leaf_files(tmp_path: Path) -> None:
+    test_leaf.write(tmp_path / "train" / "a.json", {"ada": ([[1, 2], [3, 4]], [0, 1]), "bob": ([[5, 6]], [1])})
+    dataset = load(tmp_path)
+    assert dataset.x.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert dataset.client is not None
+    assert dataset.client.tolist() == ["ada", "ada", "bob"]
+
+
+def test_folder_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must hold IDX files, CIFAR batches"):
+        load(tmp_path)
+
+
+def test_tables(tmp_path: Path) -> None:
+    for name in ("ada", "bob"):
+        (tmp_path / "clients" / name).mkdir(parents=True)
+        (tmp_path / "clients" / name / "a.csv").write_text("height,y\n1.5,0\n2.5,1\n3,1\n")
+    assert load(tmp_path / "clients" / "ada" / "a.csv").x.tolist() == [[1.5], [2.5], [3]]
+    assert len(load(tmp_path / "clients")) == 6
 
 
 class TestUnreadable:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli import look, newcomers, run, tune
+from bespokefl.cli import compare, look, newcomers, run, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError
 
@@ -26,6 +26,7 @@ for command in (
     run.run,
     run.resume,
     tune.tune,
+    compare.compare,
     newcomers.personalize,
     newcomers.predict,
     look.methods,

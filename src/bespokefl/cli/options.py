@@ -83,6 +83,9 @@ RUN: dict[str, Any] = {
     "device": _option(Text, "device", "cpu, cuda, cuda:1, …", COMPUTED),
     "precision": _option(Text, "precision", "float32 or float64.", COMPUTED),
     "engine": _option(Text, "engine", "simulation, or reference: the plain PyTorch loop.", COMPUTED),
+    "faults": _option(
+        Text, "faults", 'Simulated failures, by share of clients: "nan:0.05, huge:0.01, drop:0.1, slow:0.1".', LOCALLY
+    ),
     "checkpoint_every": _option(
         Text, "checkpoint_every", "Rounds (10) or seconds (60s) between checkpoints; 0: only when stopped.", COMPUTED
     ),
@@ -118,6 +121,8 @@ def takes_run(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]],
 
         def call(**values: Any) -> None:
             kept = {one.name: values.pop(one.name) for one in mine}
+            if "method" in without:
+                values["method"] = command.__name__  # it has several, of its own
             command(_config(values), **kept)
 
         parameters = [*of_run[:1], *mine, *of_run[1:]]

@@ -32,7 +32,7 @@ def tune(
 
     bespoke tune ditto --grid "pull=0.1,1,2" --grid "lr=0.01,0.1" --out runs/tune
     """
-    asked, given = _grid(grid or []), numbers(seeds)
+    asked, given = read_grid(grid or []), numbers(seeds)
 
     from bespokefl.experiments import terminal
     from bespokefl.experiments.tune import command, tune_config, worded
@@ -61,7 +61,7 @@ def tune(
     screen.print(f"To use it: {command(settings, tuning)}", markup=False, soft_wrap=True)
 
 
-def _grid(entries: list[str]) -> dict[str, list[Any]]:
+def read_grid(entries: list[str]) -> dict[str, list[Any]]:
     """`pull=0.1,1,2` as a name and values; commas within brackets are a value's own."""
     found: dict[str, list[Any]] = {}
     for entry in entries:

@@ -1,7 +1,8 @@
 """The server's side of one run: its state, everybody's kept states, what was sent, what was noted."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Found, Moment
 from bespokefl.engines.client import Budget, Data
+from bespokefl.engines.faults import NO_FAULTS, Entry, Faults, screen, spoil
 from bespokefl.engines.store import Store
 
 Values = dict[str, Any]
@@ -36,6 +38,7 @@ class Settings:
     warm: bool = False  # the start is given weights, not random ones
     reference: bool = False  # the plain loop instead of the fast engine
     keep_rounds: bool = False  # keep the common model of every round
+    faults: Faults = NO_FAULTS  # clients that fail, simulated
     state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
 
     @property
@@ -88,6 +91,8 @@ class Draw:
     round: Round
     trains: list[int]
     reports: list[int]
+    dropped: tuple[int, ...] = ()  # asked, but gone
+    everyone: bool = False  # all clients train, whoever reports
 
 
 class Federation:
@@ -105,9 +110,10 @@ class Federation:
         self.communication = Communication()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
+        self.lost: dict[str, Counter[str]] = {}  # by client: why and how often its upload did not count
         self.by_client: set[str] = set()  # names in the history with a place for every client
         self._sent = 0  # bytes sent down up to the last round
-        self._width = start.layout.width
+        self._layout = start.layout
         self._down = Down()
         self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
@@ -128,9 +134,12 @@ class Federation:
         """Who trains and who reports."""
         count, key = len(self.data), (self.settings.seed, "cohort", number)
         drawn = chance.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
-        trains = list(range(count)) if phase.trains == ALL else drawn
-        reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
-        return Draw(self.round(number, phase.name, tuple(reports)), trains, reports)
+        everyone = phase.trains == ALL
+        trains = list(range(count)) if everyone else drawn
+        dropped = [client for client in trains if self._fault(number, client) == "drop"]
+        trains = [client for client in trains if client not in set(dropped)]
+        reports = {ALL: trains, NONE: []}.get(phase.reports, [client for client in drawn if client not in set(dropped)])
+        return Draw(self.round(number, phase.name, tuple(reports)), trains, reports, tuple(dropped), everyone)
 
     def request(self, part: Sequence[int], round: Round, *, count: bool) -> Values:
         """What these clients get: the server's message, and their own state, which they would have kept."""
@@ -154,12 +163,16 @@ class Federation:
         workload = self.method.workload(self.server, draw.round)
         self._refuse_broken(number, parts, replies)
         before = self.communication
+        uploads, lost = self._uploads(number, parts, replies, set(draw.reports))
         for part, values in zip(parts, replies, strict=True):
-            self.store.put(part, under("state", values))
+            self._put(part, under("state", values), set() if draw.everyone else lost.keys())
             self._keep_notes(number, part, under("note", values))
-        uploads = self._uploads(parts, replies, set(draw.reports))
         if len(uploads):
-            self.server = self.method.aggregate(self.server, uploads, draw.round)
+            accepted = replace(draw.round, reporting=uploads.clients) if lost else draw.round
+            self.server = self.method.aggregate(self.server, uploads, accepted)
+        lost = dict(sorted((lost | dict.fromkeys(draw.dropped, "dropped out")).items()))
+        for client, reason in lost.items():
+            self.lost.setdefault(self.data.names[client], Counter())[reason] += 1
         common = self.method.global_model(self.server) if self.settings.keep_rounds else None
         if common is not None:
             self.kept.append(common)
@@ -168,11 +181,12 @@ class Federation:
                 "round": number,
                 "phase": draw.round.phase,
                 "trained": len(draw.trains),
-                "reported": len(draw.reports),
+                "reported": len(uploads),
+                **({"lost": {self.data.names[client]: reason for client, reason in lost.items()}} if lost else {}),
                 "up_bytes": self.communication.up_bytes - before.up_bytes,
                 "down_bytes": before.down_bytes - self._sent,
-                "down_streams": self._down.columns / self._width,
-                "up_models": sum(map(columns, uploads)) / self._width,
+                "down_streams": self._down.columns / self._layout.width,
+                "up_models": sum(map(columns, uploads)) / self._layout.width,
                 "workload": workload,
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
                 **{name: _plain(value) for name, value in draw.round.client_notes.items()},
@@ -192,6 +206,7 @@ class Federation:
             "client_notes": list(self.client_notes),
             "by_client": sorted(self.by_client),
             "sent": self._sent,
+            "lost": self.lost,
         }
         return Moment(number, self.server, self.store.snapshot(), list(self.kept), record)
 
@@ -204,12 +219,27 @@ class Federation:
         self.communication = Communication(**record["communication"])
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client, self._sent = set(record["by_client"]), record["sent"]
+        self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
 
     # -- inside
 
-    def _uploads(self, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]) -> Uploads:
-        clients: list[int] = []
-        chunks: list[State] = []
+    def _fault(self, number: int, client: int) -> str | None:
+        return self.settings.faults.of_client(self.settings.seed, number, self.data.names[client])
+
+    def _put(self, part: Sequence[int], state: State, lost: Collection[int]) -> None:
+        """Keep the states; whose upload did not count goes back to what it was."""
+        kept = [at for at, client in enumerate(part) if client not in lost]
+        if len(kept) < len(part):
+            state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
+        if kept:
+            self.store.put([part[at] for at in kept], state)
+
+    def _uploads(
+        self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]
+    ) -> tuple[Uploads, dict[int, str]]:
+        """What arrived in time and can be used; and of the others why not."""
+        lost: dict[int, str] = {}
+        entries: list[Entry] = []
         for part, values in zip(parts, replies, strict=True):
             kept = [at for at, client in enumerate(part) if client in reports]
             if not kept:
@@ -217,10 +247,27 @@ class Federation:
             upload = under("upload", values)
             if len(kept) < len(part):
                 upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
-            clients += [part[at] for at in kept]
-            chunks.append(upload)
             self.communication = self.communication.plus(up=wire.size(upload))
-        return Uploads(clients, torch.tensor([self.sizes[i] for i in clients]), chunks)
+            entries += self._spoilt(number, [part[at] for at in kept], upload, lost)
+        used, refused = screen(entries, self._layout)
+        clients = [client for own, _ in used for client in own]
+        sizes = torch.tensor([self.sizes[client] for client in clients])
+        return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
+
+    def _spoilt(self, number: int, clients: list[int], upload: State, lost: dict[int, str]) -> list[Entry]:
+        """A chunk of uploads as the simulated faults leave it."""
+        fates = [self._fault(number, client) for client in clients]
+        if not upload or not any(fates):  # who sends nothing sends nothing broken
+            return [(clients, upload)]
+        lost |= {client: "too late" for client, fate in zip(clients, fates, strict=True) if fate == "slow"}
+        sound = [at for at, fate in enumerate(fates) if fate is None]
+        index = torch.tensor(sound, dtype=torch.int64)
+        entries = [([clients[at] for at in sound], {name: value[index] for name, value in upload.items()})]
+        for at, fate in enumerate(fates):
+            if fate is not None and fate != "slow":
+                own = {name: value[at : at + 1] for name, value in upload.items()}
+                entries.append(([clients[at]], spoil(own, fate)))
+        return entries if sound else entries[1:]
 
     def _refuse_broken(self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
         names = [

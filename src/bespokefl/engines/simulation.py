@@ -43,6 +43,7 @@ class Outcome:
     personal: Scores
     globally: Scores | None
     history: list[dict[str, Any]]
+    lost: dict[str, dict[str, int]]  # by client: why and how often its upload did not count
     by_client: set[str]  # names in the history with a place for every client on each axis
     client_notes: list[dict[str, Any]]
     communication: Communication
@@ -182,6 +183,7 @@ class Simulation:
             personal=personal,
             globally=globally,
             history=federation.history,
+            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
             by_client=federation.by_client,
             client_notes=federation.client_notes,
             communication=federation.communication,

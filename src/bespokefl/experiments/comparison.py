@@ -22,6 +22,7 @@ from bespokefl.experiments.result import Result
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
 from bespokefl.metrics.communication import SYSTEMS, times
 from bespokefl.metrics.significance import Standing, bootstrap, bootstrap_difference, standing
+from bespokefl.metrics.vectors import Array
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 
 FORMAT = 1
@@ -46,7 +47,6 @@ IMPROVEMENTS = (
     improvement.mean_decrease,
 )
 
-Array = np.ndarray
 Page = dict[str, Any]
 
 
@@ -135,14 +135,14 @@ class Comparison:
 
     @cached_property
     def gains(self) -> dict[str, Array]:
-        """The quantum of improvement P_i − max(G_i, L_i) of every client, (seeds, clients), of all but the baselines."""
+        """The quantum of improvement, P_i − max(G_i, L_i), (seeds, clients), of all methods but the baselines."""
         local, common = (self._baseline(name) for name in (LOCAL, FEDAVG))
         if local is None or common is None or not self.seeds:
             return {}
         with_figures = [name for name, entry in self.entries.items() if entry.counts and not _is_baseline(entry)]
         found = {}
         for name in with_figures:
-            own, beside = self.scores(name), [self.scores(one.name) for one in (common, local)]
+            own, *beside = (self._scores(one) for one in (name, common.name, local.name))
             found[name] = improvement.quantum(own, *beside, higher_is_better=self.higher_is_better)
         return found
 
@@ -157,16 +157,17 @@ class Comparison:
         """The best performing method, in words."""
         if not self._compared:
             return Verdict(None, sentence=f"No method can be called best: {self._why_nothing}.")
-        return best_performing(
-            self._compared, self.gains or None, level=LEVEL, higher_is_better=self.higher_is_better
-        )
+        return best_performing(self._compared, self.gains or None, level=LEVEL, higher_is_better=self.higher_is_better)
 
     @cached_property
     def fairest(self) -> Verdict:
         """The fairest method, in words."""
         if not self._compared or not self.gains:
-            why = self._why_nothing if not self._compared else "gains are over local and fedavg, and " + (
-                "nothing else was run" if self._baseline(LOCAL) and self._baseline(FEDAVG) else "not both were run"
+            why = (
+                self._why_nothing
+                if not self._compared
+                else "gains are over local and fedavg, and "
+                + ("nothing else was run" if self._baseline(LOCAL) and self._baseline(FEDAVG) else "not both were run")
             )
             return Verdict(None, sentence=f"No method can be called fairest: {why}.")
         return fairest(self.gains)
@@ -199,7 +200,9 @@ class Comparison:
                 done = f"{run.about['rounds_done']} of {run.about['rounds_planned']} rounds"
                 found.append(f"{name} is unfinished with seed {listing(list(map(str, stopped)))}: {done}.")
         found += [f"{method} is left out: {reason}" for method, reason in self.facts.left_out]
-        told = dict.fromkeys(note for entry in self.entries.values() for run in entry.runs.values() for note in run.notes)
+        told = dict.fromkeys(
+            note for entry in self.entries.values() for run in entry.runs.values() for note in run.notes
+        )
         return [*found, *(note for note in told if not note.startswith("Interrupted after round"))]
 
     @cached_property
@@ -229,9 +232,8 @@ class Comparison:
             "format": FORMAT,
             "title": f"{len(names)} method{'s' * (len(names) > 1)} on {facts.data['name']}, {facts.data['split']}",
             "command": facts.command,
-            "finished": not facts.interrupted and not any(
-                run.interrupted for entry in self.entries.values() for run in entry.runs.values()
-            ),
+            "finished": not facts.interrupted
+            and not any(run.interrupted for entry in self.entries.values() for run in entry.runs.values()),
             "score": self.score,
             "higher_is_better": self.higher_is_better,
             "level": LEVEL,
@@ -292,6 +294,11 @@ class Comparison:
 
     # -- how it is worked out
 
+    def _scores(self, method: str) -> Array:
+        found = self.scores(method)
+        assert found is not None
+        return found
+
     def _baseline(self, method: str) -> Entry | None:
         return next((one for one in self.entries.values() if one.method == method and one.counts), None)
 
@@ -300,8 +307,8 @@ class Comparison:
         """The scores of all methods that can be compared; none where there is no seed, or no client, in common."""
         if not self.seeds:
             return {}
-        found = {name: self.scores(name) for name, entry in self.entries.items() if entry.counts}
-        return {name: one for name, one in found.items() if one is not None and not np.isnan(one).all()}
+        found = {name: self._scores(name) for name, entry in self.entries.items() if entry.counts}
+        return {name: one for name, one in found.items() if not np.isnan(one).all()}
 
     @property
     def _why_nothing(self) -> str:
@@ -315,7 +322,9 @@ class Comparison:
 
     def _method(self, entry: Entry) -> Page:
         first = min(entry.runs, default=None)
-        failed = {seed: {"seed": seed, "folder": None, "failed": said, "notes": []} for seed, said in entry.failed.items()}
+        failed: dict[int, Page] = {
+            seed: {"seed": seed, "folder": None, "failed": said, "notes": []} for seed, said in entry.failed.items()
+        }
         runs = {seed: self._run(entry, seed, details=seed == first) for seed in entry.runs}
         return {
             "name": entry.name,
@@ -379,8 +388,7 @@ class Comparison:
                 for measure, one in found.items()
                 if one is not None
             }
-        gains, own = self.gains.get(name), self.scores(name)
-        assert own is not None
+        gains, own = self.gains.get(name), self._scores(name)
         per_client = None if gains is None else _per_client(gains)
         place = self.standing
         against = None if place is None or name == place.best else place.best
@@ -406,7 +414,7 @@ class Comparison:
             "adjusted": None if place is None else place.adjusted.get(name),
             "difference": None
             if against is None
-            else bootstrap_difference(own, self.scores(against), level=1 - LEVEL),
+            else bootstrap_difference(own, self._scores(against), level=1 - LEVEL),
         }
 
 
@@ -470,8 +478,8 @@ def own_notes(run: Result) -> Page | None:
     for row in run.client_rounds:
         for name, value in row.items():
             if name not in ("round", "client"):
-                line = of_clients.setdefault(name, {}).setdefault(row["round"], [None] * len(position))
-                line[position[row["client"]]] = value
+                everybody = of_clients.setdefault(name, {}).setdefault(row["round"], [None] * len(position))
+                everybody[position[row["client"]]] = value
     if not of_rounds and not of_clients:
         return None
     return {"rounds": _columns(of_rounds), "clients": _columns(of_clients)}
@@ -493,7 +501,8 @@ def _per_client(scores: Array) -> Array:
     """Means over seeds, (clients,); NaN for a client without a value."""
     there = ~np.isnan(scores)
     total, count = np.where(there, scores, 0.0).sum(0), there.sum(0)
-    return np.divide(total, count, out=np.full(scores.shape[1], np.nan), where=count > 0)
+    means: Array = np.divide(total, count, out=np.full(scores.shape[1], np.nan), where=count > 0)
+    return means
 
 
 def _number(value: Any) -> float:

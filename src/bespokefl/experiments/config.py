@@ -46,6 +46,7 @@ class Config:
     device: str = "cpu"
     precision: str = "float32"
     engine: str = "simulation"
+    faults: str = ""  # simulated: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
     checkpoint_every: str = "60s"  # rounds, or seconds; 0: only when the run is stopped
     state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
     start: str | None = None  # weights to begin with: a .safetensors file, or a run with a global model

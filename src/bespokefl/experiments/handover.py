@@ -11,6 +11,7 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.rows import Rows
 from bespokefl.data.clients import Clients
 from bespokefl.engines.client import Data
+from bespokefl.engines.faults import Faults
 from bespokefl.engines.federation import Settings
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.tables import Scores
@@ -68,6 +69,7 @@ def engine_settings(config: Config, *, warm: bool = False) -> Settings:
         reference=config.engine == "reference",
         keep_rounds=config.keep_rounds,
         state_dir=config.state_dir,
+        faults=Faults.of(config.faults),
     )
 
 

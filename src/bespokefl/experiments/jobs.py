@@ -53,8 +53,8 @@ Report = Callable[[Step], None]
 Outcome = Any  # what the work returned, or the BespokeError that it ended with
 
 
-class Interrupted(Exception):
-    """The jobs were stopped; those that had ended were handed out before."""
+class Interrupted(Exception):  # noqa: N818 (nobody made a mistake)
+    """A job was stopped before its end, and so are all others; those that had ended were handed out before."""
 
 
 def can_fork() -> bool:
@@ -83,8 +83,7 @@ class _Display:
 
     def _show(self, text: str, scores: Mapping[str, float]) -> None:
         if self._report is not None:
-            told = f"{self._ended}/{self._total} {text}"
-            self._report(Step(self._ended + sum(self._open.values()), self._total, told, scores))
+            self._report(Step(self._ended + sum(self._open.values()), self._total, text, scores))
 
 
 def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
@@ -113,15 +112,15 @@ class _Child:
 def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
     waiting, busy = list(jobs)[::-1], dict[Any, _Child]()
     said = set[str]()
-    passed_on = False
+    stopped = False
     try:
         with _asked_to_stop() as asked:
-            while busy or (waiting and not asked()):
-                while waiting and len(busy) < processes and not asked():
+            while busy or (waiting and not stopped):
+                while waiting and len(busy) < processes and not stopped:
                     child = _start(waiting.pop(), [one.pipe for one in busy.values()])
                     busy[child.pipe] = child
-                if asked() and not passed_on:
-                    passed_on = True
+                if asked() and not stopped:
+                    stopped = True
                     for child in busy.values():
                         with suppress(ProcessLookupError):
                             os.kill(child.process.pid, signal.SIGINT)
@@ -140,9 +139,12 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
                         child.process.join()
                         if kind == "crash":
                             raise RuntimeError(f"{child.job.name} failed:\n{told[0]}")
+                        if kind == "interrupted":
+                            stopped = True
+                            continue
                         display.end(child.job)
                         yield child.job, _outcome(kind, told[0])
-            if asked():
+            if stopped:
                 raise Interrupted
     except KeyboardInterrupt:
         raise Interrupted from None
@@ -207,8 +209,8 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
         send("InputError", str(error))
     except BespokeError as error:
         send("TrainingError", str(error))
-    except KeyboardInterrupt:
-        send("TrainingError", "it was interrupted.")
+    except (Interrupted, KeyboardInterrupt):
+        send("interrupted")
     except BaseException:
         send("crash", traceback.format_exc())
     os._exit(0)

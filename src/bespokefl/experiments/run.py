@@ -84,6 +84,7 @@ def run(
     device: str = "cpu",
     precision: str = "float32",
     engine: str = "simulation",
+    faults: str = "",
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: str | int = "60s",
     state_dir: str | None = None,
@@ -102,6 +103,7 @@ def run(
     eval_every  rounds between evaluations of all clients; the last round is always evaluated
     workers     processes, 0 for all cores; they do not change the result
     chunk       clients that are computed at once; None: chosen by a rule
+    faults      simulated failures, by share of clients: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
     checkpoint  a folder for checkpoints: called again with the same folder, a run that was stopped goes on
     checkpoint_every  rounds (10) or seconds ("60s") between them; 0: only when the run is stopped
     state_dir   keep clients' states in files here; None: in memory, if they fit
@@ -143,6 +145,7 @@ def run(
         device=str(device),
         precision=precision,
         engine=engine,
+        faults=faults,
         checkpoint_every=str(checkpoint_every),
         state_dir=state_dir,
     )
@@ -158,8 +161,10 @@ def find_method(method: Method | str) -> Method:
     return found
 
 
-def run_config(config: Config, progress: Report | None = None, *, resumed: bool = False) -> Result:
-    """Load, split, train and save what a config says."""
+def run_config(
+    config: Config, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
+) -> Result:
+    """Load, split, train and save what a config says; `clients` are those that it would load, where they are there."""
     target = Path(config.out) if config.out is not None else folder.fresh(RUNS, config.method)
     if not resumed:
         folder.check(target, config.overwrite)
@@ -170,7 +175,7 @@ def run_config(config: Config, progress: Report | None = None, *, resumed: bool 
         raise InputError(
             f"the model was a Python object, {config.model}, that cannot be made from its name; give --model."
         )
-    clients = load_clients(config)
+    clients = load_clients(config) if clients is None else clients
     comments: dict[str, str] = {}
     stored = dict[str, Any](data=_absolute(config.data), clients=len(clients), split=clients.split_name)
     if config.split is not None and config.split.endswith(".json"):
@@ -396,6 +401,9 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
         notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
+    if outcome.lost:
+        times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
+        notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
     for part in ("validation", "test"):
         without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
         if without:
@@ -426,6 +434,7 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
         "personal": None,  # both are worked out from the clients' scores
         "global": None,
         "newcomers": None,
+        "lost": outcome.lost,
         "communication": asdict(outcome.communication)
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
         "timing": {

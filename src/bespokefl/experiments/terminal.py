@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bespokefl.engines import simulation
-from bespokefl.experiments import tune
+from bespokefl.experiments import jobs, tune
+from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.newcomers import Newcomers
 from bespokefl.experiments.result import Result
 
@@ -106,7 +107,21 @@ def grid_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[tune.
         yield report
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
+@contextmanager
+def jobs_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[jobs.Report | None]:
+    """One progress bar for all runs of a comparison."""
+    if quiet or not screen.is_terminal:
+        yield None
+        return
+    with _moving(screen, title) as update:
+
+        def report(now: jobs.Step) -> None:
+            update(now.done, now.total, f"{int(now.done)}/{now.total} {now.text}", now.scores)
+
+        yield report
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1) -> Table:
     """A plain table; all but the first `left` columns are numbers."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
@@ -115,7 +130,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
         else:
             shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
+        shown.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return shown
 
 
@@ -181,6 +196,41 @@ def comparison(results: Sequence[Result]) -> Table:
         )
     columns = ["method", "personal accuracy", "worst decile", "std", "global accuracy", "sent", "seconds"]
     return table(columns, rows)
+
+
+def contest(found: Comparison) -> Table:
+    """A comparison's methods, the best mean first, in bold and with a star; = marks what cannot be told from it."""
+    columns = ["method", f"test {found.score}", "SD", "worst 10 %", "better off", "worse off", "Jain", "sent"]
+    columns += ["time/T_dl", "seconds"]
+    rows: list[list[str | Text]] = []
+    for name in found.ranking:
+        one = found.figures[name]
+        if one is None:
+            why = "failed" if found.entries[name].failed else "not trained"
+            rows.append([name, why, *["-"] * (len(columns) - 2)])
+            continue
+        score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
+        mark = "*" if one["best"] else "=" if one["tie"] else " "
+        spread = "" if score["sem"] is None else f" ± {score['sem']:.4f}"
+        style = "bold" if one["best"] else ""
+        rows.append(
+            [
+                Text(name, style),
+                Text(f"{number(score['mean'])}{spread} {mark}", style),
+                number(score["std"]),
+                number(score["worst_decile"]),
+                *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
+                number((one["fairness"]["improved"] or {}).get("jain")),
+                size(one["up_bytes"] + one["down_bytes"]),
+                "-" if time is None else f"{next(iter(time.values())):,.0f}",
+                f"{one['seconds']:.1f}",
+            ]
+        )
+    return table(columns, rows)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} %"
 
 
 def number(value: float | None) -> str:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,10 +129,9 @@ class SelfFL(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         weights = precision(server["variances"], server["between"]).nan_to_num(0.0)  # w_k
         if self.peers == "active":
-            absent = torch.ones(len(weights), dtype=torch.bool)
-            absent[list(round.reporting)] = False
-            weights[absent] = 0.0
-        others = sums_of_others(weights)[list(cohort)]  # S₋ₘ
+            active = torch.tensor(round.reporting, dtype=torch.int64)
+            weights = torch.zeros_like(weights).index_copy_(0, active, weights.index_select(0, active))
+        others = sums_of_others(weights).index_select(0, torch.tensor(cohort, dtype=torch.int64))  # S₋ₘ
         return Message({"weights": server["weights"], "between": server["between"]}, {"others": others})
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
@@ -168,7 +168,7 @@ class SelfFL(Method):
         else:
             estimate = uploads.mean(name, by="examples")
         share = round.participation if self.smoothing is None else self.smoothing
-        return new | {"weights": server["weights"] * (1 - share) + estimate * share}
+        return new | {"weights": estimate if share == 1 else server["weights"] * (1 - share) + estimate * share}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         theta: Rows = message["weights"]
@@ -264,14 +264,17 @@ def precision(variance: Tensor, between: Tensor) -> Tensor:
 
 def sums_of_others(values: Tensor) -> Tensor:
     """Σ_{k≠m} values_k by sums from both ends: total − own would cancel where one client dominates."""
-    zero = values.new_zeros(1)
-    after = torch.cat([zero, values.flip(0).cumsum(0)[:-1]]).flip(0)
-    return torch.cat([zero, values.cumsum(0)[:-1]]) + after
+    own = values.numpy()  # numpy's calls are the cheaper ones, and the server makes them for every client it asks
+    found = np.zeros_like(own)
+    found[1:] = np.cumsum(own[:-1])
+    found[:-1] += np.cumsum(own[:0:-1])[::-1]
+    return torch.from_numpy(found)
 
 
 def filled(variance: Tensor, known: Tensor) -> Tensor:
     """Undefined variances as the median of the known ones; NaN if there are none."""
-    return torch.where(variance.isnan(), known.nanquantile(0.5), variance)
+    undefined = variance.isnan()
+    return torch.where(undefined, known.nanquantile(0.5), variance) if undefined.any() else variance
 
 
 def shares(variance: Tensor, known: Tensor, between: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ class Bag(nn.Module):
     """Text: the mean of the words' embeddings, one hidden layer; embedding=64 and hidden=64 are their widths."""
 
     def __init__(
-        self, shape: tuple[int, ...], classes: int, tokens: int | None = None, embedding: int = 64, hidden: int = 64
+        self, shape: tuple[int, ...], classes: int, embedding: int = 64, hidden: int = 64, tokens: int | None = None
     ) -> None:
         super().__init__()
         documents("bag", shape, tokens)

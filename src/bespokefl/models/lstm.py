@@ -15,10 +15,10 @@ class LSTM(nn.Module):
         self,
         shape: tuple[int, ...],
         classes: int,
-        tokens: int | None = None,
         embedding: int = 64,
         hidden: int = 128,
         layers: int = 1,
+        tokens: int | None = None,
     ) -> None:
         super().__init__()
         documents("lstm", shape, tokens)

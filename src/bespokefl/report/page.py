@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError
-from bespokefl.report import figures, inside, source, tables, words
+from bespokefl.report import figures, inside, tables, words
 from bespokefl.report.figures import Figure
-from bespokefl.report.source import Document
+from bespokefl.report.source import Document, read
 from bespokefl.report.style import Look, looks
 
 NAME = "report.html"
@@ -26,7 +26,7 @@ Sections = list[tuple[str, str, list[Figure]]]
 
 
 def write(
-    source_path: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,
     *,
     citations: Mapping[str, str] | None = None,
@@ -36,8 +36,8 @@ def write(
     target       the file to write; report.html in the same folder if not given
     citations    BibTeX by method, for a run, which has none on disk
     """
-    origin = Path(source_path)
-    document = source.read(origin)
+    origin = Path(source)
+    document = read(origin)
     folder = origin.parent if origin.is_file() else origin
     path = folder / NAME if target is None else Path(target)
     _save(path, html(document, citations or {}))

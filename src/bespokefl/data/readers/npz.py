@@ -33,8 +33,8 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
     except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
         if "allow_pickle" in str(error):
             raise InputError(
-                f"{str(path)!r} must hold plain arrays of numbers or text, got Python objects or no .npz file at all; "
-                "save it with np.savez"
+                f"cannot read {str(path)!r} as an .npz file: it must hold plain arrays of numbers or text, got Python "
+                "objects or something else; save it with np.savez"
             ) from None
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"cannot read {str(path)!r} as an .npz file ({what}); save it with np.savez") from None

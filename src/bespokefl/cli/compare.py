@@ -1,0 +1,142 @@
+"""`bespoke compare`: methods × seeds on one split, or runs that are there."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, numbers, takes_run
+from bespokefl.cli.tune import read_grid
+from bespokefl.core.errors import InputError
+from bespokefl.experiments.config import Config
+
+if TYPE_CHECKING:
+    from bespokefl.experiments.comparison import Comparison
+
+
+@takes_run(without=("method", "newcomers", "keep_rounds", "state_dir"))
+def compare(
+    settings: Config,
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHODS", help='Methods (see "bespoke methods"), "all", or folders of runs, such as ./ditto.'
+        ),
+    ],
+    seeds: Annotated[
+        Text,
+        typer.Option(
+            metavar="0,1,2",
+            help="Every method is run with each of them, on the split of --seed. Default: 0,1,2.",
+            rich_help_panel=LOCALLY,
+        ),
+    ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="Choose every method's hyper-parameters on validation data first.", rich_help_panel=LOCALLY
+        ),
+    ] = False,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD.KEY=VALUES",
+            help='What to try when this method is tuned, such as "ditto.pull=0.1,1". Can be repeated.',
+            rich_help_panel=LOCALLY,
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare methods on the same clients, or runs that are there: who is better off, and how sure is that.
+
+    bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.pull=0.5 --out runs/compare
+    """
+    asked, given = _grids(grid or []), numbers(seeds)
+    folders = [name for name in methods if _is_folder(name)]
+    if folders and len(folders) < len(methods):
+        other = next(name for name in methods if name not in folders)
+        raise InputError(f"give methods or folders of runs, not both, got {other!r} and {folders[0]!r}.")
+
+    from bespokefl.experiments import compare, folder, terminal
+    from bespokefl.experiments.run import RUNS
+
+    aside = terminal.console(stderr=True)
+    target = Path(settings.out) if settings.out is not None else folder.fresh(RUNS, "compare")
+    with terminal.messages(aside, verbose):
+        if folders:
+            found = compare.compare_runs(folders, out=target, overwrite=settings.overwrite)
+        else:
+            placed = replace(settings, out=str(target))
+            with terminal.jobs_bar(aside, "comparing", quiet) as progress:
+                try:
+                    found = compare.compare_config(
+                        placed, methods, seeds=given, tune=tune, grids=asked, progress=progress
+                    )
+                except KeyboardInterrupt:
+                    print("Interrupted before a run was finished; the same command begins anew.", file=sys.stderr)
+                    raise typer.Exit(INTERRUPTED) from None
+        page = _report(target)
+    _show(found, target, page, quiet)
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
+    if quiet:
+        print(target)
+    else:
+        from bespokefl.experiments import terminal
+
+        screen = terminal.console()
+        data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
+        screen.print(
+            f"{data['name']}, {data['split']}, {data['clients']} clients, model {found.facts.model}, seeds {seeds}",
+            markup=False,
+            soft_wrap=True,
+        )
+        screen.print(terminal.contest(found))
+        place = found.standing
+        if place is not None and len(found.methods) > 1:
+            ties = "; = cannot be told from it (Wilcoxon's paired test, Holm, 5 %)" if place.ties else ""
+            screen.print(f"* the best mean{ties}.", markup=False, soft_wrap=True)
+        for sentence in (found.best.sentence, found.fairest.sentence, *found.notes):
+            screen.print(sentence, markup=False, soft_wrap=True)
+        screen.print(
+            f"Written to {target}: {page}clients.csv has a line for each method, seed and client.", markup=False
+        )
+    if found.interrupted:
+        again = f"{found.facts.command} --out {shlex.quote(str(target))}"
+        print(f"Interrupted. To go on: {again}")
+
+
+def _report(target: Path) -> str:
+    """Write the page beside compare.json, and say so."""
+    from bespokefl.report import write
+
+    write(target / "compare.json")
+    return "report.html shows everything, "
+
+
+def _is_folder(name: str) -> bool:
+    if not Path(name).is_dir():
+        return False
+    from bespokefl.methods import REGISTRY  # which takes a while
+
+    return "/" in name or name not in REGISTRY
+
+
+def _grids(entries: list[str]) -> dict[str, dict[str, list[Any]]]:
+    """`ditto.pull=0.1,1` as a method, a name and values."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for key, values in read_grid(entries).items():
+        method, dot, name = key.partition(".")
+        if not dot or not name:
+            raise InputError(
+                f"--grid must be followed by method.key=value,value, such as ditto.pull=0.1,1, got {key!r}."
+            )
+        found.setdefault(method.replace("_", "-"), {})[name] = values
+    return found

@@ -1,0 +1,119 @@
+"""Uploads that are broken, absurd or late are refused before they are aggregated, and the round goes on."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Method, State
+from bespokefl.core.rows import Layout, Rows
+from bespokefl.engines.faults import KINDS, Faults, screen, spoil
+from bespokefl.experiments.run import run
+from bespokefl.methods import REGISTRY, FedAvg
+from tests.contract.conftest import params, quick
+from tests.faults.test_resume import SMALL, clients
+from tests.federations import apart, federation, same_bits
+from tests.federations import run as simulate
+
+DATA = federation(dtype=torch.float64)
+OPTIONS: dict[str, Any] = {"rounds": 4, "participation": 0.67}
+
+
+@pytest.fixture(params=params(REGISTRY))
+def method(request: pytest.FixtureRequest) -> Method:
+    return quick(REGISTRY[request.param])
+
+
+def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Method) -> None:
+    """However an upload is lost, the same clients are lost: all else must be the same, to the last bit."""
+    runs = {
+        kind: simulate(method, DATA, faults=Faults.of(f"{kind}:0.3"), **OPTIONS)[1]
+        for kind in ("slow", "nan", "huge", "wrong-shape")
+    }
+    expected = runs.pop("slow")
+    assert expected.personal_rows.finite().all()
+    for kind, outcome in runs.items():
+        assert same_bits(outcome.personal_rows, expected.personal_rows), kind
+        assert outcome.lost.keys() == expected.lost.keys()
+        for one, other in zip(outcome.history, expected.history, strict=True):
+            assert one["reported"] == other["reported"] and one.get("lost", {}).keys() == other.get("lost", {}).keys()
+
+
+def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:
+    faults = Faults.of("drop:0.3, slow:0.1, nan:0.1, huge:0.1, wrong-shape:0.1")
+    outcome = simulate(method, DATA, faults=faults, rounds=5)[1]
+    assert outcome.personal_rows.finite().all()
+    assert outcome.lost
+
+
+def test_nobody_is_left() -> None:
+    made, outcome = simulate(FedAvg(), DATA, faults=Faults.of("drop:1"), **OPTIONS)
+    assert same_bits(made.server["weights"], made.task.start)
+    assert all(line["trained"] == line["reported"] == 0 for line in outcome.history)
+
+
+def test_who_drops_out_is_as_if_never_asked() -> None:
+    """FedAvg by hand: the mean of those who are left."""
+    faults = Faults.of("drop:0.5")
+    gone = {name for name in DATA.names if faults.of_client(0, 1, name) == "drop"}
+    assert 0 < len(gone) < len(DATA)
+    dropped = simulate(FedAvg(), DATA, faults=faults, rounds=1)[0].server["weights"]
+    late = simulate(FedAvg(), DATA, faults=Faults.of("slow:0.5"), rounds=1)[0].server["weights"]
+    assert apart(dropped, late) < 1e-12
+    assert apart(dropped, simulate(FedAvg(), DATA, rounds=1)[0].server["weights"]) > 1e-4
+
+
+LAYOUT = Layout(("w",), ((2,),))
+
+
+def upload(*rows: tuple[float, float]) -> State:
+    return {"weights": Rows.from_matrix(LAYOUT, torch.tensor(rows)), "loss": torch.zeros(len(rows))}
+
+
+def test_screening_by_hand() -> None:
+    sound = ([4, 7], upload((1, 0), (0, 2)))
+    worse = ([1, 2, 3], upload((math.nan, 0), (3e4, 0), (1, 1)))
+    other = ([9], spoil(upload((1, 1)), "wrong-shape"))
+    more = ([8], upload((1, 1)) | {"extra": torch.zeros(1)})
+    kept, refused = screen([sound, worse, other, more], LAYOUT)
+    assert refused == {1: "not finite", 2: "absurdly large", 9: "wrong shape", 8: "wrong shape"}
+    assert [clients for clients, _ in kept] == [[4, 7], [3]]
+    assert kept[1][1]["weights"].matrix().tolist() == [[1.0, 1.0]] and kept[1][1]["loss"].tolist() == [0.0]
+    assert screen([], LAYOUT) == ([], {})
+
+
+def test_rates_are_what_was_asked_for() -> None:
+    faults = Faults.of("nan:0.05, huge:0.01, drop:0.1, slow:0.1, wrong-shape:0.01")
+    drawn = [faults.of_client(3, number, f"c{client}") for number in range(100) for client in range(100)]
+    for kind, rate in {"nan": 0.05, "huge": 0.01, "drop": 0.1, "slow": 0.1, "wrong-shape": 0.01}.items():
+        assert drawn.count(kind) / 1e4 == pytest.approx(rate, abs=4 * math.sqrt(rate * (1 - rate) / 1e4))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nam:0.1", "unknown fault 'nam'; did you mean 'nan'"),
+        ("nan", "a fault must be written kind:share, as in drop:0.1, got 'nan'."),
+        ("drop:2", "the share of clients that fail by drop must be in [0, 1], got 2."),
+        ("drop:0.6, nan:0.6", "the shares of all faults must add up to at most 1, got 1.2."),
+    ],
+)
+def test_faults_that_cannot_be(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        Faults.of(text)
+    assert sentence in str(raised.value)
+
+
+def test_they_are_counted_and_reported(tmp_path: Path) -> None:
+    result = run("ditto", clients(), faults="nan:0.5", **SMALL)
+    written = json.loads((result.save(tmp_path / "run") / "result.json").read_text())
+    lost = [line.get("lost", {}) for line in result.rounds]
+    assert sum(map(len, lost)) > 0
+    for name, reasons in written["lost"].items():
+        assert reasons == {"not finite": sum(name in line for line in lost)}
+    assert any("Uploads that did not count" in note for note in result.notes)
+    assert set(KINDS) == {"nan", "huge", "wrong-shape", "slow", "drop"}
