@@ -240,3 +240,11 @@ class TestSpread:
         spread = Spread.empty(rows).add(rows * 0.0 + 1e6).add(rows * 0.0 + (1e6 + 2.0))
         # Two values that differ by 2 in every column: variance 1 per column.
         assert spread.variance.item() == pytest.approx(WIDTH)
+
+
+def test_the_largest_entry_of_each_row() -> None:
+    layout = Layout(("w", "b", "none"), ((2,), (), (0,)))
+    blocks = [torch.tensor([[1.0, -5.0], [torch.nan, 2.0], [3.0, 0.0]]), torch.tensor([4.0, 1.0, -torch.inf])]
+    found = Rows(layout, [*blocks, torch.zeros(3, 0)]).largest()
+    assert found[0] == 5 and found[1].isnan() and found[2] == torch.inf
+    assert Rows(Layout((), ()), [], size=2).largest().tolist() == [0, 0]

@@ -6,6 +6,7 @@ import torch
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import Dataset
+from bespokefl.data import dataset as dataset_module
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -146,6 +147,32 @@ class TestFingerprint:
             Dataset.from_arrays(X, Y, ids[::-1]),
         ]
         assert len({one.fingerprint for one in variants}) == len(variants)
+
+    def test_does_not_depend_on_how_many_ids_are_hashed_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ids = ["a", "", "b", "", "c", "d"]
+        whole = Dataset.from_arrays(X, Y, ids).fingerprint
+        for some in (1, 2, 4, 5):
+            monkeypatch.setattr(dataset_module, "SOME", some)
+            assert Dataset.from_arrays(X, Y, ids).fingerprint == whole
+
+
+class TestTake:
+    def test_everything_about_the_examples_goes_along(self) -> None:
+        dataset = Dataset.from_arrays(X, Y, list("abcdef"), columns={"test": Y > 1}, classes=5)
+        for places in ([1, 2, 3], [0, 5], [4]):
+            some = dataset.take(np.array(places))
+            assert some.x.tolist() == X[places].tolist()
+            assert some.y.tolist() == Y[places].tolist()
+            assert some.client.tolist() == [list("abcdef")[at] for at in places]
+            assert some.columns["test"].tolist() == (Y > 1)[places].tolist()
+            assert (some.classes, some.label_names) == (5, dataset.label_names)
+            direct = Dataset.from_arrays(X[places], Y[places], some.client, classes=5)
+            assert some.fingerprint == direct.fingerprint != dataset.fingerprint
+
+    def test_neighbours_are_not_copied(self) -> None:
+        dataset = Dataset.from_arrays(X.astype(np.float32), Y)
+        assert dataset.take(np.arange(2, 5)).x.data_ptr() == dataset.x[2:].data_ptr()
+        assert dataset.take(np.arange(6)) is dataset
 
 
 def test_shown_in_one_line() -> None:

@@ -269,3 +269,57 @@ def test_sums_over_the_others_do_not_cancel():
     """One client's weight is 1e18 times the others': total minus own would leave nothing of theirs."""
     var = np.array([1e-18, 1.0, 1.0])
     assert initial_value([5.0, 1.0, 3.0], 0.0, var)[0] == pytest.approx(2.0, rel=1e-12)
+
+
+# -- variances of zero
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_certain_client_where_clients_differ_is_a_client_like_others():
+    """σ_1² = 0 and σ_0² > 0: its weight is 1/σ_0², it needs nobody, and the closed forms are continuous there."""
+    var, nearly = np.array([0.0, 0.7, 0.5, 1.3]), np.array([1e-14, 0.7, 0.5, 1.3])
+    assert exact_bayes(Z, VAR0, var)[0] == Z[0] == fl_optimum(Z, VAR0, var)[0]
+    assert gain(VAR0, var)[0] == bayes_gain(VAR0, var)[0] == 1
+    assert fl_variance(VAR0, var)[0] == pytest.approx(0, abs=1e-100)
+    assert np.isnan(local_steps(VAR0, var, 0.1)[0])
+    for name in ("global_optimum", "fl_optimum", "exact_bayes", "initial_value"):
+        function = getattr(two_level, name)
+        np.testing.assert_allclose(function(Z, VAR0, var), function(Z, VAR0, nearly), rtol=1e-12)
+    for name in ("global_variance", "gain", "bayes_gain"):
+        function = getattr(two_level, name)
+        np.testing.assert_allclose(function(VAR0, var), function(VAR0, nearly), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_among_clients_that_are_alike_the_certain_ones_share_all_the_weight():
+    """σ_0² = 0 and two of four σ_m² = 0: everybody's estimate is the mean of the two."""
+    var, common = np.array([0.0, 0.7, 0.0, 1.3]), (Z[0] + Z[2]) / 2
+    assert global_optimum(Z, 0.0, var) == pytest.approx(common, rel=1e-12)
+    assert global_variance(0.0, var) == pytest.approx(0, abs=1e-100)
+    np.testing.assert_allclose(fl_optimum(Z, 0.0, var), common, rtol=1e-12)
+    np.testing.assert_allclose(exact_bayes(Z, 0.0, var), common, rtol=1e-12)
+    np.testing.assert_allclose(initial_value(Z, 0.0, var), [Z[2], common, Z[0], common], rtol=1e-12)
+    # Equal variances v, however small: v (1/v + 1/v) = 2 for the two, and beyond all bounds for the others.
+    for found in (gain(0.0, var), bayes_gain(0.0, var)):
+        np.testing.assert_allclose(found[[0, 2]], 2, rtol=1e-12)
+        assert (found[[1, 3]] > 1e100).all()
+    np.testing.assert_allclose(global_optimum(Z, 0.0, np.zeros(4)), Z.mean(), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_warns_at_the_edges():
+    for var0 in (0.0, 0.4, np.inf):
+        for var in ([0.0, 0.0, 0.0], [0.2, 0.0, 1.0], [0.0]):
+            z = Z[: len(var)]
+            for name in ("global_optimum", "fl_optimum", "exact_bayes"):
+                assert np.isfinite(getattr(two_level, name)(z, var0, var)).all()
+            for name in ("global_variance", "fl_variance", "gain", "bayes_gain"):
+                assert not np.isnan(getattr(two_level, name)(var0, var)).any()
+            start_from(global_optimum(z, var0, var), z, var0, var)
+            local_steps(var0, var, 0.1)
+            descended(initial_value(z, var0, var), z, var, 0.1, 2.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_that_knows_nothing_has_no_weight():
+    assert global_optimum([1.0, 5.0, 3.0], 0.4, [0.2, np.inf, 0.2]) == pytest.approx(2.0, rel=1e-12)

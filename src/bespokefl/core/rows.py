@@ -240,6 +240,11 @@ class Rows:
         """‖row_i − row_j‖² for all pairs, (K, K); by differences, as a Gram matrix would cancel."""
         return torch.stack([(self - self[i : i + 1]).square_norm() for i in range(len(self))])
 
+    def largest(self) -> Tensor:
+        """Each row's largest entry, by size, (K,); NaN where there is one."""
+        found = [_flat(block).abs().amax(1) for block in self.blocks if block[:1].numel()]
+        return torch.stack(found).amax(0) if found else torch.zeros(self.size)
+
     def finite(self) -> Tensor:
         """Which rows have no NaN or infinity, (K,)."""
         seen = torch.ones(len(self), dtype=torch.bool, device=self.device)

@@ -22,7 +22,7 @@ from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
 
 KINDS = ("nan", "huge", "wrong-shape", "slow", "drop")
-ABSURD = 1e4  # times one plus the smallest norm of a round's uploads: one honest client is enough to tell
+ABSURD = 1e4  # times one plus the largest entry of the smallest upload: one honest client is enough to tell
 
 Entry = tuple[list[int], State]  # clients, and their uploads: a row each
 
@@ -105,11 +105,11 @@ def screen(entries: Sequence[Entry], layout: Layout) -> tuple[list[Entry], dict[
             refused |= dict.fromkeys(clients, "wrong shape")
     fine = [torch.ones(len(clients), dtype=torch.bool) for clients, _ in fitting]
     for name in [name for name, value in fitting[0][1].items() if isinstance(value, Rows)] if fitting else ():
-        norms = [upload[name].square_norm().double().sqrt().cpu() for _, upload in fitting]
-        together = torch.cat(norms)
+        largest = [upload[name].largest().double().cpu() for _, upload in fitting]
+        together = torch.cat(largest)
         known = together[torch.isfinite(together)]
         limit = ABSURD * (1 + float(known.min())) if len(known) else 0.0
-        for own, good, (clients, _) in zip(norms, fine, fitting, strict=True):
+        for own, good, (clients, _) in zip(largest, fine, fitting, strict=True):
             for at in (~(own <= limit)).nonzero().flatten().tolist():
                 good[at] = False
                 refused[clients[at]] = "absurdly large" if torch.isfinite(own[at]) else "not finite"

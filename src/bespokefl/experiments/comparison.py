@@ -200,10 +200,7 @@ class Comparison:
                 done = f"{run.about['rounds_done']} of {run.about['rounds_planned']} rounds"
                 found.append(f"{name} is unfinished with seed {listing(list(map(str, stopped)))}: {done}.")
         found += [f"{method} is left out: {reason}" for method, reason in self.facts.left_out]
-        told = dict.fromkeys(
-            note for entry in self.entries.values() for run in entry.runs.values() for note in run.notes
-        )
-        return [*found, *(note for note in told if not note.startswith("Interrupted after round"))]
+        return [*found, *self._notes_of_runs()]
 
     @cached_property
     def figures(self) -> dict[str, Page | None]:
@@ -319,6 +316,17 @@ class Comparison:
     @property
     def _seeds_in_words(self) -> str:
         return ", ".join(map(str, self.seeds)) if self.seeds else "that each method has"
+
+    def _notes_of_runs(self) -> list[str]:
+        """What the runs say: once what all of them do, else by whom."""
+        told: dict[str, list[str]] = {}
+        for name, entry in self.entries.items():
+            for seed, run in sorted(entry.runs.items()):
+                for note in run.notes:
+                    if not note.startswith("Interrupted after round"):
+                        told.setdefault(note, []).append(f"{name} with seed {seed}")
+        everybody = sum(len(entry.runs) for entry in self.entries.values())
+        return [note if len(who) == everybody else f"{listing(who)}: {note}" for note, who in told.items()]
 
     def _method(self, entry: Entry) -> Page:
         first = min(entry.runs, default=None)

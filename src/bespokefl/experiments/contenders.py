@@ -18,23 +18,23 @@ from bespokefl.experiments.run import find_method
 from bespokefl.experiments.tune import Grid, expand
 
 EVERYTHING = "all"  # in the place of methods' names
-RATES = (0.2, 1.0, 5.0)  # times a method's own default
-RATE = {"pfedvem": "base_lr"}  # of methods whose rate is not called lr
+RATES = (0.2, 1.0, 5.0)  # times a method's own lr
+# What is tried beside the lr, or, where it is named, instead of it.
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedprox": {"pull": (0.01, 0.1, 1.0)},
-    "ditto": {"pull": (0.1, 1.0, 2.0)},
+    "ditto": {"lr": (0.05, 0.25), "personal_lr": (0.05, 0.25), "pull": (0.1, 1.0)},
     "selffl": {"max_steps": (10, 40)},
     "persfl": {"distil_lr": (0.02, 0.1)},
     "persfl-gd": {"distil_lr": (0.02, 0.1)},
-    "pfedvem": {"initial_variance": (0.01, 0.1, 1.0)},
+    "pfedvem": {"head_lr": (0.001, 0.01), "base_lr": (0.01, 0.05), "initial_variance": (0.01, 0.1)},
     "fedavg-ft": {"tune_lr": (0.01, 0.05)},
     "perfedavg": {"inner_rate": (0.01, 0.05)},
-    "pfedme": {"pull": (1.0, 15.0)},
+    "pfedme": {"lr": (0.05, 0.25), "personal_lr": (0.05, 0.25), "pull": (1.0, 15.0)},
     "apfl": {"alpha": (0.25, 0.5, 0.75)},
     "fedrep": {"head_epochs": (5, 10)},
     "ifca": {"clusters": (2, 4)},
     "fedfomo": {"explore": (0.1, 0.3)},
-    "pfedbayes": {"weight": (1.0, 10.0)},
+    "pfedbayes": {"lr": (0.05, 0.25), "common_lr": (0.05, 0.25), "weight": (1.0, 10.0)},
 }
 # What makes a run beside its method, model, rounds and seed.
 SAME = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
@@ -154,11 +154,10 @@ def grid(one: Contender, tuning: bool, grids: Mapping[str, Grid]) -> dict[str, S
         return dict(given)
     if not tuning:
         return {}
-    rate = RATE.get(method.name, "lr")
     tried: dict[str, Sequence[Any]] = {}
-    if isinstance(hyper.get(rate), float):
-        tried[rate] = tuple(float(f"{hyper[rate] * factor:.3g}") for factor in RATES)
-    tried |= GRIDS.get(method.name, {})
+    if isinstance(hyper.get("lr"), float):
+        tried["lr"] = tuple(float(f"{hyper['lr'] * factor:.3g}") for factor in RATES)
+    tried |= GRIDS.get(method.name, {}) if one.registered else {}
     return {key: values for key, values in tried.items() if key not in changed}
 
 

@@ -5,13 +5,15 @@ Self-FL's two-level Gaussian model (Chen et al., NeurIPS 2022, section 2.1). Equ
 
 Everywhere: z is what each client measured (its local estimate), `var` its variance σ_m², `var0` the variance between
 clients σ_0². Clients are the last axis, so that many repeats can be handled at once; `var0` is a number, or an array
-of the other axes, and may be infinite. S₋ₘ stands for Σ_{k≠m} (σ_0² + σ_k²)⁻¹.
+of the other axes, and may be infinite. S₋ₘ stands for Σ_{k≠m} (σ_0² + σ_k²)⁻¹. A σ_m² of zero stands for one that is
+very small, the same for all clients that have it: where σ_0² is zero, too, those share all the weight.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+LEAST = 1e-150  # what a variance of zero stands for: its inverse, and sums of them, are still numbers
 
 
 # -- what can be known
@@ -42,12 +44,12 @@ def fl_optimum(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
 
 def fl_variance(var0: ArrayLike, var: ArrayLike) -> Array:
     """The FL-optimum's posterior variance, 1 / (σ_m⁻² + S₋ₘ) (3)."""
-    return np.asarray(_array(var) / gain(var0, var))
+    return np.asarray(_variance(var) / gain(var0, var))
 
 
 def gain(var0: ArrayLike, var: ArrayLike) -> Array:
     """The paper's GAIN_m = 1 + σ_m² S₋ₘ: how many times smaller (3)'s variance is than the client's own."""
-    return np.asarray(1 + _array(var) * _others(_precision(var0, var)))
+    return np.asarray(1 + _variance(var) * _others(_precision(var0, var)))
 
 
 def exact_bayes(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
@@ -60,7 +62,7 @@ def exact_bayes(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
 
 def bayes_gain(var0: ArrayLike, var: ArrayLike) -> Array:
     """The honest gain 1 + σ_m² / (σ_0² + 1/S₋ₘ): variance alone over variance with the others, under (1)."""
-    return np.asarray(1 + _array(var) * _prior_precision(var0, var))
+    return np.asarray(1 + _variance(var) * _prior_precision(var0, var))
 
 
 # -- how gradient descent gets there
@@ -90,16 +92,20 @@ def local_steps(var0: ArrayLike, var: ArrayLike, lr: float) -> Array:
 
     NaN where lr >= σ_m²: one step goes all the way to z_m or beyond. Infinite for a client without others.
     """
-    var = _array(var)
+    var = _variance(var)
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.log1p(1 / (var * _others(_precision(var0, var)))) / -np.log1p(-lr / var)
     return np.asarray(np.where(lr < var, steps, np.nan))
 
 
 def descended(start: ArrayLike, z: ArrayLike, var: ArrayLike, lr: float, steps: ArrayLike) -> Array:
-    """Where so many steps of gradient descent on (θ − z_m)² / 2σ_m² lead from `start` (6); steps may be real."""
-    left = (1 - lr / _array(var)) ** _array(steps)
-    return np.asarray((1 - left) * _array(z) + left * _array(start))
+    """Where so many steps of gradient descent on (θ − z_m)² / 2σ_m² lead from `start` (6); steps may be real.
+
+    NaN or infinite where they lead nowhere: σ_m² is zero, or lr > σ_m² and the steps are no whole number.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        left = (1 - lr / _variance(var)) ** _array(steps)
+        return np.asarray((1 - left) * _array(z) + left * _array(start))
 
 
 # -- inside
@@ -111,19 +117,23 @@ def _array(values: ArrayLike) -> Array:
 
 def _aligned(z: ArrayLike, var: ArrayLike) -> tuple[Array, Array]:
     """Both with the same clients: one variance may stand for all."""
-    z, var = np.broadcast_arrays(_array(z), _array(var))
+    z, var = np.broadcast_arrays(_array(z), _variance(var))
     return z, var
+
+
+def _variance(var: ArrayLike) -> Array:
+    return np.asarray(np.maximum(_array(var), LEAST))
 
 
 def _precision(var0: ArrayLike, var: ArrayLike) -> Array:
     """(σ_0² + σ_m²)⁻¹."""
-    return np.asarray(1 / (_array(var0)[..., None] + _array(var)))
+    return np.asarray(1 / (_array(var0)[..., None] + _variance(var)))
 
 
 def _weights(var0: ArrayLike, var: ArrayLike) -> Array:
     """(σ_0² + σ_m²)⁻¹ where only their ratios count: all equal, not zero, where σ_0² is infinite."""
     precision = _precision(var0, var)
-    return np.where(precision > 0, precision, 1.0)
+    return np.where((precision > 0).any(-1, keepdims=True), precision, 1.0)
 
 
 def _others(values: Array) -> Array:
