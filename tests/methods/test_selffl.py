@@ -468,6 +468,68 @@ def test_on_the_two_level_gaussian_it_is_the_generic_iteration_and_ends_at_its_f
     assert abs(goal - z).max() > 0.02
 
 
+def quadratic_run(data: Data, rounds: int, **hyper: Any) -> Any:
+    """A run on the two-level Gaussian from θ⁰ = 0, full batches."""
+    task = Task(lambda: nn.Linear(1, 1, bias=False), likelihood, dtype=torch.float64)
+    task.start = task.start * 0.0
+    participation = hyper.pop("participation", 1.0)
+    settings = Settings(rounds=rounds, workers=1, batch_size=30, participation=participation)
+    return Simulation(SelfFL(divisor="examples", **hyper), task, data, settings, None).run()
+
+
+def test_given_variances_are_known_to_all_from_the_first_round():
+    """Each client has its own σ_m², not one v² for all: here client 0's is ten times what its size says."""
+    var0, lr, rounds = 0.05, 4e-3, 3
+    data, z, var = gaussian(8, var0)
+    given = var * np.array([10.0, 1, 1, 1, 1, 1, 1, 0.5])
+    known = dict(zip(data.names, given.tolist(), strict=True))
+    outcome = quadratic_run(data, rounds, lr=lr, max_steps=10**4, smoothing=1.0, between=var0, variances=known)
+
+    others = np.array([(1 / np.delete(var0 + given, m)).sum() for m in range(8)])
+    pace = lr / (NOISE / var * given)  # η/(nσ²) as the client believes it
+    steps = np.log(others / (1 / given + others)) / np.log(1 - pace)
+    notes = sorted_notes(outcome)
+    for number in range(1, rounds + 1):
+        own = [note for note in notes if note["round"] == number]
+        np.testing.assert_allclose([note["wanted_steps"] for note in own], steps, rtol=1e-9)
+        np.testing.assert_allclose([note["variance"] for note in own], given, rtol=1e-12)
+    left = (1 - lr / NOISE) ** np.rint(steps)  # what a step of the mean loss leaves
+    common, personal = 0.0, np.zeros(8)
+    for _ in range(rounds):
+        start = two_level.start_from(common, personal, var0, given)
+        personal = (1 - left) * z + left * start
+        common = two_level.global_optimum(personal, var0, given)
+    np.testing.assert_allclose(outcome.personal_rows.matrix()[:, 0], personal, rtol=1e-9)
+    np.testing.assert_allclose(outcome.server["weights"].matrix()[0], common, rtol=1e-9)
+
+
+def test_with_all_peers_and_smoothing_a_common_error_shrinks_by_one_minus_c_times_one_minus_q():
+    """Why few active clients are slow: a client goes 1 − q of the way, and the common model C of that.
+
+    All clients measured 1 and start at the common model, so θ − 1 is the only error there is.
+    """
+    data, _, _ = gaussian(20, 0.001)
+    data = Data(**(vars(data) | {"y": torch.ones_like(data.y)}))
+    var, lr, share, rounds = 0.1 / 15, 1e-4, 0.1, 50
+    known = dict.fromkeys(data.names, var)
+    options = {"lr": lr, "max_steps": 10**4, "between": 0.001, "variances": known, "initialise": False}
+    sizes = NOISE / var
+    for peers, others in (("known", 19), ("active", 1)):
+        outcome = quadratic_run(data, rounds, participation=share, peers=peers, **options)
+        inverse = others / (0.001 + var)
+        for note in outcome.client_notes:
+            n = len(data.train.of(data.names.index(note["client"])))
+            q = inverse / (1 / var + inverse)
+            assert note["wanted_steps"] == pytest.approx(np.log(q) / np.log(1 - lr / (n * var)), rel=1e-9)
+        # Each client's steps are rounded; the mean of what the two active ones leave is what the round leaves.
+        error = 1.0
+        for number in range(1, rounds + 1):
+            steps = np.array([note["steps"] for note in outcome.client_notes if note["round"] == number])
+            error *= 1 - share * (1 - ((1 - lr / NOISE) ** steps).mean())
+        assert 1 - outcome.server["weights"].matrix().item() == pytest.approx(error, rel=1e-9)
+    assert sizes == pytest.approx(15)
+
+
 # -- limits
 
 
@@ -699,11 +761,43 @@ def test_a_cluster_for_each_client_is_no_cluster_if_all_are_active():
         ({"clusters": "group"}, "did you mean 'groups'"),
         ({"clusters": "groups", "variance_weights": False}, "clusters are aggregated by variance"),
         ({"lr": 0.0}, "lr must be > 0"),
+        ({"variances": {"a": -0.1}}, "variances must be a number >= 0 for each client's name"),
+        ({"variances": {"a": True}}, "variances must be a number >= 0"),
+        ({"variances": [0.1, 0.2]}, "variances must be a number >= 0"),
+        ({"variances": {"a": 0.1}, "noise": 0.1}, "noise and variances both say"),
     ],
 )
 def test_bad_hyper_parameters_get_a_sentence(hyper: dict[str, Any], said: str):
     with pytest.raises(InputError, match=said):
         build("selffl", hyper)
+
+
+def test_given_variances_must_have_every_client():
+    data = federation()
+    known = dict.fromkeys(data.names[2:], 0.1)
+    with pytest.raises(InputError, match=f"got none for {data.names[0]}, {data.names[1]}"):
+        run(SelfFL(variances=known), data, rounds=1)
+
+
+def test_given_variances_are_pairs_as_a_config_holds_them():
+    pairs = [["a", 0.1], ["b", 2]]
+    assert build("selffl", {"variances": pairs}).start_server(rows([0.0, 0.0, 0.0]), round_of(0, names=("b", "a")))[
+        "variances"
+    ].tolist() == [2, 0.1]
+    assert SelfFL(variances={"a": 0.1}).variances == (("a", 0.1),)
+
+
+def test_a_newcomer_whose_variance_is_not_given_takes_all_steps():
+    data = federation((5, 9, 7), targets="line", dtype=torch.float64)
+    task, work, client = Task(line, "mse", dtype=torch.float64), work_of(data, batch_size=20), Client()
+    method = SelfFL(lr=0.02, max_steps=7, variances={data.names[1]: 0.5}, divisor="one")
+    client.theta = random_rows(task, 1)
+    server = {"weights": client.theta, "between": torch.tensor(0.0), "variances": variances(10.0, 10.0)}
+    steps = int(local_steps(0.5, 0.2, 0.02, 1, 10**4))
+    assert steps > 7 and int(local_steps(0.05, 0.2, 0.02, 1, 7)) < 7
+    method = SelfFL(lr=0.02, max_steps=300, variances={data.names[1]: 0.05}, divisor="one")
+    expected = client.descended(client.theta, [300, int(local_steps(0.05, 0.2, 0.02, 1, 300)), 300], 0.02)
+    assert apart(method.newcomer(task, server, work), expected) < 1e-10
 
 
 def test_the_papers_defaults():

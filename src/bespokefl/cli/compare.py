@@ -61,7 +61,7 @@ def compare(
         other = next(name for name in methods if name not in folders)
         raise InputError(f"give methods or folders of runs, not both, got {other!r} and {folders[0]!r}.")
 
-    from bespokefl.experiments import compare, folder, terminal
+    from bespokefl.experiments import compare, contenders, folder, terminal
     from bespokefl.experiments.run import RUNS
 
     aside = terminal.console(stderr=True)
@@ -77,7 +77,8 @@ def compare(
                         placed, methods, seeds=given, tune=tune, grids=asked, progress=progress
                     )
                 except KeyboardInterrupt:
-                    print("Interrupted before a run was finished; the same command begins anew.", file=sys.stderr)
+                    again = contenders.command(settings, methods, given or compare.SEEDS, tune, asked)
+                    _say_how_to_go_on(again, target)
                     raise typer.Exit(INTERRUPTED) from None
         page = _report(target)
     _show(found, target, page, quiet)
@@ -109,8 +110,11 @@ def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
             f"Written to {target}: {page}clients.csv has a line for each method, seed and client.", markup=False
         )
     if found.interrupted:
-        again = f"{found.facts.command} --out {shlex.quote(str(target))}"
-        print(f"Interrupted. To go on: {again}")
+        _say_how_to_go_on(found.facts.command or "", target)
+
+
+def _say_how_to_go_on(command: str, target: Path) -> None:
+    print(f"Interrupted. To go on: {command} --out {shlex.quote(str(target))}", file=sys.stderr)
 
 
 def _report(target: Path) -> str:

@@ -105,8 +105,13 @@ def reproduce(
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     only: Annotated[str | None, typer.Option(help="One of the cases, by name.")] = None,
+    scale: Annotated[bool, typer.Option("--scale", help="A hundred active clients among ever more.")] = False,
 ) -> None:
     """Measure the speed on this machine, as ratios to the plain PyTorch loop."""
     from bespokefl.experiments import bench
+    from bespokefl.experiments import scale as growth
 
-    bench.main(quick=quick, only=only)
+    if scale:
+        growth.main(quick=quick)
+    else:
+        bench.main(quick=quick, only=only)

@@ -7,7 +7,6 @@ The arrays are written into a folder with a name of its own, which is synced and
 file is, which makes them valid. So any number of processes may use a set at once, and none sees half of it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -117,6 +116,8 @@ def write(
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
     """One writer of a set at a time; what a killed one has left is removed. Readers need not wait."""
+    import fcntl  # not at the top: Windows has none, and can read data all the same
+
     parent = folder() / "decoded"
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / f".{name}.lock").open("w") as lock:

@@ -137,8 +137,10 @@ class Federation:
         everyone = phase.trains == ALL
         trains = list(range(count)) if everyone else drawn
         dropped = [client for client in trains if self._fault(number, client) == "drop"]
-        trains = [client for client in trains if client not in set(dropped)]
-        reports = {ALL: trains, NONE: []}.get(phase.reports, [client for client in drawn if client not in set(dropped)])
+        if dropped:
+            gone = set(dropped)
+            trains, drawn = ([client for client in who if client not in gone] for who in (trains, drawn))
+        reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
         return Draw(self.round(number, phase.name, tuple(reports)), trains, reports, tuple(dropped), everyone)
 
     def request(self, part: Sequence[int], round: Round, *, count: bool) -> Values:

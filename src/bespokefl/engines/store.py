@@ -5,6 +5,7 @@ that trains gets another slot, so the snapshot stays as it is, without a copy, f
 """
 
 import logging
+import mmap
 import os
 import shutil
 import tempfile
@@ -141,7 +142,7 @@ class Store:
     def _block(self, name: str, like: Tensor, size: int, old: Tensor | None) -> Tensor:
         if self._files is not None:
             return self._files.block(name, like, size)
-        bigger = like.new_zeros((size, *like.shape[1:]))
+        bigger = _room(like, size)
         if old is not None:
             bigger[: len(old)] = old
         return bigger
@@ -213,6 +214,16 @@ class _Files:
 
     def __del__(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _room(like: Tensor, size: int) -> Tensor:
+    """Zeros that take up memory only where something is written, on the processor."""
+    shape = (size, *like.shape[1:])
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    length = int(torch.Size(shape).numel()) * like.element_size()
+    pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
 
 
 def _memory() -> float:

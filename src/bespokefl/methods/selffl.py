@@ -40,6 +40,7 @@ from bespokefl.core.rows import Rows, Spread
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
 
+Pairs = Sequence[tuple[str, float]]
 FLOOR = 1e-12  # of σ_0² + σ_m²
 CHOICES = {
     "peers": ("known", "active"),
@@ -72,12 +73,17 @@ class SelfFL(Method):
     divisor: str | int = "batch"  # what stands for B in (8): "batch", "examples" or 1
     between: float | None = None  # σ_0², where it is known
     noise: float | None = None  # v², where it is known: σ_m² = v²/n_m (15)(16)
-    variances: Mapping[str, float] | None = None  # σ_m² by the client's name, where they are known
+    variances: Mapping[str, float] | Pairs | None = None  # σ_m² by the client's name, where they are known
     augmented: bool = False  # Algorithm 2
     extra_epochs: int = 5  # of Algorithm 2, at most
     tolerance: float = 1e-3  # relative change of the training loss that counts as converged
     clusters: str = "none"  # "groups": the split's true ones; "variance": by σ_m²
     num_clusters: int = 5  # of clusters by variance
+
+    def __post_init__(self) -> None:
+        if isinstance(self.variances, Mapping):  # pairs can be written into a run's config
+            object.__setattr__(self, "variances", tuple(self.variances.items()))
+        super().__post_init__()
 
     def check(self) -> None:
         super().check()
@@ -92,10 +98,12 @@ class SelfFL(Method):
                 raise InputError(f"{name} must be a number >= {least}, got {value!r} (Self-FL).")
         if self.smoothing is not None and not 0 < self.smoothing <= 1:
             raise InputError(f"smoothing must be in (0, 1], got {self.smoothing} (weight of a round's estimate in θ).")
-        if self.variances is not None:
-            _check_variances(self.variances)
-            if self.noise is not None:
-                raise InputError("noise and variances both say what σ_m² is; give one of them (Self-FL).")
+        if self.variances is not None and not _are_variances(self.variances):
+            raise InputError(
+                f"variances must be a number >= 0 for each client's name, got {self.variances!r} (Self-FL)."
+            )
+        if self.variances is not None and self.noise is not None:
+            raise InputError("noise and variances both say what σ_m² is: give one of them (Self-FL).")
         if self.clusters != "none" and not self.variance_weights:
             raise InputError("clusters are aggregated by variance, got variance_weights=False; set clusters to 'none'.")
 
@@ -104,13 +112,14 @@ class SelfFL(Method):
         return self.clusters == "groups"
 
     def start_server(self, start: Rows, round: Round) -> State:
-        missing = [name for name in round.names if self.variances is not None and name not in self.variances]
-        if missing:
+        variances = self._given(round.names)
+        missing = [name for name, absent in zip(round.names, variances.isnan().tolist(), strict=True) if absent]
+        if self.variances is not None and missing:
             raise InputError(f"variances must have every client's σ_m², got none for {listing(missing)} (Self-FL).")
         server = {
             "weights": start,  # θ
             "between": torch.tensor(self.between or 0.0, dtype=torch.float64),  # σ_0²
-            "variances": self._given(round.names),  # σ_k², as known from the start or last reported
+            "variances": variances,  # σ_k², as given or last reported
         }
         if self.clusters == "none":
             return server
@@ -188,7 +197,7 @@ class SelfFL(Method):
         """σ_m² of these clients as far as it was given, NaN where not; v²/n_m (15)(16) takes their sizes."""
         if self.noise is not None and sizes is not None:
             return self.noise / sizes.double()
-        known = self.variances or {}
+        known = dict(self.variances or ())
         return torch.tensor([known.get(name, math.nan) for name in names], dtype=torch.float64)
 
     def _steps(self, variance: Tensor, others: Tensor, work: Work) -> tuple[Tensor, Tensor]:
@@ -247,14 +256,13 @@ def whole_steps(wanted: Tensor, max_steps: int) -> Tensor:
     return wanted.nan_to_num(nan=math.inf).round().clamp(1, max_steps).long()
 
 
-def _check_variances(variances: Mapping[str, float]) -> None:
-    if not isinstance(variances, Mapping):
-        raise InputError(
-            f"variances must be σ_m² by client, such as {{'a': 0.1, 'b': 0.2}}, got {variances!r} (Self-FL)."
-        )
-    for name, value in variances.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-            raise InputError(f"variances must be numbers >= 0, got {value!r} for {name!r} (Self-FL).")
+def _are_variances(pairs: Any) -> bool:
+    try:
+        found = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):  # not pairs
+        return False
+    numbers = all(isinstance(value, Real) and not isinstance(value, bool) for _, value in found)
+    return numbers and all(isinstance(name, str) and 0 <= value < math.inf for name, value in found)
 
 
 def precision(variance: Tensor, between: Tensor) -> Tensor:

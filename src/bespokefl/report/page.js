@@ -31,6 +31,7 @@
   const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
   const there = (values) => values.filter((one) => one !== null && one !== undefined);
 
+  const narrow = () => !page.classList.contains("paper") && page.clientWidth < 520;
   const axis = (title, more = {}) => ({
     title: { text: title, standoff: 8 }, gridcolor: css("--grid"), zeroline: false, linecolor: css("--line"),
     tickcolor: css("--line"), automargin: true, ticks: "outside", ticklen: 4, ...more,
@@ -90,7 +91,7 @@
           hovertemplate: `<b>${names[at]}</b><br>%{customdata}<br>${cost}<extra></extra>`,
         });
       }
-      const title = { round: "round", bytes: "data sent, up and down, all clients", time: "model time, T" }[key];
+      const title = { round: "round", bytes: narrow() ? "data sent" : "data sent, up and down, all clients", time: "model time, T" }[key];
       const positive = ends.filter((end) => end > 0);
       const wide = key !== "round" && positive.length && Math.max(...positive) / Math.min(...positive) > 6;
       const free = visible().filter((at) => M[at].curve && key === "bytes" && !M[at].curve.bytes.some((sent) => sent));
@@ -120,7 +121,7 @@
         return {
           type: "scatter", mode: "markers", name: kind.word, x: some.map((at) => base.scores[at]), y: some.map((at) => own.scores[at]),
           marker: {
-            symbol: kind.symbol, color: fade(kind.colour, kind.share), size: some.map((at) => kind.size + 9 * Math.sqrt(D.sizes[at] / most)),
+            symbol: kind.symbol, opacity: 1, color: fade(kind.colour, kind.share), size: some.map((at) => kind.size + 9 * Math.sqrt(D.sizes[at] / most)),
             line: { width: kind.size === 5 ? 1.5 : 1, color: kind.size === 5 ? kind.colour : css("--card") },
           },
           text: some.map((at) => clients[at]),
@@ -178,7 +179,7 @@
       return {
         traces: traces.concat(ring((at) => D.sizes[at], (at) => focus.scores[at])), ratio: 0.5, low: 320, high: 480,
         layout: layout({
-          xaxis: axis(`training examples of a client${scale.type === "log" ? " (logarithmic)" : ""}`, scale),
+          xaxis: axis(narrow() ? "training examples" : "training examples of a client", scale),
           yaxis: axis(`${what}${D.percent ? ", %" : ""}`),
         }),
       };
@@ -188,7 +189,7 @@
       const rows = visible();
       const values = rows.flatMap((at) => there(M[at].scores));
       const [step, from] = bins(values, 24);
-      const num = Math.floor((Math.max(...values) - from) / step + 1e-9) + 1;
+      const num = Math.max(1, Math.ceil((Math.max(...values) - from) / step - 1e-9)); // the last holds its upper end, too
       const counts = rows.map((at) => {
         const found = new Array(num).fill(0);
         for (const value of there(M[at].scores)) found[Math.min(num - 1, Math.floor((value - from) / step + 1e-9))] += 1;
@@ -237,7 +238,7 @@
           middle(at, mean(gains), base, "mean gain"),
         ];
       });
-      return ridges(rows, traces, `gain over the better of Local and FedAvg${D.percent ? ", points" : ""}`, { shapes: [line(0, -0.1, 0, rows.length, { layer: "above" })], range: [low, high] },
+      return ridges(rows, traces, (narrow() ? "gain" : "gain over the better of Local and FedAvg") + (D.percent ? ", points" : ""), { shapes: [line(0, -0.1, 0, rows.length, { layer: "above" })], range: [low, high] },
         rows.length ? "" : "None of the methods shown has gains: choose another above.");
     },
 
@@ -258,15 +259,15 @@
         });
         const column = k % across, row = Math.floor(k / across), gap = across > 1 ? 0.03 : 0;
         const wide = (1 - gap * (across - 1)) / across, tall = 1 / down;
-        const foot = 1 - (row + 1) * tall, room = Math.min(0.3 * tall, (34 / (down * (rows.length * 24 + 56))));
+        const foot = 1 - (row + 1) * tall, room = Math.min(0.3 * tall, 22 / (down * (rows.length * 24 + 50)));
         more[`xaxis${id}`] = axis("", { domain: [column * (wide + gap), column * (wide + gap) + wide], anchor: `y${id}`, nticks: 4, range: known.length ? [0, Math.max(...known) * 1.02] : [0, 1], fixedrange: true });
         more[`yaxis${id}`] = axis("", {
-          domain: [foot + 0.3 * room, foot + tall - room], anchor: `x${id}`, tickvals: rows.map((_, at) => -at), ticktext: column ? rows.map(() => "") : rows.map((at) => labels[at]),
+          domain: [foot + (row < down - 1 ? 1.2 * room : 0), foot + tall - room], anchor: `x${id}`, tickvals: rows.map((_, at) => -at), ticktext: column ? rows.map(() => "") : rows.map((at) => labels[at]),
           range: [-rows.length + 0.4, 0.6], showgrid: false, ticks: "", fixedrange: true,
         });
         more.annotations.push(note(`<b>${name}</b>${lower ? " (lower is fairer)" : ""}`, { xref: `x${id} domain`, yref: `y${id} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", font: { size: 12.5, color: css("--ink") } }));
       });
-      return { traces, height: down * (rows.length * 24 + 56) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), says: rows.length ? "" : "None of the methods shown has gains: choose another above." };
+      return { traces, height: down * (rows.length * 24 + 50) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), says: rows.length ? "" : "None of the methods shown has gains: choose another above." };
     },
 
     // -- what only some methods have
@@ -294,13 +295,13 @@
       const k = part.values.map((_, at) => at + 1).filter((one) => part.values[one - 1] !== null);
       const traces = [{
         type: "scatter", mode: "lines+markers", x: k, y: k.map((one) => part.values[one - 1]), line: { color: css("--c0"), width: 2 },
-        marker: { size: k.map((one) => (one === part.chosen ? 15 : 6)), symbol: k.map((one) => (one === part.chosen ? "star" : "circle")), color: k.map((one) => css(one === part.chosen ? "--worse" : "--c0")) },
+        marker: { opacity: 1, size: k.map((one) => (one === part.chosen ? 16 : k.length > 60 ? 3 : 6)), symbol: k.map((one) => (one === part.chosen ? "star" : "circle")), color: k.map((one) => css(one === part.chosen ? "--worse" : "--c0")) },
         hovertemplate: "%{x} streams: %{y:.3f}<extra></extra>",
       }];
       const best = k.reduce((a, b) => (part.values[b - 1] > part.values[a - 1] ? b : a));
       return {
         traces, ratio: 0.7, low: 280, high: 400, says: `Highest for ${best} streams` + (part.chosen ? `; ${part.chosen} were used.` : "."),
-        layout: layout({ xaxis: axis("streams (models that the server keeps)", { rangemode: "tozero" }), yaxis: axis("silhouette") }),
+        layout: layout({ xaxis: axis(narrow() ? "streams" : "streams (models that the server keeps)", { rangemode: "tozero" }), yaxis: axis("silhouette") }),
       };
     },
 
@@ -340,7 +341,7 @@
 
     track(part) {
       const traces = part.clients.map((at, k) => ({
-        type: "scatter", mode: "lines", x: part.round, y: part.values[k], connectgaps: true, line: { color: fade(css("--grey"), 0.35), width: 1 },
+        type: "scatter", mode: "lines", x: part.round, y: part.values[k], connectgaps: true, line: { color: fade(css("--grey"), part.clients.length > 20 ? 0.22 : 0.4), width: 1 },
         name: clients[at], hovertemplate: `<b>${clients[at]}</b><br>round %{x}: %{y}<extra></extra>`,
       }));
       const [low, middle, high] = part.bands;
@@ -358,7 +359,7 @@
     },
 
     makeup(part) {
-      return cloud(part.deviation, part.trace, "deviation from the common head, ‖μ − w‖²", "uncertainty, Tr Σ", false);
+      return cloud(part.deviation, part.trace, narrow() ? "deviation ‖μ − w‖²" : "deviation from the common head, ‖μ − w‖²", "uncertainty, Tr Σ", false);
     },
 
     clusters(part) {
@@ -456,7 +457,18 @@
     modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]], toImageButtonOptions: { format: "svg" },
   };
 
+  // The library is a large text, run only when the first figure is near, so that words and tables are there at once.
+  function library() {
+    const text = document.getElementById("plotly");
+    if (!text) return;
+    const script = document.createElement("script");
+    script.textContent = text.textContent;
+    text.remove();
+    document.head.append(script);
+  }
+
   function put(plot) {
+    library();
     const part = (D.parts || {})[plot.dataset.key] || {};
     const style = getComputedStyle(plot.parentElement);
     const room = plot.parentElement.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);

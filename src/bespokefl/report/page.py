@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -72,7 +73,8 @@ def html(document: Document, citations: Mapping[str, str]) -> str:
         f"<style>{_own('page.css')}</style></head><body>",
         _body(document, methods, styles, sections, citations),
         f'<script type="application/json" id="numbers">{_json(drawn)}</script>',
-        *(f"<script>{one}</script>" for one in scripts),
+        *([f'<script type="text/plain" id="plotly">{_plotly()}</script>'] if methods else []),
+        *([f"<script>{_own('page.js')}</script>"] if methods else []),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -115,7 +117,7 @@ def _body(
             parts.append(f"<p>{escape(said)}</p>" if said else "")
             if title == "Client by client":
                 parts.append(_finder(document, methods))
-            parts.append(f'<div class="figures">{"".join(one.html() for one in found)}</div>')
+            parts.append(f'<div class="figures">{"".join(one.html() for one in _paired(found))}</div>')
             if title == "Client by client":
                 parts.append(tables.clients(document, methods))
             parts.append("</section>")
@@ -125,6 +127,21 @@ def _body(
         f"</main><footer><p>Written by Bespoke {escape(str(document['versions'].get('bespokefl', '')))}.</p></footer>",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _paired(found: Sequence[Figure]) -> list[Figure]:
+    """A narrow figure without a neighbour becomes wide."""
+    listed: list[Figure] = []
+    waiting = False  # for a neighbour
+    for at, one in enumerate(found):
+        narrow = one.half and not one.missing
+        if narrow and not waiting:
+            follows = at + 1 < len(found) and found[at + 1].half and not found[at + 1].missing
+            narrow = waiting = follows
+        else:
+            waiting = False
+        listed.append(replace(one, half=narrow))
+    return listed
 
 
 def _table_words(document: Document) -> str:

@@ -22,6 +22,11 @@ def short(value: float | None, percent: bool) -> str:
     return f"{100 * value:.1f}" if percent else f"{value:.4g}"
 
 
+def error_of(value: float, percent: bool) -> str:
+    """With a second decimal where the first would say nothing."""
+    return f"{100 * value:.2f}" if percent and value < 0.00095 else short(value, percent)
+
+
 def size(num_bytes: float | None) -> str:
     if num_bytes is None:
         return NONE
@@ -115,7 +120,8 @@ def ranking(document: Document, methods: Sequence[Document], looks: Sequence[Loo
         mark = mark or ('<span class="tag">tie</span>' if figures["tie"] else "")
         about = f' title="{escape(str(method["about"]))}"' if method["about"] else ""
         cells = "".join(
-            f'<td role="cell" data-head="{escape(heading)}">{cell(method)}</td>' for heading, _, cell in columns
+            f'<td role="cell" data-head="{escape(heading)}"{_wider(heading)}>{cell(method)}</td>'
+            for heading, _, cell in columns
         )
         lines.append(
             f'<tr role="row" class="{kind}"><th scope="row" role="rowheader"{about}>{name(method, look)}{mark}</th>'
@@ -132,9 +138,14 @@ def ranking(document: Document, methods: Sequence[Document], looks: Sequence[Loo
     )
 
 
+def _wider(heading: str) -> str:
+    """Columns that need more room where the table is narrow."""
+    return ' class="wider"' if heading.endswith("interval") or heading in ("To the best", "Better / worse off") else ""
+
+
 def _score(figures: Mapping[str, Any], score: str, percent: bool) -> str:
     found = figures[score]
-    error = "" if found["sem"] is None else f' <span class="sem">± {short(found["sem"], percent)}</span>'
+    error = "" if found["sem"] is None else f' <span class="sem">± {error_of(found["sem"], percent)}</span>'
     return f'<span class="mean">{short(found["mean"], percent)}</span>{error}'
 
 

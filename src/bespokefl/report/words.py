@@ -9,7 +9,7 @@ import numpy as np
 from bespokefl.report.figures import finished, scores
 from bespokefl.report.source import Document
 from bespokefl.report.style import Look
-from bespokefl.report.tables import name, short
+from bespokefl.report.tables import error_of, name, short
 
 
 def count(num: int, what: str) -> str:
@@ -75,7 +75,7 @@ def verdicts(document: Document, methods: Sequence[Document], looks: Sequence[Lo
             cards.append(_card(title, "none", "", verdict["sentence"]))
             continue
         found = winner[0]["figures"][score]
-        error = "" if found["sem"] is None else f" ± {short(found['sem'], percent)}"
+        error = "" if found["sem"] is None else f" ± {error_of(found['sem'], percent)}"
         figure = f"{short(found['mean'], percent)}{error}{' %' if percent else ''}" if key == "best" else _sure(verdict)
         cards.append(_card(title, name(*winner), figure, verdict["sentence"]))
     better = _better_off(document, methods)

@@ -1,0 +1,117 @@
+"""How a simulation grows: the same hundred active clients among a thousand, ten thousand, a hundred thousand.
+
+Each size runs in a process of its own, so that its memory can be told.
+"""
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bespokefl.core import chance
+from bespokefl.core.errors import TrainingError
+from bespokefl.core.task import Task
+from bespokefl.data import Clients
+from bespokefl.engines.federation import Settings
+from bespokefl.engines.simulation import Simulation
+from bespokefl.experiments.handover import engine_data
+from bespokefl.methods import Ditto
+from bespokefl.models import build
+
+SIZES = (1_000, 10_000, 100_000)
+ACTIVE, ROUNDS = 100, 50
+FEATURES, CLASSES, EXAMPLES = 100, 10, 20
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What one size took."""
+
+    clients: int
+    start: float  # seconds for split and state
+    seconds: float  # per round, median
+    memory: int  # bytes of anonymous memory beyond what the libraries take
+    needed: int  # bytes of data and of rows of clients that have been active
+
+
+def measure(clients: int, rounds: int = ROUNDS) -> Growth:
+    """Ditto, which keeps a row for each client, in a new process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            _grow(2 * ACTIVE, 2)  # what the libraries load at first use is not the federation's
+            with os.fdopen(writer, "w") as pipe:
+                print(*_grow(clients, rounds), file=pipe)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        told = pipe.read().split()
+    os.waitpid(child, 0)
+    if not told:
+        raise TrainingError(f"the run with {clients} clients died; does the machine have enough memory?")
+    start, seconds, memory, needed = map(float, told)
+    return Growth(clients, start, seconds, int(memory), int(needed))
+
+
+def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
+    before = anonymous()
+    rng = chance.generator(0, "scale")
+    total = clients * EXAMPLES
+    x = rng.standard_normal((total, FEATURES), dtype=np.float32)
+    y = rng.integers(0, CLASSES, total)
+    ids = np.repeat(np.arange(clients), EXAMPLES)
+    began = time.perf_counter()
+    federation = Clients.from_arrays(x, y, ids)
+    data = engine_data(federation, torch.device("cpu"), torch.float32)
+    task = Task(build("logistic", (FEATURES,), CLASSES))
+    settings = Settings(rounds=rounds, participation=ACTIVE / clients, batch_size=10, workers=1)
+    run = Simulation(Ditto(), task, data, settings, CLASSES)
+    start = time.perf_counter() - began
+    phase = run.method.phases(rounds)[0]
+    with run.pool() as pool:
+        for number in range(1, rounds + 1):
+            run.round(pool, number, phase)
+    active = len(run.federations[0].store)
+    needed = data.x.nbytes + data.y.nbytes + ids.nbytes + active * task.layout.width * 4
+    return start, statistics.median(run._seconds[1:]), anonymous() - before, needed
+
+
+def anonymous() -> int:
+    """Bytes of this process's anonymous memory."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def main(*, quick: bool = False) -> list[Growth]:
+    """Measure and print."""
+    console = Console()
+    table = Table(title=f"{ACTIVE} active clients of many, {ROUNDS} rounds of ditto, logistic", title_justify="left")
+    for column in ("clients", "start", "per round", "memory", "of data and rows"):
+        table.add_column(column, justify="right")
+    found = []
+    for clients in SIZES[: 2 if quick else None]:
+        with console.status(f"{clients} clients"):
+            one = measure(clients)
+        found.append(one)
+        table.add_row(
+            f"{clients:,}",
+            f"{one.start:.2f} s",
+            f"{1000 * one.seconds:.1f} ms",
+            f"{one.memory / 1e6:.0f} MB",
+            f"{one.memory / one.needed:.2f}x",
+        )
+    console.print(table)
+    return found

@@ -1,0 +1,145 @@
+"""Jobs in processes of their own: what comes back, what is told, and how they end."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.experiments import jobs
+from bespokefl.experiments.jobs import Job, Step
+
+
+def job(name: str, value: Any, size: int = 1) -> Job:
+    return Job(name, lambda tell: value, size)
+
+
+def failing(name: str, error: BaseException) -> Job:
+    def work(tell: jobs.Tell) -> None:
+        raise error
+
+    return Job(name, work)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_outcome_comes_back(processes: int) -> None:
+    made = [
+        job("a", {"x": 1}),
+        failing("b", TrainingError("diverged.")),
+        failing("c", InputError("wrong.")),
+        job("d", None),
+    ]
+    found = {one.name: outcome for one, outcome in jobs.do(made, processes)}
+    assert found["a"] == {"x": 1} and found["d"] is None
+    assert isinstance(found["b"], TrainingError) and str(found["b"]) == "diverged."
+    assert isinstance(found["c"], InputError) and str(found["c"]) == "wrong."
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_report_of_all(processes: int) -> None:
+    def work(tell: jobs.Tell) -> None:
+        tell(0.5, "half", {"validation_loss": 2.0})
+
+    steps: list[Step] = []
+    list(jobs.do([Job("a", work, 4), Job("b", work, 2)], processes, steps.append))
+    assert all(step.total == 6 for step in steps)
+    assert max(step.done for step in steps) == steps[-1].done == 6
+    half = [step for step in steps if step.text == "a half"]
+    assert half and half[0].scores == {"validation_loss": 2.0} and half[0].done in (2.0, 2.0 + 1.0, 2.0 + 2.0)
+
+
+def test_jobs_run_at_the_same_time(tmp_path: Any) -> None:
+    """Each waits for a file that the other one writes."""
+
+    def meet(own: str, other: str) -> Callable[[jobs.Tell], bool]:
+        def work(tell: jobs.Tell) -> bool:
+            (tmp_path / own).touch()
+            until = time.monotonic() + 20
+            while not (tmp_path / other).exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            return (tmp_path / other).exists()
+
+        return work
+
+    found = dict(jobs.do([Job("a", meet("a", "b")), Job("b", meet("b", "a"))], 2))
+    assert list(found.values()) == [True, True]
+
+
+def test_a_process_that_dies_is_said_to_have_died() -> None:
+    def die(tell: jobs.Tell) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    found = {one.name: outcome for one, outcome in jobs.do([Job("a", die), job("b", 1)], 2)}
+    assert found["b"] == 1
+    assert isinstance(found["a"], TrainingError) and "its process died (exit code -9)" in str(found["a"])
+
+
+def test_a_bug_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match=r"a failed:\n(.|\n)*ZeroDivisionError"):
+        list(jobs.do([failing("a", ZeroDivisionError())], 2))
+    with pytest.raises(ZeroDivisionError):
+        list(jobs.do([failing("a", ZeroDivisionError())], 1))
+
+
+def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> None:
+    def work(tell: jobs.Tell) -> None:
+        logging.getLogger("bespokefl").warning("labels are %s", "odd")
+
+    with caplog.at_level(logging.WARNING, logger="bespokefl"):
+        list(jobs.do([Job("a", work), Job("b", work)], 2))
+    assert [record.getMessage() for record in caplog.records] == ["labels are odd"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_job_that_was_stopped_stops_all(processes: int) -> None:
+    seen = []
+    with pytest.raises(jobs.Interrupted):
+        for one, _ in jobs.do(
+            [job("a", 1), failing("b", jobs.Interrupted()), *[job(str(i), i) for i in range(20)]], processes
+        ):
+            seen.append(one.name)
+    assert len(seen) < 21
+
+
+def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Any) -> None:
+    """The first job ends by itself when it is asked to; what it returns is not lost. No third one is begun."""
+
+    def work(tell: jobs.Tell) -> str:
+        asked = []
+        signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+        (tmp_path / "ready").touch()
+        while not asked:
+            time.sleep(0.01)
+        return "ended"
+
+    def watch(tell: jobs.Tell) -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+
+    found = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(jobs.Interrupted):
+        for one, outcome in jobs.do([Job("a", work), Job("b", watch), job("c", 1)], 2):
+            found.append((one.name, outcome))
+    assert found == [("a", "ended")]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_leaving_early_ends_the_processes(tmp_path: Any) -> None:
+    def work(tell: jobs.Tell) -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    going = jobs.do([job("a", 1), Job("b", work)], 2)
+    next(going)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.01)
+    going.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
