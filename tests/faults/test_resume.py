@@ -16,7 +16,7 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint
+from bespokefl.engines import checkpoint, tensors
 from bespokefl.engines.checkpoint import Every
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.store import Store
@@ -120,7 +120,7 @@ def half_written(rng: random.Random) -> Callable[[], None]:
     count = rng.randrange(1, ROUNDS)
 
     def arrange() -> None:
-        whole, left = checkpoint._pieces, [count]
+        whole, left = tensors._pieces, [count]
 
         def pieces(*args: Any) -> Iterator[bytes]:
             left[0] -= 1
@@ -130,7 +130,7 @@ def half_written(rng: random.Random) -> Callable[[], None]:
                     die()
                 yield piece[len(piece) // 2 :]
 
-        checkpoint._pieces = pieces  # type: ignore[assignment]
+        tensors._pieces = pieces  # type: ignore[assignment]
 
     return arrange
 

@@ -1,9 +1,11 @@
 """PersFL: which model becomes the teacher, what is distilled from it, and which point of the grid is kept."""
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -387,6 +389,22 @@ def test_the_command_line_refuses_a_bad_grid(given: str, capsys: pytest.CaptureF
         cli.main(["run", "persfl", "--set", given])
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_run_directory_has_the_teachers_the_choices_and_the_whole_grid(tmp_path: Path) -> None:
+    grid = ["--set", "imitations=(0.5, 0)", "--set", "temperatures=(1, 5)", "--set", "distil_epochs=2"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "persfl", "--rounds", "3", "--clients", "4", *grid, "--out", str(tmp_path / "run"), "--quiet"])
+    assert not ended.value.code
+    lines = [json.loads(line) for line in (tmp_path / "run" / "client_rounds.jsonl").read_text().splitlines()]
+    for client in {line["client"] for line in lines}:
+        own = [line for line in lines if line["client"] == client]
+        losses = [line["validation_loss"] for line in own]
+        assert [line["round"] for line in own] == [1, 2, 3, 4]
+        assert own[-1]["teacher_round"] == 1 + int(np.argmin(losses)) and own[-1]["teacher_loss"] == min(losses)
+        table = dict(zip(((0.0, 1.0), (0.0, 5.0), (0.5, 1.0), (0.5, 5.0)), own[-1]["grid_accuracy"], strict=True))
+        assert (own[-1]["imitation"], own[-1]["temperature"]) == max(table, key=lambda point: table[point])
+        assert len(own[-1]["grid_loss"]) == 4 and "imitation" not in own[-2]
 
 
 def test_both_names_are_registered() -> None:

@@ -1,7 +1,9 @@
 """pFedVEM: its closed forms, its posterior where the exact one is known, and two rounds written out in plain torch."""
 
 import copy
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
+from bespokefl import cli
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
@@ -405,6 +408,36 @@ def test_a_model_may_be_all_head() -> None:
     assert len(newcomer) == 6 and newcomer.finite().all()
 
 
+class Scaled(nn.Module):
+    """A head that is named, and is not the last thing that happens."""
+
+    def __init__(self, after: bool = True) -> None:
+        super().__init__()
+        self.top, self.body, self.after = nn.Linear(6, CLASSES), nn.Linear(WIDTH, 6), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.top(torch.relu(self.body(x)))
+        return 1.0 * outputs if self.after else outputs
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_any_model_that_names_its_head(stacked: bool) -> None:
+    """Where the features cannot be told apart from the head, all is computed anew for every head, to the same end."""
+    data, method = federation(dtype=FLOAT64), PFedVEM(head_steps=3)
+    found = []
+    for after in (True, False):
+        task = Task(lambda after=after: Scaled(after), head="top", dtype=FLOAT64)
+        assert (task.without_head(data.x[:2]) is None) == after
+        if stacked:
+            task.stack()
+        message, state = begun(method, task, len(data))
+        found.append(method.local_update(task, message, state, work_of(data, epochs=2), a_round()))
+    (whole, whole_state), (split, split_state) = found
+    assert split["weights"].layout.head == ("top.weight", "top.bias")
+    assert apart(split["weights"], whole["weights"]) < 1e-10
+    assert apart(split_state["raw"], whole_state["raw"]) < 1e-10
+
+
 def test_a_model_needs_a_head() -> None:
     class Scale(nn.Module):
         def __init__(self) -> None:
@@ -416,6 +449,29 @@ def test_a_model_needs_a_head() -> None:
 
     with pytest.raises(InputError, match=r"no head"):
         simulation(PFedVEM(), federation(), factory=Scale)
+
+
+def bespoke(*words: str) -> int:
+    """Run the command in this process; its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "pfedvem", "--rounds", "2", "--clients", "4", "--workers", "1", "--quiet", *words])
+    return int(ended.value.code or 0)
+
+
+def test_the_run_directory_has_each_clients_confidence_and_its_two_terms(tmp_path: Path) -> None:
+    assert bespoke("--participation", "0.5", "--out", str(tmp_path / "run")) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "client_rounds.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["client"]) for line in lines] == [(r, c) for r in (1, 2) for c in "0123"]
+    width = 100 * 10 + 10  # of the head of digits' mlp
+    for line in lines:
+        assert line["confidence"] == pytest.approx(width / (line["trace"] + line["deviation"]), rel=1e-4)
+        assert line["restored"] == 0 and line["trace"] > 0 and (line["deviation"] > 0) == (line["round"] == 2)
+
+
+def test_the_command_line_refuses_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bespoke("--head", "crown", "--out", str(tmp_path / "run")) == 2
+    error = capsys.readouterr().err
+    assert "the model has no head 'crown'" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """User-Centric FL: who looks like whom, how many streams, and every client's own mixture."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import nn
 
+from bespokefl import cli
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Phase, Round, Uploads
@@ -530,3 +533,37 @@ def test_a_client_with_one_batch_has_no_noise_of_its_own() -> None:
     _, outcome = run(UCFL(survey_size=3), DATA, rounds=1)
     variances = [note["variance"] for note in by_client(outcome, DATA)]
     assert [np.isnan(value) for value in variances] == [size // 3 < 2 for size in SIZES]
+
+
+def bespoke(*words: str) -> int:
+    """Run the command in this process; its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "ucfl", "--rounds", "1", "--clients", "5", "--workers", "1", "--quiet", *words])
+    return int(ended.value.code or 0)
+
+
+def test_the_run_directory_has_w_the_silhouettes_and_the_streams(tmp_path: Path) -> None:
+    assert bespoke("--set", "streams=auto", "--out", str(tmp_path / "run")) == 0
+    survey = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
+    k, labels, curve = choose_streams(survey["collaboration"])
+    np.testing.assert_allclose(np.sum(survey["collaboration"], axis=1), 1, rtol=1e-12)
+    assert (survey["streams"], survey["stream"]) == (k, labels.tolist())
+    np.testing.assert_allclose(survey["silhouette"], curve, atol=1e-12)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "client_rounds.jsonl").read_text().splitlines()]
+    assert [line["client"] for line in lines if line.get("variance", 0) > 0] == list("01234")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("streams=0", "streams must be 'all', 'auto' or a number from 1 on, got 0."),
+        ("streams=6", "streams must be in 1..5, as there are 5 clients, got 6."),
+        ("survey_size=5000", "fewer than the 5000 of a survey batch"),
+    ],
+)
+def test_the_command_line_refuses_what_cannot_be(
+    given: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bespoke("--set", given, "--out", str(tmp_path / "run")) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1

@@ -11,44 +11,29 @@ import logging
 import os
 import re
 import shutil
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.store import Snapshot
+from bespokefl.engines.tensors import write_tensors
 
 log = logging.getLogger("bespokefl")
 
 KEPT = 2
-PIECE = 1 << 24  # bytes that are written at once
+PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
-
-_KINDS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 @dataclass(frozen=True)
@@ -245,42 +230,6 @@ class Checkpoints:
 def any_in(folder: Path) -> bool:
     """Whether there is a checkpoint, whole or not."""
     return folder.is_dir() and any(NAME.fullmatch(one.name) for one in folder.iterdir())
-
-
-def write_tensors(path: Path, entries: Sequence[tuple[str, Tensor, Sequence[int] | None]]) -> str:
-    """A safetensors file, written piece by piece, however large; its hash. An entry may be some rows of a tensor."""
-    header: dict[str, Any] = {}
-    at = 0
-    for name, tensor, rows in entries:
-        shape = list(tensor.shape) if rows is None else [len(rows), *tensor.shape[1:]]
-        length = int(torch.Size(shape).numel()) * tensor.element_size()
-        header[name] = {"dtype": _KINDS[tensor.dtype], "shape": shape, "data_offsets": [at, at + length]}
-        at += length
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    sha = hashlib.sha256()
-    with path.open("wb") as file:
-        for piece in (struct.pack("<Q", len(head)), head, *(one for entry in entries for one in _pieces(*entry))):
-            sha.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return sha.hexdigest()
-
-
-def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[bytes]:
-    tensor = tensor.detach()
-    if rows is None:
-        yield _bytes(tensor)
-        return
-    width = max(1, tensor[:1].numel() * tensor.element_size())
-    step = max(1, PIECE // width)
-    for at in range(0, len(rows), step):
-        yield _bytes(tensor[torch.tensor(rows[at : at + step])])
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def _read(folder: Path) -> Found:

@@ -200,9 +200,12 @@ class Simulation:
         draws = [federation.draw(number, phase) for federation in self.federations]
         trains = [start + i for start, draw in zip(self._starts, draws, strict=False) for i in draw.trains]
         parts = self._cut(trains, self.executor.chunk, draws)
-        replies = self._map(pool, "train", parts, lambda part: self._request(part, [d.round for d in draws]))
+        rounds = [draw.round for draw in draws]
+        found = self._map(pool, "train", parts, lambda part: self._request(part, rounds))
+        replies = {part[0]: values for part, values in found}
         own: list[list[tuple[Part, Values]]] = [[] for _ in draws]
-        for part, values in zip(parts, replies, strict=True):
+        for part in parts:  # in their own order, whatever the order of the answers
+            values = replies.pop(part[0])
             homes = self._by_home(part)
             answers = [values] if len(homes) == 1 else stack.divide(values, [len(clients) for _, clients in homes])
             for (home, clients), answer in zip(homes, answers, strict=True):
@@ -263,14 +266,17 @@ class Simulation:
         start = self._starts[self.federations.index(federation)]
         everybody = [start + i for i in range(len(federation.data))]
         parts = chunks.cut(everybody, self._sizes, max(self.executor.chunk, 8))
-        answers = self._map(pool, "score", parts, lambda part: request([client - start for client in part]))
-        back = torch.argsort(torch.tensor([client for part in parts for client in part]))
-        scores = {
-            name: torch.cat([under("score", values)[name] for values in answers])[back]
-            for name in under("score", answers[0])
-        }
+        scores: Scores = {}
+        rows: Rows | None = None
+        for part, values in self._map(pool, "score", parts, lambda part: request([client - start for client in part])):
+            at = torch.tensor(part) - start
+            for name, own in under("score", values).items():
+                scores.setdefault(name, torch.zeros(len(everybody), dtype=own.dtype))[at] = own
+            if "rows" in values:
+                rows = federation.store.rows(values["rows"], len(everybody)) if rows is None else rows
+                for block, new in zip(rows.blocks, values["rows"].blocks, strict=True):
+                    block[at] = new
         refuse_non_finite(scores, federation.data, len(federation.history))
-        rows = Rows.cat([values["rows"] for values in answers])[back] if "rows" in answers[0] else None
         return scores, rows
 
     def _keep_scores(self, federation: Federation, personal: Scores, globally: Scores | None) -> None:
@@ -282,15 +288,17 @@ class Simulation:
 
     # -- jobs
 
-    def _map(self, pool: Pool | Here, what: str, parts: list[Part], request: Callable[[Part], Values]) -> list[Values]:
+    def _map(
+        self, pool: Pool | Here, what: str, parts: list[Part], request: Callable[[Part], Values]
+    ) -> Iterator[tuple[Part, Values]]:
+        """The parts and their answers, as they come."""
+
         def bind(part: Part) -> Callable[[], Values]:
             return lambda: {"cohort": torch.tensor(part)} | request(part)
 
         names = ["clients " + listing([self.data.names[i] for i in part]) for part in parts]
-        answers: list[Values] = [{}] * len(parts)
         for at, values in pool.map(what, [bind(part) for part in parts], names):
-            answers[at] = values
-        return answers
+            yield parts[at], values
 
     def answer(self, what: str, values: Values) -> Values:
         """A job, done with nothing but its own values and the client's side."""

@@ -86,6 +86,11 @@ class Store:
         for name, value in state.items():
             _write(self._held[name], index, value)
 
+    def rows(self, like: Rows, size: int) -> Rows:
+        """Room for so many rows, where the states lie: in memory or in a file."""
+        blocks = [self._block(f"rows.{at}", block, size, None) for at, block in enumerate(like.blocks)]
+        return Rows(like.layout, blocks, size=size)
+
     # -- snapshots
 
     def snapshot(self) -> "Snapshot":

@@ -26,7 +26,7 @@ from bespokefl.models import build
 
 SIZES = (1_000, 10_000, 100_000)
 ACTIVE, ROUNDS = 100, 50
-FEATURES, CLASSES, EXAMPLES = 100, 10, 20
+FEATURES, CLASSES, EXAMPLES = 256, 10, 20
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bespokefl.core import chance
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.engines.tensors import write_tensors
 
 State = dict[str, Tensor]
 Model = str | nn.Module | Callable[..., nn.Module]
@@ -206,9 +207,9 @@ def write_state(state: Mapping[str, Tensor], path: Path) -> None:
 
 def write_rows(rows: Rows, path: Path, about: str) -> None:
     """One tensor per parameter, shape (rows, …), and a text."""
-    blocks = zip(rows.layout.names, rows.blocks, strict=True)
-    # One entry, as safetensors writes several in a random order and equal runs should be equal files.
-    save_file({name: block.cpu().clone().contiguous() for name, block in blocks}, path, {ABOUT: about})
+    everybody = list(range(len(rows)))
+    entries = [(name, block, everybody) for name, block in zip(rows.layout.names, rows.blocks, strict=True)]
+    write_tensors(path, entries, {ABOUT: about})
 
 
 def read_about(path: Path) -> str:

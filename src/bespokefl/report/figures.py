@@ -69,7 +69,9 @@ def mean(rows: np.ndarray) -> np.ndarray:
     """Over seeds; NaN where there is none."""
     there = ~np.isnan(rows)
     num = there.sum(0)
-    return np.divide(np.where(there, rows, 0.0).sum(0), num, out=np.full(rows.shape[1], np.nan), where=num > 0)
+    found = np.full(rows.shape[1], np.nan)
+    np.divide(np.where(there, rows, 0.0).sum(0), num, out=found, where=num > 0)
+    return found
 
 
 def finished(method: Mapping[str, Any]) -> list[Document]:
@@ -186,6 +188,14 @@ def general(document: Document, drawn: Mapping[str, Any]) -> list[tuple[str, str
     what = "accuracy" if percent else "loss"
     kind = document["kind"]
     seeds = drawn["seeds"]
+    if not any(value is not None for method in methods for value in method["scores"]):
+        untested = (
+            "no client has a test figure of its own yet." if not document["finished"] else "no client has test data."
+        )
+        return [
+            ("Over the rounds", "", [_curves(drawn, what, seeds)]),
+            ("Client by client", "", [Figure("scatter", "clients-figures", "Every client", "", "", missing=untested)]),
+        ]
     names = [method["name"] for method in methods]
     return [
         ("Over the rounds", "", [_curves(drawn, what, seeds)]),
@@ -208,8 +218,8 @@ def _curves(drawn: Mapping[str, Any], what: str, seeds: int) -> Figure:
         "curves",
         "curves",
         f"{what.capitalize()} against what it costs",
-        f"Mean over clients, each on its own test data{band}. Model time is counted in T, the time of sending one model "
-        "down to the clients.",
+        f"Mean over clients, each on its own test data{band}. Model time is counted in T, the time of sending one "
+        "model down to the clients.",
         f"Lines: mean {what} of each method against rounds, data sent or model time.",
         f'<div class="controls">{controls}</div>',
         missing=missing,

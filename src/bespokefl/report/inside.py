@@ -1,6 +1,6 @@
 """What only some methods have to show: who learns from whom, chosen teachers, numbers of steps, confidence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -151,7 +151,15 @@ def _tracked(key: str, document: Document, method: Document, rounds: Any, client
         course = f"{words} Thick: the median; band: from the 10th to the 90th percentile.{some}"
         label = f"Lines: {said} of the clients in every round."
         found += [
-            Figure("track", f"{key}-{name}", f"{said[0].upper()}{said[1:]}, round by round", course, label, data=data, half=True),
+            Figure(
+                "track",
+                f"{key}-{name}",
+                f"{said[0].upper()}{said[1:]}, round by round",
+                course,
+                label,
+                data=data,
+                half=True,
+            ),
             Figure(
                 "latest",
                 f"{key}-{name}-latest",
@@ -171,12 +179,16 @@ def _confidence(key: str, document: Document, method: Document, rounds: Any, cli
     words = "How much weight the server gives to a client's head, 1/ρ², against how much data it has."
     data = {"values": rounded(_latest(clients["confidence"]), False)}
     label = "Points: confidence of each client against its number of training examples."
-    found = [Figure("confidence", f"{key}-confidence", "Confidence against local data", words, label, data=data, half=True)]
+    found = [
+        Figure("confidence", f"{key}-confidence", "Confidence against local data", words, label, data=data, half=True)
+    ]
     if "deviation" in clients and "trace" in clients:
         parts = {name: rounded(_latest(clients[name]), False) for name in ("deviation", "trace")}
         words = "What the confidence is made of: the head's distance from the common one, and its own uncertainty."
         label = "Points: deviation against uncertainty of each client."
-        found.append(Figure("makeup", f"{key}-makeup", "Deviation and uncertainty", words, label, data=parts, half=True))
+        found.append(
+            Figure("makeup", f"{key}-makeup", "Deviation and uncertainty", words, label, data=parts, half=True)
+        )
     return found
 
 

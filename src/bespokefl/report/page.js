@@ -11,7 +11,8 @@
   const unit = D.percent ? " %" : "";
   const what = D.percent ? "accuracy" : "loss";
   const sign = D.higher ? 1 : -1;
-  const PAPER = 680; // the width of a figure in print, pixels
+  const PAPER = [300, 640]; // the width of a figure in print, pixels: half a page, or all of it
+  let width = 0; // of the figure that is being drawn
 
   // -- words and colours
 
@@ -31,9 +32,9 @@
   const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
   const there = (values) => values.filter((one) => one !== null && one !== undefined);
 
-  const narrow = () => !page.classList.contains("paper") && page.clientWidth < 520;
+  const narrow = () => width < 380;
   const axis = (title, more = {}) => ({
-    title: { text: title, standoff: 8 }, gridcolor: css("--grid"), zeroline: false, linecolor: css("--line"),
+    ...(title ? { title: { text: title, standoff: 8 } } : {}), gridcolor: css("--grid"), zeroline: false, linecolor: css("--line"),
     tickcolor: css("--line"), automargin: true, ticks: "outside", ticklen: 4, ...more,
   });
   const layout = (more) => ({
@@ -64,7 +65,7 @@
     return [low - more, high + more];
   }
 
-  // A figure is a function of its place and its own numbers: traces, layout, height over width, a sentence.
+  // A figure is a function of its own numbers: traces, layout, height over width, a sentence.
   const draw = {
     curves() {
       const key = state.axis;
@@ -242,7 +243,7 @@
         rows.length ? "" : "None of the methods shown has gains: choose another above.");
     },
 
-    fairness(part, width) {
+    fairness() {
       const rows = visible().filter((at) => M[at].fair.some((value) => value !== null));
       const across = width < 560 ? 1 : width < 860 ? 2 : 4;
       const down = Math.ceil(D.measures.length / across);
@@ -272,7 +273,7 @@
 
     // -- what only some methods have
 
-    heat(part, width) {
+    heat(part) {
       const order = part.order.map((at) => clients[at]), num = order.length;
       const few = num * 16 < width;
       const traces = [{
@@ -470,12 +471,12 @@
   function put(plot) {
     library();
     const part = (D.parts || {})[plot.dataset.key] || {};
-    const style = getComputedStyle(plot.parentElement);
-    const room = plot.parentElement.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-    const width = page.classList.contains("paper") ? PAPER : Math.floor(room);
-    const figure = draw[plot.dataset.kind](part, width);
+    const frame = plot.parentElement, style = getComputedStyle(frame);
+    const room = frame.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    width = page.classList.contains("paper") ? PAPER[frame.classList.contains("half") ? 0 : 1] : Math.floor(room);
+    const figure = draw[plot.dataset.kind](part);
     const height = figure.height ?? Math.round(Math.min(figure.high, Math.max(figure.low, width * figure.ratio)));
-    const says = plot.parentElement.querySelector(".says");
+    const says = frame.querySelector(".says");
     if (says) says.textContent = figure.says || "";
     drawn.add(plot);
     Plotly.react(plot, figure.traces, { ...figure.layout, width, height }, config);

@@ -115,15 +115,17 @@ def _body(
         for (key, title), (_, said, found) in zip(heads, sections, strict=True):
             parts.append(f'<section id="{key}"><h2>{escape(title)}</h2>')
             parts.append(f"<p>{escape(said)}</p>" if said else "")
-            if title == "Client by client":
+            clients = title == "Client by client" and not all(one.missing for one in found)
+            if clients:
                 parts.append(_finder(document, methods))
             parts.append(f'<div class="figures">{"".join(one.html() for one in _paired(found))}</div>')
-            if title == "Client by client":
+            if clients:
                 parts.append(tables.clients(document, methods))
             parts.append("</section>")
     parts += [
         f'<section id="repeat"><h2>How to repeat it</h2>{words.repeat(document)}</section>',
-        f'<section id="references"><h2>BibTeX</h2><p>Of what was run.</p>{words.references(document, citations)}</section>',
+        '<section id="references"><h2>BibTeX</h2><p>Of what was run.</p>',
+        f"{words.references(document, citations)}</section>",
         f"</main><footer><p>Written by Bespoke {escape(str(document['versions'].get('bespokefl', '')))}.</p></footer>",
     ]
     return "\n".join(part for part in parts if part)

@@ -7,6 +7,8 @@ personal one, and the global one where there is one.
 import csv
 import json
 import math
+import shlex
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ Document = dict[str, Any]
 
 COMPARISON = "compare.json"
 RUN = ("config.toml", "result.json")
+CHECKPOINTS = "checkpoints/round-*/record.json"  # of a run that can go on
 FORMAT = 1  # of compare.json
 MODELS = {"personal": "personal model", "global": "global model"}
 SIZES = ("train", "validation", "test")
-LINE = frozenset(  # what every line of rounds.jsonl has; the rest is what the method noted
-    "round phase trained reported up_bytes down_bytes down_streams up_models workload seconds personal global".split()
-)
+LINE = {  # what every line of rounds.jsonl has; the rest is what the method noted
+    *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
+    *("seconds", "personal", "global"),
+}
 
 
 def read(path: Path) -> Document:
@@ -36,6 +40,8 @@ def read(path: Path) -> Document:
         return _guarded(folder / COMPARISON, _comparison)
     if all((folder / name).is_file() for name in RUN):
         return _guarded(folder, _run)
+    if (folder / RUN[0]).is_file() and any(folder.glob(CHECKPOINTS)):
+        return _guarded(folder, _unfinished)
     raise InputError(
         f"{str(path)!r} must be the folder of a comparison or of a run, but it has neither {COMPARISON} nor "
         f"{' and '.join(RUN)}; make one with bespoke compare or bespoke run."
@@ -61,34 +67,90 @@ def _comparison(path: Path) -> Document:
 
 def _run(folder: Path) -> Document:
     about = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    rounds = _lines(folder / "rounds.jsonl")
     columns = _columns(folder / "clients.csv")
-    names = [str(one) for one in columns["client"]]
-    sizes = {part: np.array([int(one) for one in columns[part]]) for part in SIZES}
-    score = "loss" if about["personal"]["accuracy"] is None else "accuracy"
-    done, planned = about["rounds_done"], about["rounds_planned"]
-    notes = list(about["notes"])
-    if about["interrupted"]:
-        notes.insert(0, f"The run was interrupted after {done} of {planned} rounds: these are its figures so far.")
-    notes.append("One seed: there is no standard error over seeds.")
-    methods = []
-    for kind, name in MODELS.items():
-        if about[kind] is None:
-            continue
-        values = {key: _numbers(columns[f"{kind}_{key}"]) for key in about[kind] if f"{kind}_{key}" in columns}
+    file = folder / "client_rounds.jsonl"
+    values = {
+        kind: {key: _numbers(columns[f"{kind}_{key}"]) for key in about[kind] if f"{kind}_{key}" in columns}
+        for kind in MODELS
+        if about[kind] is not None
+    }
+    return _single(
+        folder,
+        about,
+        names=[str(one) for one in columns["client"]],
+        sizes={part: [int(one) for one in columns[part]] for part in SIZES},
+        values=values,
+        rounds=_lines(folder / "rounds.jsonl"),
+        notes=_lines(file) if file.exists() else [],
+    )
+
+
+def _unfinished(folder: Path) -> Document:
+    """A run that was killed: what its newest checkpoint knows. Its clients were not tested one by one yet."""
+    records = sorted(folder.glob(CHECKPOINTS))
+    record = json.loads(records[-1].read_text(encoding="utf-8"))["content"]["record"]
+    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    split = json.loads((folder / "split.json").read_text(encoding="utf-8"))
+    rounds = record["history"]
+    tested = [line["personal"] for line in rounds if line.get("personal")]
+    score = "accuracy" if any(line.get("test_accuracy") is not None for line in tested) else "loss"
+    names = [str(name) for name in split["names"]]
+    shared = ("method", "data", "split", "model", "seed", "rounds")
+    about = {key: config.get(key) for key in shared} | {
+        "hyper": config.get("set", {}),
+        "split": split["split"],
+        "split_hash": split["hash"],
+        "split_seed": split["seed"],
+        "rounds_done": len(rounds),
+        "rounds_planned": config.get("rounds"),
+        "interrupted": True,
+        "notes": [],
+        "settings": {key: value for key, value in config.items() if key not in (*shared, "set")},
+        "communication": record["communication"],
+        "timing": {"seconds": sum(record["seconds"])},
+        "versions": {},
+    }
+    last: Document = next((line for line in reversed(rounds) if line.get("personal")), {})
+    nobody = np.full(len(names), math.nan)
+    return _single(
+        folder,
+        about,
+        names=names,
+        sizes={part: [len(own) for own in split[part]] for part in SIZES},
+        values={kind: {score: nobody} for kind in MODELS if last.get(kind)},
+        rounds=rounds,
+        notes=record["client_notes"],
+    )
+
+
+def _single(
+    folder: Path,
+    about: Mapping[str, Any],
+    *,
+    names: list[str],
+    sizes: Mapping[str, list[int]],
+    values: Mapping[str, Mapping[str, np.ndarray]],
+    rounds: list[Document],
+    notes: list[Document],
+) -> Document:
+    """A run in the form of a comparison; values: of each model and score, one for each client."""
+    score = "accuracy" if any("accuracy" in found for found in values.values()) else "loss"
+    listed = []
+    for kind, found in values.items():
         run = {
             "seed": about["seed"],
             "failed": None,
             "interrupted": about["interrupted"],
-            "rounds_done": done,
-            "rounds_planned": planned,
-            "personal": {key: [None if math.isnan(one) else one for one in found] for key, found in values.items()},
+            "rounds_done": about["rounds_done"],
+            "rounds_planned": about["rounds_planned"],
+            "personal": {key: [None if math.isnan(one) else one for one in column] for key, column in found.items()},
             "history": _history(rounds, kind, score),
-            "details": _details(rounds, folder, names) if kind == "personal" else None,
+            "details": _details(rounds, notes, names) if kind == "personal" else None,
         }
-        methods.append(
+        mean = next((one for one in reversed(run["history"][score]) if one is not None), None)
+        listed.append(
             {
-                "name": name,
+                "name": MODELS[kind],
                 "method": about["method"],
                 "about": "what each client uses" if kind == "personal" else "what they have in common",
                 "citation": "",
@@ -96,14 +158,14 @@ def _run(folder: Path) -> Document:
                 "tuned": None,
                 "baseline": kind == "global",
                 "failed": None,
-                "figures": _figures(about, values[score], sizes["train"], score, kind),
+                "figures": _figures(about, found[score], np.array(sizes["train"]), score, kind, mean),
                 "runs": [run],
             }
         )
     return {
         "kind": "run",
         "title": f"{about['method']} on {about['data']}, {about['split']}",
-        "command": f"bespoke run --config {folder.name}/config.toml",
+        "command": f"bespoke run --config {shlex.quote(str(folder / 'config.toml'))}",
         "finished": not about["interrupted"],
         "score": score,
         "higher_is_better": score == "accuracy",
@@ -121,19 +183,24 @@ def _run(folder: Path) -> Document:
         "config_text": (folder / "config.toml").read_text(encoding="utf-8"),
         "versions": about["versions"],
         "systems": [{"name": system.name} for system in SYSTEMS],
-        "clients": {"names": names, "groups": None} | {part: sizes[part].tolist() for part in SIZES},
-        "methods": methods,
+        "clients": {"names": names, "groups": None, **sizes},
+        "methods": listed,
         "left_out": [],
         "verdicts": {},
-        "notes": notes,
+        "notes": [*about["notes"], "One seed: there is no standard error over seeds."],
     }
 
 
-def _figures(about: Mapping[str, Any], values: np.ndarray, train: np.ndarray, score: str, kind: str) -> Document:
+def _figures(
+    about: Mapping[str, Any], values: np.ndarray, train: np.ndarray, score: str, kind: str, mean: float | None
+) -> Document:
+    """As in compare.json; the mean of the last test stands in where clients have no figures of their own yet."""
     higher = score == "accuracy"
+    found = summarize(values, train, higher_is_better=higher)
     return {
-        score: summarize(values, train, higher_is_better=higher)
+        score: found
         | {
+            "mean": mean if found["mean"] is None else found["mean"],
             "sem": None,
             "interval": significance.bootstrap(values),
             "largest_decile": spread.largest_decile(values, train),
@@ -171,7 +238,7 @@ def _history(rounds: list[Document], kind: str, score: str) -> Document:
     }
 
 
-def _details(rounds: list[Document], folder: Path, names: list[str]) -> Document:
+def _details(rounds: list[Document], notes: list[Document], names: list[str]) -> Document:
     """What the method itself noted, by name."""
     found: Document = {"rounds": {}, "clients": {}}
     for line in rounds:
@@ -179,9 +246,8 @@ def _details(rounds: list[Document], folder: Path, names: list[str]) -> Document
             series = found["rounds"].setdefault(name, {"round": [], "values": []})
             series["round"].append(line["round"])
             series["values"].append(line[name])
-    file = folder / "client_rounds.jsonl"
     place = {name: at for at, name in enumerate(names)}
-    for line in _lines(file) if file.exists() else []:
+    for line in notes:
         at = place.get(str(line["client"]))
         if at is None:
             continue

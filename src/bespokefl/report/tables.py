@@ -89,7 +89,9 @@ def ranking(document: Document, methods: Sequence[Document], looks: Sequence[Loo
             ),
         ]
     else:
-        columns.insert(2, ("To the best", "interval of the difference; p of the paired test, Holm", _difference(percent)))
+        columns.insert(
+            2, ("To the best", "interval of the difference; p of the paired test, Holm", _difference(percent))
+        )
         columns += [
             (
                 "Better / worse off",

@@ -48,16 +48,16 @@ def _unfinished(document: Document) -> str:
     if document["kind"] == "run":
         run = document["methods"][0]["runs"][0]
         return (
-            f"<strong>Unfinished:</strong> the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds. "
-            "This is what there is."
+            f"<strong>Unfinished:</strong> the run stopped after {run['rounds_done']} of {run['rounds_planned']} "
+            "rounds. This is what there is."
         )
     methods, seeds = document["methods"], document["seeds"]
     there = sum(len(finished(method)) for method in methods)
     part = sum(bool(run.get("interrupted")) for method in methods for run in finished(method))
     stopped = f", {part} of them stopped before the last round" if part else ""
     return (
-        f"<strong>Unfinished:</strong> {there} of {len(methods) * len(seeds)} runs are there{stopped}. This is what there "
-        "is; the same command goes on with it."
+        f"<strong>Unfinished:</strong> {there} of {len(methods) * len(seeds)} runs are there{stopped}. This is what "
+        "there is; the same command goes on with it."
     )
 
 
@@ -190,8 +190,8 @@ def _hyper(document: Document) -> str:
         for label, hyper in seen.items()
     )
     return (
-        '<details><summary>Hyper-parameters as run</summary><table class="plain hyper"><thead><tr><th scope="col">Method'
-        f'</th><th scope="col">Hyper-parameters</th></tr></thead><tbody>{lines}</tbody></table></details>'
+        '<details><summary>Hyper-parameters as run</summary><table class="plain hyper"><thead><tr><th scope="col">'
+        f'Method</th><th scope="col">Hyper-parameters</th></tr></thead><tbody>{lines}</tbody></table></details>'
     )
 
 

@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from bespokefl.core import chance
+from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Method
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
@@ -181,9 +182,12 @@ def oracles(case: Case, members: Sequence[Federation]) -> dict[str, dict[str, li
 
 
 def cell(case: Case, name: str, unnamed: float, rate: float, repeats: range, rounds: int) -> dict[str, list[float]]:
-    """One cell of a table."""
+    """One cell of a table; nothing, where the method diverges."""
     members = [federation(case, repeat) for repeat in repeats]
-    return errors(method(name, case, members, unnamed), members, rate, rounds)
+    try:
+        return errors(method(name, case, members, unnamed), members, rate, rounds)
+    except TrainingError:
+        return {}
 
 
 def main(folder: Path, part: bool) -> None:
@@ -240,10 +244,8 @@ def _tuning_key(case: Case, name: str, value: float) -> str:
 
 def _chosen(cells: dict[str, Any], case: Case, name: str) -> float:
     """What the paper does not name: the value with the least personal error on the other repeats."""
-    values = UNNAMED.get(name, (0.0,))
-    if len(values) == 1:
-        return values[0]
-    return min(values, key=lambda value: float(np.mean(cells[_tuning_key(case, name, value)]["personal"])))
+    found = {value: cells[_tuning_key(case, name, value)].get("personal", math.inf) for value in UNNAMED.get(name, ())}
+    return min(found, key=lambda value: float(np.mean(found[value])), default=0.0)
 
 
 def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
