@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli import compare, look, newcomers, run, tune
+from bespokefl.cli import compare, data, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError
 
@@ -27,6 +27,7 @@ for command in (
     run.resume,
     tune.tune,
     compare.compare,
+    report.report,
     newcomers.personalize,
     newcomers.predict,
     look.methods,
@@ -36,6 +37,8 @@ for command in (
     look.bench,
 ):
     app.command()(command)
+for group in (data.app, split.app):
+    app.add_typer(group)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

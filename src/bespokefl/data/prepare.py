@@ -345,19 +345,21 @@ def _owner(clients: Clients) -> np.ndarray:
 def _unshared(clients: Clients) -> Clients:
     """The same clients with a copy of their own of every example that several of them have."""
     parts = (clients.train, clients.validation, clients.test)
-    whose = np.concatenate([np.repeat(np.arange(len(clients)), part.sizes.numpy()) for part in parts])
-    which = np.concatenate([part.indices.numpy() for part in parts])
-    pairs = np.unique(np.stack([which, whose]), axis=1)
-    if len(np.unique(pairs[0])) == pairs.shape[1]:
+    num = len(clients)
+
+    def keys(part: Part) -> np.ndarray:
+        """One number for each pair of an example and its client."""
+        return part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy())
+
+    pairs = np.unique(np.concatenate([keys(part) for part in parts]))
+    which = pairs // num
+    if (which[1:] != which[:-1]).all():
         return clients
-    position = {(int(one), int(owner)): at for at, (one, owner) in enumerate(pairs.T)}
 
     def moved(part: Part) -> Part:
-        owners = np.repeat(np.arange(len(clients)), part.sizes.numpy()).tolist()
-        found = [position[pair] for pair in zip(part.indices.tolist(), owners, strict=True)]
-        return Part(torch.tensor(found, dtype=torch.int64), part.offsets)
+        return Part(torch.from_numpy(np.searchsorted(pairs, keys(part))), part.offsets)
 
-    copied = torch.from_numpy(pairs[0])
+    copied = torch.from_numpy(which)
     train, validation, test = (moved(part) for part in parts)
     return replace(
         clients,

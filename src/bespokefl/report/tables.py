@@ -220,8 +220,8 @@ def clients(document: Document, methods: Sequence[Document]) -> str:
     groups = document["clients"]["groups"]
     found = {method["name"]: scores(method, score) for method in methods}
     stacked = np.stack([sign * one for one in found.values()])
-    blank = np.isnan(stacked).all(0)
-    first = np.where(np.isnan(stacked), -np.inf, stacked).argmax(0)
+    filled = np.where(np.isnan(stacked), -np.inf, stacked)
+    first, blank = filled.argmax(0), np.isneginf(filled.max(0))
     shown = [method["name"] for method in methods if method["baseline"]]
     if document["kind"] == "run":
         shown = [method["name"] for method in methods]

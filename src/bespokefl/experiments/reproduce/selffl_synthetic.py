@@ -40,6 +40,7 @@ NAME = "selffl-synthetic"
 CLIENTS, PARENT, NOISE = 20, 1.6, 0.1  # M, θ_0, the variance of one observation
 RATES = (0.1, 0.2, 0.5, 0.8, 1.0)  # C
 ROUNDS, REPEATS, STEPS, LR = 200, 200, 50, 1e-4
+PART = (20, 40)  # repeats and rounds of the stated part
 NO_LIMIT = 10**6  # ℓ_max: (16) gives at most about 460 steps here
 
 OURS = ("Self-FL, active peers", "Self-FL, all peers", "Self-FL, all peers, no smoothing")
@@ -52,6 +53,8 @@ UNNAMED: dict[str, tuple[float, ...]] = {
     "Per-FedAvg": (1e-4, 3e-4, 1e-3),
 }
 TUNING_REPEATS, TUNING_RATE = 20, 0.5
+
+Todo = Iterator[tuple[str, tuple[Any, ...]]]  # the names of cells, and what to compute them from
 
 
 @dataclass(frozen=True)
@@ -182,17 +185,22 @@ def oracles(case: Case, members: Sequence[Federation]) -> dict[str, dict[str, li
 
 
 def cell(case: Case, name: str, unnamed: float, rate: float, repeats: range, rounds: int) -> dict[str, list[float]]:
-    """One cell of a table; nothing, where the method diverges."""
+    """One cell of a table."""
     members = [federation(case, repeat) for repeat in repeats]
+    return errors(method(name, case, members, unnamed), members, rate, rounds)
+
+
+def trial(case: Case, name: str, unnamed: float, rounds: int) -> dict[str, list[float]]:
+    """The errors with one value of what the paper does not name; none, if training diverges."""
     try:
-        return errors(method(name, case, members, unnamed), members, rate, rounds)
+        return cell(case, name, unnamed, TUNING_RATE, range(10_000, 10_000 + TUNING_REPEATS), rounds)
     except TrainingError:
         return {}
 
 
 def main(folder: Path, part: bool) -> None:
     """Run what is not done yet, print both cases, and check the paper's claims."""
-    repeats, rounds = (20, 40) if part else (REPEATS, ROUNDS)
+    repeats, rounds = PART if part else (REPEATS, ROUNDS)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ("part.json" if part else "cells.json")
     cells: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -208,17 +216,17 @@ def main(folder: Path, part: bool) -> None:
     pool = ProcessPoolExecutor(cores(), context, initializer=torch.set_num_threads, initargs=(1,))
     with Progress(console=console, transient=True) as progress, pool:
         # A cell is a process: the servers of two hundred federations take as long as their clients.
-        def run(what: str, todo: dict[str, tuple[Any, ...]]) -> None:
-            rest = {key: arguments for key, arguments in todo.items() if key not in cells}
-            bar = progress.add_task(what, total=len(rest))
-            running = {pool.submit(cell, *arguments): key for key, arguments in rest.items()}
+        def run(work: Callable[..., dict[str, list[float]]], todo: Todo) -> None:
+            rest = [(key, arguments) for key, arguments in todo if key not in cells]
+            bar = progress.add_task(f"{work.__name__}s", total=len(rest))
+            running = {pool.submit(work, *arguments): key for key, arguments in rest}
             for done in as_completed(running):
                 cells[running[done]] = done.result()
                 write_json(file, cells)
                 progress.advance(bar)
 
-        run("tuning", dict(_tuning(rounds)))
-        run("cells", dict(_cells(cells, repeats, rounds)))
+        run(trial, _trials(rounds))
+        run(cell, _cells(cells, repeats, rounds))
     for case in CASES:
         found = oracles(case, [federation(case, repeat) for repeat in range(repeats)])
         cells |= {f"{case.name}/{name}/{rate}": errors for name, errors in found.items() for rate in RATES}
@@ -230,12 +238,11 @@ def main(folder: Path, part: bool) -> None:
     console.print(f"All figures: {file}")
 
 
-def _tuning(rounds: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    others = range(10_000, 10_000 + TUNING_REPEATS)
+def _trials(rounds: int) -> Todo:
     for case in CASES:
         for name, values in UNNAMED.items():
             for value in values:
-                yield _tuning_key(case, name, value), (case, name, value, TUNING_RATE, others, rounds)
+                yield _tuning_key(case, name, value), (case, name, value, rounds)
 
 
 def _tuning_key(case: Case, name: str, value: float) -> str:
@@ -248,7 +255,7 @@ def _chosen(cells: dict[str, Any], case: Case, name: str) -> float:
     return min(found, key=lambda value: float(np.mean(found[value])), default=0.0)
 
 
-def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Todo:
     for rate in RATES[::-1]:  # the longest first
         for case in CASES:
             for name in (*OURS[: 1 if rate == 1 else None], *THEIRS, "Local"):
