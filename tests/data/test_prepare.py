@@ -139,6 +139,18 @@ class TestScale:
         with pytest.raises(InputError, match="at least 2 training examples of every client, got fewer for q; use the"):
             prepare(clients, scale="own")
 
+    @pytest.mark.parametrize("block", [1, 9, 70, 1 << 22])
+    def test_each_clients_own_sums(self, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+        """However the examples are cut into blocks: what a client would compute that has its own data only."""
+        monkeypatch.setattr("bespokefl.data.prepare.BLOCK", block)
+        clients = tables.from_columns(COLUMNS | {"a": [math.nan, *X[1:, 0]]}, missing="mean").split("by_column")
+        _, preparation = prepare(clients, scale="own", missing="mean")
+        assert preparation.own is not None
+        for at, name in enumerate(clients.names):
+            alone = Sums.of(clients.x[rows(clients, "train", name)].numpy(), preparation.features)
+            for one in ("count", "total", "squares"):
+                assert np.allclose(getattr(preparation.own, one)[at], getattr(alone, one), rtol=1e-12)
+
     @given(arrays(np.float32, (20, 2), elements=st.floats(-1e3, 1e3, width=32)), st.integers(1, 19))
     def test_sums_add_up(self, x: np.ndarray, cut: int) -> None:
         """What clients tell, added, is what one would compute that has all the data."""

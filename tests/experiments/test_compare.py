@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,7 @@ def test_a_method_that_fails_is_reported_and_the_others_go_on(
 ) -> None:
     trained = []
 
+    @wraps(run)
     def failing(method: Any, *given: Any, **settings: Any) -> Any:
         trained.append(method.name)
         if method.name == "ditto" and settings["seed"] == 1:
@@ -293,6 +295,7 @@ def test_a_method_that_fails_is_reported_and_the_others_go_on(
 
 
 def test_a_baseline_that_fails_leaves_no_gains(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    @wraps(run)
     def failing(method: Any, *given: Any, **settings: Any) -> Any:
         if method.name != "ditto":
             raise TrainingError("diverged.")
@@ -320,6 +323,7 @@ def test_notes_say_whose_they_are(found: Comparison, monkeypatch: pytest.MonkeyP
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     trained: list[tuple[str, int]] = []
 
+    @wraps(run)
     def counting(method: Any, *given: Any, **settings: Any) -> Any:
         trained.append((method.name, settings["seed"]))
         return run(method, *given, **settings)
@@ -590,7 +594,8 @@ def test_runs_that_differ_in_more_than_the_method_say_so(clients: Clients, found
 
 def test_an_unfinished_run_is_said_to_be_so(clients: Clients, found: Comparison) -> None:
     def stop(progress: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        if progress.done == 1:
+            os.kill(os.getpid(), signal.SIGINT)
 
     stopped = run("ditto", clients, progress=stop, **(QUICK | {"rounds": 5}))
     assert stopped.interrupted
@@ -647,7 +652,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     shown = capsys.readouterr().out
     assert "One seed: there is no standard error" in shown and "Written to runs/compare" in shown
     rows = [line.split() for line in shown.splitlines()]
-    table = {row[0]: row for row in rows if row and row[0] in ("local", "fedavg", "persfl-gd")}
+    table = {row[0]: row for row in reversed(rows) if row and row[0] in ("local", "fedavg", "persfl-gd")}
     assert len(table) == 3 and sum("*" in row for row in table.values()) == 1
     written = json.loads(Path("runs/compare/compare.json").read_text())
     hyper = {one["name"]: one["hyper"] for one in written["methods"]}

@@ -396,11 +396,11 @@ def test_the_run_directory_has_the_teachers_the_choices_and_the_whole_grid(tmp_p
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "persfl", "--rounds", "3", "--clients", "4", *grid, "--out", str(tmp_path / "run"), "--quiet"])
     assert not ended.value.code
-    lines = [json.loads(line) for line in (tmp_path / "run" / "client_rounds.jsonl").read_text().splitlines()]
-    for client in {line["client"] for line in lines}:
-        own = [line for line in lines if line["client"] == client]
-        losses = [line["validation_loss"] for line in own]
-        assert [line["round"] for line in own] == [1, 2, 3, 4]
+    notes = [json.loads(text) for text in (tmp_path / "run" / "client_rounds.jsonl").read_text().splitlines()]
+    for client in {note["client"] for note in notes}:
+        own = [note for note in notes if note["client"] == client]
+        losses = [note["validation_loss"] for note in own]
+        assert [note["round"] for note in own] == [1, 2, 3, 4]
         assert own[-1]["teacher_round"] == 1 + int(np.argmin(losses)) and own[-1]["teacher_loss"] == min(losses)
         table = dict(zip(((0.0, 1.0), (0.0, 5.0), (0.5, 1.0), (0.5, 5.0)), own[-1]["grid_accuracy"], strict=True))
         assert (own[-1]["imitation"], own[-1]["temperature"]) == max(table, key=lambda point: table[point])

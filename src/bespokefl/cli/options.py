@@ -65,7 +65,7 @@ RUN: dict[str, Any] = {
     "split": _option(
         Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'
     ),
-    "clients": _option(Whole, "clients", "Number of clients to split the data among."),
+    "clients": _option(Whole, "clients", "Number of clients to split the data among. Default: the split's own (of its paper), else 20."),
     "model": _option(Text, "model", '"mlp(hidden=(50,))", one of "bespoke models", or your own as module:function.'),
     "head": _option(Text, "head", 'The model\'s head, by name; else "head", else the last linear layer.'),
     "loss": _option(Text, "loss", "cross_entropy or mse; chosen by the labels if not given."),

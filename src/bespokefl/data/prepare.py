@@ -328,9 +328,11 @@ def _own_sums(x: np.ndarray, train: Part, features: Features) -> Sums:
         values = _by_feature(x[indices[block]], features)
         there = ~np.isnan(values)
         filled = np.where(there, values, 0.0)
-        np.add.at(sums.count, owner[block], there.sum(1))
-        np.add.at(sums.total, owner[block], filled.sum(1))
-        np.add.at(sums.squares, owner[block], np.square(filled).sum(1))
+        starts = np.flatnonzero(np.diff(owner[block], prepend=-1))  # of each client's examples, which are together
+        whose = owner[block][starts]
+        sums.count[whose] += np.add.reduceat(there.sum(1), starts)
+        sums.total[whose] += np.add.reduceat(filled.sum(1), starts)
+        sums.squares[whose] += np.add.reduceat(np.square(filled).sum(1), starts)
     return sums
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.data import named
+from bespokefl.data import named, synthetic
 from bespokefl.data.catalogue import CATALOGUE
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import cifar, idx, leaf, npz
@@ -23,6 +23,10 @@ def load(source: str | PathLike[str]) -> Dataset:
     folder with IDX files, CIFAR batches or LEAF's JSON files; from tables as `data.tables` and `data.folder` read."""
     if isinstance(source, str) and source in CATALOGUE:
         return named.load(CATALOGUE[source])
+    if isinstance(source, str) and synthetic.is_drawn(source):
+        return synthetic.draw(source)
+    if not isinstance(source, str | PathLike):
+        raise InputError(f"data must be a name or a path, got {source!r}; arrays go into Clients.from_arrays")
     path = Path(source)
     if path.is_dir() and path.suffix != ".npz":
         return _from_folder(path)
@@ -36,14 +40,16 @@ def load(source: str | PathLike[str]) -> Dataset:
 
 
 def _from_npz(path: Path) -> Dataset:
-    arrays = npz.read(path, ("x", "y", "client"))
+    arrays = npz.read(path)
     missing = {"x", "y"} - arrays.keys()
     if missing:
         raise InputError(
             f"{str(path)!r} must have arrays x and y, but has no {' and no '.join(sorted(missing))}; "
             "save it with np.savez(path, x=..., y=...)"
         )
-    return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem)
+    columns = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.ndim == 1}
+    beside = {key: one for key, one in columns.items() if len(one) == len(arrays["y"])}
+    return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem, columns=beside)
 
 
 def _from_folder(path: Path) -> Dataset:

@@ -1,26 +1,37 @@
 """What a model is worth to each client: scores per client, never NaN or infinity without a word."""
 
+import logging
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.engines.client import PARTS, Data
 
+log = logging.getLogger("bespokefl")
+
 Scores = dict[str, Tensor]  # "test_accuracy", "validation_loss", … -> one value per client; NaN: no data
 COURSE = ("loss", "accuracy")  # what is followed over the rounds; the rest is known of the last one only
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
-    """A loss that is not finite though there are data: the training has failed."""
+    """A loss that is not finite though there are data: the training has failed. Test data do not stop a run."""
     for part in PARTS:
-        loss = scores[f"{part}_loss"]
-        bad = torch.isinf(loss) | (torch.isnan(loss) & (getattr(data, part).sizes > 0))
-        if bad.any():
-            names = [data.names[i] for i in bad.nonzero().flatten().tolist()]
+        names = non_finite(scores[f"{part}_loss"], getattr(data, part).sizes, data.names)
+        if names and part != "test":
             raise TrainingError(
                 f"the {part} loss became non-finite by round {number} for clients {listing(names)}: "
                 "use a smaller learning rate."
             )
+        if names:
+            log.warning("the test loss is not finite in round %d for clients %s", number, listing(names))
+
+
+def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:
+    """The clients that have data but no finite loss on them."""
+    bad = torch.isinf(loss) | (torch.isnan(loss) & (sizes > 0))
+    return [names[i] for i in bad.nonzero().flatten().tolist()]
 
 
 def means(scores: Scores) -> dict[str, float | None]:

@@ -28,7 +28,7 @@ class Config:
     method: str
     data: str = "digits"  # a name, or an .npz file with x, y and perhaps client
     split: str | None = None  # or a split.json; None: by_column where the data name their clients, else SPLIT
-    clients: int = 20
+    clients: int | None = None  # None: as many as the paper of a split has, else 20
     model: str = "mlp"  # a name, "mlp(hidden=(50,))", or "module:function"
     head: str | None = None  # None: the layer "head", else the last linear layer
     loss: str | None = None  # None: cross_entropy for classes, mse for real-valued targets

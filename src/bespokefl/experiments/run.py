@@ -210,7 +210,7 @@ def load_clients(config: Config) -> Clients:
         clients = dataset.with_split(split)
     else:
         clients = dataset.split(split, clients=config.clients, seed=config.seed)
-    if config.clients not in (len(clients), Config.clients):
+    if config.clients not in (len(clients), None):
         log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
     return clients
 

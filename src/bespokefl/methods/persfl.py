@@ -10,8 +10,8 @@ A teacher's round e is the one in which the client received G_e: 1 is the start,
 Differs from the paper: (4.2) prints the KL the other way round; Algorithm 1's is meant. Teachers are compared by loss
 (the text once says accuracy), and the mean after the last round is a candidate, too. (λ, T) are chosen by validation
 accuracy, never on test data; ties keep the first in ascending order. λ = 0 trains once, as T has no effect, and λ = 1
-not at all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rates
-and no epochs. A client that is not drawn in a round does not see that round's model. One without validation data takes
+not at all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rates,
+batch size or epochs. A client that is not drawn in a round does not see that round's model. One without validation data takes
 the last model as its teacher and the first point of the grid, plain fine-tuning by default.
 """
 
@@ -45,7 +45,7 @@ class PersFL(Method):
   year={2021}
 }"""
 
-    lr: float = 0.05  # η of stage 1, which is FedAvg
+    lr: float = 0.1  # η of stage 1, which is FedAvg; both rates: of .1, .01, .001 the best on digits' validation data
     distil_lr: float = 0.1  # η of stage 2
     distil_epochs: int = 20  # E of stage 2
     imitations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)  # λ to try: the teacher's share; 0 is fine-tuning

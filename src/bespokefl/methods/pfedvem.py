@@ -13,6 +13,8 @@ Differs from the paper:
 - A client whose objective is not finite after its head steps takes back the head that it began the round with.
 - In the ablations τ_j is d over the one term, in the KL and in (9); the first ρ_j² is `initial_variance` all the same.
 - A newcomer's prior has the mean of the last reported ρ_j².
+- The rates are the authors' for CIFAR-100, R is theirs for CIFAR-10: of the two settings' values the best on digits'
+  validation data.
 """
 
 import math

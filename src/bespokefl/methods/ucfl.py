@@ -65,14 +65,14 @@ class UCFL(Method):
 
     def check(self) -> None:
         super().check()
-        if self.streams not in ("all", "auto") and (not isinstance(self.streams, int) or self.streams < 1):
+        if self.streams not in ("all", "auto") and (isinstance(self.streams, str) or self.streams < 1):
             raise InputError(f"streams must be 'all', 'auto' or a number from 1 on, got {self.streams!r}.")
         if not self.penalty >= 0:
             raise InputError(f"penalty must be >= 0, got {self.penalty} (UCFL's λ, for each stream).")
         if self.survey_batches < 2:
             raise InputError(f"survey_batches must be at least 2, got {self.survey_batches}: one has no variance.")
-        if self.survey_size is not None and (not isinstance(self.survey_size, int) or self.survey_size < 1):
-            raise InputError(f"survey_size must be a number of examples from 1 on, got {self.survey_size!r}.")
+        if self.survey_size is not None and self.survey_size < 1:
+            raise InputError(f"survey_size must be a number of examples from 1 on, got {self.survey_size}.")
 
     def phases(self, rounds: int) -> list[Phase]:
         return [Phase(SURVEY, 1, trains=ALL, reports=ALL), Phase("train", rounds)]

@@ -199,7 +199,7 @@ def general(document: Document, drawn: Mapping[str, Any]) -> list[tuple[str, str
     names = [method["name"] for method in methods]
     return [
         ("Over the rounds", "", [_curves(drawn, what, seeds)]),
-        ("Client by client", _clients_words(kind, seeds), _clients(drawn, what, names)),
+        ("Client by client", _clients_words(drawn), _clients(drawn, what, names)),
         ("Spread and fairness", "", _spread(drawn, what, kind)),
     ]
 
@@ -226,10 +226,11 @@ def _curves(drawn: Mapping[str, Any], what: str, seeds: int) -> Figure:
     )
 
 
-def _clients_words(kind: str, seeds: int) -> str:
-    over = "" if seeds == 1 else f" A client's figure is its mean over {seeds} seeds."
-    if kind == "run":
-        return "The personal model of each client against the model that all have in common."
+def _clients_words(drawn: Mapping[str, Any]) -> str:
+    over = "" if drawn["seeds"] == 1 else f" A client's figure is its mean over {drawn['seeds']} seeds."
+    if drawn["kind"] == "run":
+        against = ", against what it has from the common one" if drawn["references"] else ""
+        return f"Every point is a client: what it has from its own model{against}."
     return "Every point is a client: what it has from a method, against what it has without one." + over
 
 
@@ -257,8 +258,8 @@ def _clients(drawn: Mapping[str, Any], what: str, names: Sequence[str]) -> list[
             "size",
             "size",
             f"{what.capitalize()} against local data",
-            "Lines: mean over clients with about as many training examples. Faint points: the clients, with the method "
-            "chosen above.",
+            "Lines: mean over clients with about as many training examples. Faint points: the clients, with "
+            + ("their own models." if drawn["kind"] == "run" else "the method chosen above."),
             f"Lines: mean {what} of each method against the number of a client's training examples.",
             missing=same,
         )

@@ -110,7 +110,7 @@ def _body(
             words.remarks(document),
             "</section>",
             "<noscript><p class=missing>The figures below need JavaScript; the tables do not.</p></noscript>",
-            _legend(methods, styles, single),
+            _legend(methods, styles, single) if len(methods) > 1 else "",
         ]
         for (key, title), (_, said, found) in zip(heads, sections, strict=True):
             parts.append(f'<section id="{key}"><h2>{escape(title)}</h2>')

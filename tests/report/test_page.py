@@ -1,0 +1,376 @@
+"""The page of a comparison, in a real browser: that it shows, that it answers, that it fits, and that it is quick."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bespokefl import report
+from tests.report.chromium import Chromium, chromium
+from tests.report.comparisons import document, save
+
+HOSTILE = [
+    "<img src=x onerror=window.hacked=1>",
+    "</script><script>window.hacked=1</script>",
+    "<b>bold</b> & <a href='javascript:window.hacked=1'>link</a>",
+    "%{x} ${window.hacked=1}",
+    "\"quotes\" and 'others'",
+    "<!-- <script>",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def as_usual(browser: Chromium) -> None:
+    browser.scripts(True)
+    browser.media()
+    browser.size(1200)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report.write(save(tmp_path_factory.mktemp("comparison"), document()))
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    return report.write(save(folder, document() | changes))
+
+
+def scroll_through(browser: Chromium) -> None:
+    """Every figure is drawn when it comes into view, and not before."""
+    num = browser.value("document.querySelectorAll('.plot').length")
+    for at in range(num):
+        browser.value(f"document.querySelectorAll('.plot')[{at}].scrollIntoView({{behavior: 'instant'}})")
+        browser.until(f"document.querySelectorAll('.plot')[{at}].querySelector('.main-svg') !== null")
+
+
+def figures(browser: Chromium) -> dict[str, Any]:
+    """Of each figure: how many points it has."""
+    script = """Object.fromEntries([...document.querySelectorAll('.plot')].map(plot => [
+      plot.dataset.key,
+      plot.data.reduce((sum, one) => sum + (one.z ? one.z.flat().length : one.x.filter(x => x !== null).length), 0)
+    ]))"""
+    return dict(browser.value(script))
+
+
+def hover(browser: Chromium, key: str, x: float, y: float) -> str:
+    """What appears when the mouse is on these coordinates of a figure."""
+    browser.value(
+        f"document.querySelector('[data-key={key}]').scrollIntoView({{block: 'center', behavior: 'instant'}})"
+    )
+    browser.until(f"document.querySelector('[data-key={key}] .main-svg') !== null")
+    at = browser.value(
+        f"""(() => {{
+          const plot = document.querySelector('[data-key={key}]'), full = plot._fullLayout;
+          const box = plot.getBoundingClientRect(), [across, up] = [full.xaxis, full.yaxis];
+          return [box.x + across._offset + across.d2p({x}), box.y + up._offset + up.d2p({y})];
+        }})()"""
+    )
+    browser.point(1, 1)
+    browser.point(*at)
+    label = f"document.querySelector('[data-key={key}] .hoverlayer').textContent"
+    browser.until(f"{label} !== ''")
+    return str(browser.value(label))
+
+
+@pytest.mark.parametrize("width", [400, 800, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_shows_every_figure_without_a_complaint_and_fits(
+    browser: Chromium, page: Path, width: int, scheme: str
+) -> None:
+    browser.size(width)
+    browser.media(scheme=scheme)
+    browser.open(page)
+    scroll_through(browser)
+    drawn = figures(browser)
+    general = {"curves", "against-0", "against-1", "size", "histogram", "density", "fairness"}
+    inside = {"map", "silhouette", "grid", "teachers", "steps", "latest", "confidence", "makeup", "clusters"}
+    assert general <= set(drawn)
+    assert {key.rsplit("-", 1)[-1] for key in set(drawn) - general} == inside
+    assert all(drawn.values()), drawn
+    assert browser.complaints() == []
+    assert browser.value("document.scrollingElement.scrollWidth <= innerWidth")
+    wide = (
+        "[...document.querySelectorAll('.plot')].filter(one => one.getBoundingClientRect().right > innerWidth).length"
+    )
+    assert browser.value(wide) == 0
+
+
+def test_asks_nothing_of_a_network(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    assert [one for one in browser.requests() if not one.startswith("data:")] == [page.resolve().as_uri()]
+    browser.value("document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}))")
+    browser.until("document.images[document.images.length - 1].complete")
+    assert any("Content Security Policy" in one for one in browser.complaints())  # even if it wanted to
+
+
+def test_offers_to_send_nothing_away(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    offered = browser.value(
+        "[...new Set([...document.querySelectorAll('.modebar-btn')].map(one => one.dataset.title))]"
+    )
+    assert set(offered) == {"Download plot as a SVG", "Zoom in", "Zoom out", "Reset axes"} or not any(
+        word in title for title in offered for word in ("Share", "Edit", "cloud")
+    )
+
+
+def test_hover_names_the_client(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.value("document.querySelector('[data-key=against-0]').scrollIntoView({behavior: 'instant'})")
+    browser.until("document.querySelector('[data-key=against-0] .main-svg') !== null")
+    one = browser.value(
+        "(t => [t.x[0], t.y[0], t.text[0]])(document.querySelector('[data-key=against-0]').data.find(t => t.x.length))"
+    )
+    said = hover(browser, "against-0", one[0], one[1])
+    assert one[2] in said
+    assert "training examples" in said
+
+
+def test_legend_shows_and_hides_in_all_figures(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    curves = "[...new Set(document.querySelector('[data-key=curves]').data.map(one => one.name).filter(Boolean))]"
+    bars = "[...new Set(document.querySelector('[data-key=histogram]').data.map(one => one.name))]"
+    before = browser.value(curves)
+    assert "ucfl" in before and set(before) == set(browser.value(bars))
+    chip = browser.value(
+        "[...document.querySelectorAll('.chips button')].findIndex(one => one.innerText.trim() === 'ucfl')"
+    )
+    browser.click(f".chips button:nth-child({chip + 1})")
+    assert set(browser.value(curves)) == set(browser.value(bars)) == set(before) - {"ucfl"}
+    assert browser.value(f"document.querySelectorAll('.chips button')[{chip}].getAttribute('aria-pressed')") == "false"
+    browser.click(f".chips button:nth-child({chip + 1})")
+    assert set(browser.value(curves)) == set(before)
+    browser.click(".presets button:nth-child(3)")
+    assert browser.value(curves) == []
+    assert browser.complaints() == []  # figures of nothing are no error
+
+
+def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    last = "(one => one.x[one.x.length - 1])(document.querySelector('[data-key=curves]').data.find(one => one.name === 'ucfl'))"
+    assert browser.value(last) == 10  # rounds
+    browser.click("input[value=bytes] + span")
+    assert browser.value(last) == 10 * 3000
+    browser.click("input[value=time] + span")
+    assert browser.value(last) == 50  # T, in the first system
+    assert browser.value("document.querySelector('select[name=system]').checkVisibility()")
+    choose = (
+        "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')) }})(document.querySelector('select[name={}]'))"
+    )
+    browser.value(choose.format(1, "system"))
+    assert browser.value(last) == 100
+
+
+def test_finds_a_client(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    browser.value(
+        "(one => { one.value = 'client 7'; one.dispatchEvent(new Event('input')) })(document.querySelector('[name=find]'))"
+    )
+    said = browser.value("document.getElementById('found').textContent")
+    assert "client 7: 59 training examples." in said
+    assert "Best served by" in said
+    ring = "document.querySelector('[data-key=against-0]').data.at(-1).text"
+    assert browser.value(ring) == ["client 7"]
+
+
+def test_hostile_names_are_only_text(browser: Chromium, tmp_path: Path) -> None:
+    made = document(names=HOSTILE + [f"client {at}" for at in range(12 - len(HOSTILE))])
+    made["title"] = made["notes"][0] = made["data"]["split"] = HOSTILE[1]
+    made["methods"][2]["name"] = made["methods"][2]["about"] = HOSTILE[0]
+    made["methods"][3]["failed"], made["methods"][3]["figures"] = HOSTILE[0], None
+    path = report.write(save(tmp_path, made))
+    browser.open(path)
+    scroll_through(browser)
+    browser.value("document.getElementById('clients').open = true")
+    shown = browser.value("[...document.querySelectorAll('#clients tbody th')].map(one => one.textContent)")
+    assert shown[: len(HOSTILE)] == HOSTILE
+    assert browser.value("document.title") == HOSTILE[1]
+    assert browser.value("document.querySelector('h1').textContent") == HOSTILE[1]
+    traces = "document.querySelector('[data-key=against-0]').data"
+    for at, name in enumerate(HOSTILE[:4]):
+        x, y = browser.value(
+            f"""(name => {{
+              for (const t of {traces}) {{
+                const k = (t.text || []).indexOf(name);
+                if (k >= 0) return [t.x[k], t.y[k]];
+              }}
+            }})({json.dumps(name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))})"""
+        )
+        assert name in hover(browser, "against-0", x, y), at
+    assert browser.value("typeof window.hacked") == "undefined"
+    assert browser.value("document.querySelectorAll('main img, .plot a[href]').length") == 0
+    assert browser.complaints() == []
+
+
+def test_reads_without_scripts(browser: Chromium, page: Path) -> None:
+    browser.scripts(False)
+    browser.open(page)
+    text = browser.value("document.body.innerText")
+    assert "Best performing".upper() in text.upper()
+    for method in ("local", "fedavg", "selffl", "persfl", "ucfl", "pfedvem", "cfl"):
+        assert method in browser.value("document.querySelector('.ranking').innerText")
+    assert "The figures below need JavaScript" in text
+    assert browser.value("document.querySelector('.legend').checkVisibility()") is False
+
+
+def test_prints_every_figure_on_white(browser: Chromium, page: Path, tmp_path: Path) -> None:
+    browser.media(scheme="dark")
+    browser.open(page)
+    assert browser.value("document.querySelectorAll('.js-plotly-plot').length") < 3
+    browser.value(
+        """addEventListener('beforeprint', () => { window.printed = [...document.querySelectorAll('.plot')].map(
+             plot => [plot.data.length, plot._fullLayout.font.color, plot._fullLayout.width]) })"""
+    )
+    browser.pdf(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    printed = browser.value("window.printed")
+    assert len(printed) == browser.value("document.querySelectorAll('.plot').length")
+    assert all(
+        num > 0 and ink == "#1c2126" and width <= 640 for num, ink, width in printed
+    )  # dark ink, though dark mode
+    assert browser.value("document.querySelector('.plot').layout.font.color") == "#e8eaec"  # and back again
+
+
+def test_follows_the_colour_scheme(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    scroll_through(browser)
+    seen = []
+    for scheme in ("light", "dark"):
+        browser.media(scheme=scheme)
+        seen.append(
+            browser.value(
+                "[getComputedStyle(document.body).backgroundColor, document.querySelector('.plot').layout.font.color]"
+            )
+        )
+    assert seen[0][0] != seen[1][0] and seen[0][1] != seen[1][1]
+
+
+def test_methods_differ_without_colour(browser: Chromium, tmp_path: Path) -> None:
+    others = tuple(f"method {at}" for at in range(18))
+    path = report.write(save(tmp_path, document(methods=("local", "fedavg", *others), seeds=1, clients=4, rounds=2)))
+    browser.open(path)
+    scroll_through(browser)
+    browser.click(".presets button:nth-child(2)")
+    looks = browser.value(
+        "document.querySelector('[data-key=curves]').data.filter(one => one.name).map(one => one.marker.symbol + one.line.dash)"
+    )
+    assert len(looks) == len(set(looks)) == 20
+
+
+def test_a_loss_is_better_when_it_is_low(browser: Chromium, tmp_path: Path) -> None:
+    made = document(score="loss")
+    browser.open(report.write(save(tmp_path, made)))
+    scroll_through(browser)
+    assert browser.complaints() == []
+    points = browser.value("document.querySelector('[data-key=against-0]').data.find(one => one.name === 'better off')")
+    assert points["x"] and all(own < other for own, other in zip(points["y"], points["x"], strict=True))
+    assert browser.value("document.querySelector('.ranking tbody th .name').innerText") == "cfl"
+    assert "Loss" in browser.value("document.querySelector('.ranking thead').textContent")
+
+
+def test_table_says_what_was_found(browser: Chromium, page: Path) -> None:
+    made = document()
+    best = next(one for one in made["methods"] if one["figures"]["best"])
+    found = best["figures"]["accuracy"]
+    browser.open(page)
+    first = browser.value("document.querySelector('.ranking tbody tr').innerText")
+    assert best["name"] in first and "best" in first
+    assert f"{100 * found['mean']:.1f}" in first
+    assert f"± {100 * found['sem']:.1f}" in first
+    assert "{:.1f} to {:.1f}".format(*(100 * end for end in found["interval"])) in first
+    tied = browser.value("[...document.querySelectorAll('.ranking tr.tie .name')].map(one => one.innerText)")
+    assert set(tied) == {one["name"] for one in made["methods"] if one["figures"]["tie"]}
+    assert browser.value("getComputedStyle(document.querySelector('.best .mean')).fontWeight") == "750"
+
+
+def test_unfinished_says_so_and_shows_what_there_is(browser: Chromium, tmp_path: Path) -> None:
+    made = document()
+    made["finished"] = False
+    made["methods"][-1]["runs"], made["methods"][-1]["figures"] = [], None  # not begun
+    made["methods"][-2]["runs"].pop()
+    made["methods"][-2]["runs"][0]["interrupted"] = True
+    browser.open(report.write(save(tmp_path, made)))
+    said = browser.value("document.querySelector('.warning').innerText")
+    assert "11 of 14 runs are there, 1 of them stopped before the last round" in said
+    assert "cfl is in no figure, as none of its runs is there yet." in browser.value("document.body.innerText")
+    scroll_through(browser)
+    assert all(figures(browser).values())
+    assert browser.complaints() == []
+
+
+def test_nothing_finished_yet(browser: Chromium, tmp_path: Path) -> None:
+    made = document()
+    made["finished"] = False
+    for method in made["methods"]:
+        method["runs"], method["figures"] = [], None
+    made["verdicts"] = {}
+    browser.open(report.write(save(tmp_path, made)))
+    assert "there is nothing to show" in browser.value("document.body.innerText")
+    assert browser.complaints() == []
+
+
+def test_one_seed_has_no_standard_error_and_says_so(browser: Chromium, tmp_path: Path) -> None:
+    browser.open(report.write(save(tmp_path, document(seeds=1))))
+    assert "One seed: there is no standard error" in browser.value("document.querySelector('.warning').innerText")
+    assert "±" not in browser.value("document.querySelector('.ranking').innerText")
+    scroll_through(browser)
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_few_clients(browser: Chromium, tmp_path: Path, clients: int) -> None:
+    made = document(methods=("local", "fedavg", "ditto"), seeds=1, clients=3)
+    for kind in ("names", "groups", "train", "validation", "test"):
+        made["clients"][kind] = made["clients"][kind][:clients]
+    made["data"]["clients"] = clients
+    for method in made["methods"]:
+        for run in method["runs"]:
+            run["personal"]["accuracy"] = run["personal"]["accuracy"][:clients]
+            run["gain"] = run["gain"] and run["gain"][:clients]
+    browser.open(report.write(save(tmp_path, made)))
+    scroll_through(browser)
+    assert all(figures(browser).values())
+    assert browser.complaints() == []
+
+
+def test_clients_without_test_data_are_left_out(browser: Chromium, tmp_path: Path) -> None:
+    made = document()
+    for method in made["methods"]:
+        for run in method["runs"]:
+            run["personal"]["accuracy"][5] = None
+            if run["gain"]:
+                run["gain"][5] = None
+    browser.open(report.write(save(tmp_path, made)))
+    scroll_through(browser)
+    assert browser.complaints() == []
+    shown = "document.querySelector('[data-key=against-0]').data.flatMap(one => one.text || [])"
+    assert set(browser.value(shown)) == {f"client {at}" for at in range(12)} - {"client 5"}
+
+
+@pytest.mark.slow
+def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp_path: Path) -> None:
+    """20 methods × 5 seeds × 200 clients: written in under 10 s, under 8 MB, open in under 3 s."""
+    methods = ("local", "fedavg", "selffl", "persfl", "ucfl", "pfedvem", "cfl", *(f"method {at}" for at in range(13)))
+    folder = save(tmp_path, document(methods=methods, seeds=5, clients=200, rounds=100))
+    begun = time.perf_counter()
+    path = report.write(folder)
+    assert time.perf_counter() - begun < 10
+    assert path.stat().st_size < 8e6
+    browser.size(1600)
+    assert min(browser.open(path) for _ in range(3)) < 3
+    scroll_through(browser)
+    assert all(figures(browser).values())
+    assert browser.complaints() == []
