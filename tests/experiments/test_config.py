@@ -69,11 +69,11 @@ CONFIGS = st.builds(
 
 @given(CONFIGS)
 def test_a_config_is_what_its_file_says(config: Config) -> None:
-    assert Config.of(tomllib.loads(config.text())) == config
+    assert Config.of(tomllib.loads(config.to_toml())) == config
 
 
 def test_where_to_write_is_not_part_of_the_file() -> None:
-    assert "elsewhere" not in Config(method="ditto", out="elsewhere", overwrite=True).text()
+    assert "elsewhere" not in Config(method="ditto", out="elsewhere", overwrite=True).to_toml()
 
 
 @pytest.mark.parametrize(

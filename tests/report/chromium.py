@@ -4,6 +4,7 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -54,6 +55,8 @@ class Chromium:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._received:
+            ready, _, _ = select.select([self._reads], [], [], PATIENCE)
+            assert ready, f"no answer from Chromium in {PATIENCE:.0f} s"
             part = os.read(self._reads, 1 << 20)
             assert part, "Chromium has gone"
             self._received += part

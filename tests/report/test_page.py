@@ -159,7 +159,7 @@ def test_legend_shows_and_hides_in_all_figures(browser: Chromium, page: Path) ->
 def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> None:
     browser.open(page)
     scroll_through(browser)
-    last = "(one => one.x[one.x.length - 1])(document.querySelector('[data-key=curves]').data.find(one => one.name === 'ucfl'))"
+    last = "document.querySelector('[data-key=curves]').data.find(one => one.name === 'ucfl').x.at(-1)"
     assert browser.value(last) == 10  # rounds
     browser.click("input[value=bytes] + span")
     assert browser.value(last) == 10 * 3000
@@ -177,7 +177,8 @@ def test_finds_a_client(browser: Chromium, page: Path) -> None:
     browser.open(page)
     scroll_through(browser)
     browser.value(
-        "(one => { one.value = 'client 7'; one.dispatchEvent(new Event('input')) })(document.querySelector('[name=find]'))"
+        """(one => { one.value = 'client 7'; one.dispatchEvent(new Event('input')) })(
+             document.querySelector('[name=find]'))"""
     )
     said = browser.value("document.getElementById('found').textContent")
     assert "client 7: 59 training examples." in said
@@ -265,7 +266,8 @@ def test_methods_differ_without_colour(browser: Chromium, tmp_path: Path) -> Non
     scroll_through(browser)
     browser.click(".presets button:nth-child(2)")
     looks = browser.value(
-        "document.querySelector('[data-key=curves]').data.filter(one => one.name).map(one => one.marker.symbol + one.line.dash)"
+        """document.querySelector('[data-key=curves]').data.filter(one => one.name)
+             .map(one => one.marker.symbol + one.line.dash)"""
     )
     assert len(looks) == len(set(looks)) == 20
 

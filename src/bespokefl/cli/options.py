@@ -15,6 +15,7 @@ from bespokefl.experiments.config import Config, read
 
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 
+TABLES = "Your own data"
 TRAINED, LOCALLY, COMPUTED, WRITTEN = (
     "What is trained",
     "How it is trained",
@@ -29,7 +30,7 @@ Real = float | None
 
 def _option(kind: Any, key: str, help: str, panel: str = TRAINED) -> Any:
     default = getattr(Config, key)
-    told = help if default is None else f"{help} Default: {default}."
+    told = help if default in (None, "") else f"{help} Default: {default}."
     return Annotated[
         kind, typer.Option(f"--{key.replace('_', '-')}", help=told, show_default=False, rich_help_panel=panel)
     ]
@@ -61,11 +62,25 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 RUN: dict[str, Any] = {
     "method": Annotated[Text, typer.Argument(help='A method: see "bespoke methods". May stand in the config instead.')],
     "config": Annotated[Path | None, typer.Option(help="A TOML file with the same keys; flags win.")],
-    "data": _option(Text, "data", "A name, or an .npz file with x, y and perhaps client."),
+    "data": _option(Text, "data", "A name (bespoke data list), or a file or folder of your own."),
+    "label": _option(Text, "label", "Of a table: the column to be predicted.", TABLES),
+    "client": _option(Text, "client", "Of a table: the column that names each row's client.", TABLES),
+    "drop": _option(Text, "drop", "Columns to leave out: id,date.", TABLES),
+    "task": _option(Text, "task", "classification or regression; else as the labels look.", TABLES),
+    "text": _option(Text, "text", "The column of texts, if they are the examples.", TABLES),
+    "missing": _option(
+        Text, "missing", "Missing values: refuse, mean (of the training data), drop their rows.", TABLES
+    ),
+    "scale": _option(Text, "scale", "Scale features by training data: pooled, own (each client's), none.", TABLES),
+    "vocabulary": _option(Whole, "vocabulary", "Of texts: how many words at most.", TABLES),
+    "length": _option(Whole, "length", "Of texts: words that each is cut or filled to.", TABLES),
     "split": _option(
         Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'
     ),
-    "clients": _option(Whole, "clients", "Number of clients to split the data among. Default: the split's own (of its paper), else 20."),
+    "clients": _option(
+        Whole, "clients", "Number of clients to split the data among. Default: the split's own (of its paper), else 20."
+    ),
+    "fractions": _option(Text, "fractions", "Of train, validation and test.", TABLES),
     "model": _option(Text, "model", '"mlp(hidden=(50,))", one of "bespoke models", or your own as module:function.'),
     "head": _option(Text, "head", 'The model\'s head, by name; else "head", else the last linear layer.'),
     "loss": _option(Text, "loss", "cross_entropy or mse; chosen by the labels if not given."),

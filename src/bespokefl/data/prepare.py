@@ -93,6 +93,23 @@ class Preparation:
         """Of a prepared example."""
         return self.features.shape
 
+    @property
+    def changes(self) -> bool:
+        """Whether examples have to be made to fit at all."""
+        return self.pooled is not None or self.features.kind in ("table", "text")
+
+    def fit(self, clients: Clients) -> tuple[Clients, "Preparation"]:
+        """Clients that came later, with raw examples, made to fit; and this with what their own scale is."""
+        if self.scale != "own":
+            return replace(clients, x=self.apply(clients.x.numpy())), self
+        made, x = self, clients.x.numpy().copy()
+        for at, name in enumerate(clients.names):
+            parts = [part.of(at).numpy() for part in (clients.train, clients.validation, clients.test)]
+            made = made.with_client(name, clients.x.numpy()[parts[0]])
+            mine = np.concatenate(parts)
+            x[mine] = made.apply(clients.x.numpy()[mine], client=name).numpy()
+        return replace(clients, x=torch.from_numpy(x)), made
+
     def apply(self, x: Array | Sequence[str], client: str | None = None) -> Tensor:
         """Examples as the models take them, from raw ones as `tables.inputs` gives them, from arrays or from texts.
 

@@ -1,7 +1,9 @@
 """Finds data by name, or in a file or folder, and loads them."""
 
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +20,26 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(CATALOGUE))
 
 
-def load(source: str | PathLike[str]) -> Dataset:
+def load(
+    source: str | PathLike[str],
+    *,
+    label: str | None = None,
+    client: str | None = None,
+    drop: Collection[str] = (),
+    task: str | None = None,
+    text: str | None = None,
+    missing: str = "refuse",
+) -> Dataset:
     """Data by name ("mnist"); from an .npz file with arrays x, y and, if each example has its client, client; from a
-    folder with IDX files, CIFAR batches or LEAF's JSON files; from tables as `data.tables` and `data.folder` read."""
+    folder with IDX files, CIFAR batches or LEAF's JSON files; or from tables: a .csv or .parquet file, or a folder of
+    them for each client. The options are for tables: see `data.tables.load`."""
+    given = {"label": label, "client": client, "drop": tuple(drop), "task": task, "text": text, "missing": missing}
+    options = {name: value for name, value in given.items() if value not in (None, (), "refuse")}
+    found = _from_table(source, options)
+    if found is not None:
+        return found
+    if options and set(options) != {"missing"}:
+        raise InputError(f"{next(iter(options))} is for tables, but {str(source)!r} is none; leave it out")
     if isinstance(source, str) and source in CATALOGUE:
         return named.load(CATALOGUE[source])
     if isinstance(source, str) and synthetic.is_drawn(source):
@@ -30,13 +49,29 @@ def load(source: str | PathLike[str]) -> Dataset:
     path = Path(source)
     if path.is_dir() and path.suffix != ".npz":
         return _from_folder(path)
-    if path.suffix in (".csv", ".tsv", ".parquet"):
-        from bespokefl.data import tables
-
-        return tables.load(path)
     if path.suffix == ".npz" or path.is_file():
         return _from_npz(path)
     raise unknown("data", str(source), [*names(), "a path to a file or folder"], see="bespoke data list")
+
+
+def _from_table(source: str | PathLike[str], options: Mapping[str, Any]) -> Dataset | None:
+    """Data from tables, if that is what they are."""
+    if not isinstance(source, str | PathLike) or str(source) in CATALOGUE:
+        return None
+    path = Path(source)
+    asked = bool(options.keys() - {"missing"})  # an .npz file of x and y is no table, one with named columns is
+    if path.suffix in (".csv", ".tsv", ".parquet") or (path.suffix == ".npz" and asked):
+        from bespokefl.data import tables
+
+        return tables.load(path, **options)
+    if path.is_dir():
+        from bespokefl.data import folder
+
+        if folder.is_folder(path):
+            if "client" in options:
+                raise InputError("the folders name the clients; leave the column of clients out")
+            return folder.load(path, **options)
+    return None
 
 
 def _from_npz(path: Path) -> Dataset:
@@ -53,10 +88,6 @@ def _from_npz(path: Path) -> Dataset:
 
 
 def _from_folder(path: Path) -> Dataset:
-    from bespokefl.data import folder
-
-    if folder.is_folder(path):
-        return folder.load(path)
     found: Arrays | None = idx.pool(path) or cifar.pool(path) or leaf.pool(path)
     if found is not None:
         columns = {key: array for key, array in found.items() if key not in ("x", "y", "client")}

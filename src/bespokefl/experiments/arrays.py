@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError, listing
+from bespokefl.data import tables as columns
 from bespokefl.data.dataset import Dataset, as_array
+from bespokefl.data.prepare import Preparation
 from bespokefl.data.readers import npz
 
 
@@ -22,6 +24,19 @@ def read(path: str | PathLike[str], needed: Sequence[str]) -> dict[str, np.ndarr
             f"{str(path)!r} must have an array {missing[0]}; save it with np.savez(path, {missing[0]}=...)."
         )
     return arrays
+
+
+def examples(
+    path: str | PathLike[str], about: Mapping[str, Any], preparation: Preparation | None
+) -> tuple[Dataset, np.ndarray | None]:
+    """The raw examples of a file, as the run that it is for read its own; and the labels, where it has them."""
+    if preparation is None or preparation.features.kind not in ("table", "text"):
+        arrays = read(path, ("x",))
+        return inputs(path, about, arrays), arrays.get("y")
+    found = columns.inputs(path, preparation.features)
+    x = torch.from_numpy(found.x)
+    nothing = torch.zeros(len(x))
+    return Dataset(Path(path).stem, x, nothing, found.client), found.y
 
 
 def inputs(path: str | PathLike[str], examples: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Dataset:

@@ -32,7 +32,7 @@ from bespokefl.engines.workers import cores
 from bespokefl.experiments import contenders, folder, jobs, tables, toml
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.comparison import BASELINES, FILE, TABLE, Comparison, Entry, Facts
-from bespokefl.experiments.config import Config
+from bespokefl.experiments.config import LOADING, Config
 from bespokefl.experiments.contenders import Contender
 from bespokefl.experiments.handover import check_clients, find_device
 from bespokefl.experiments.personalize import labels_of
@@ -135,7 +135,7 @@ def compare_config(
         own = replace(common, method=method.name, set=hyper, seed=seed, workers=workers, out=str(place))
         return run_config(own, report, resumed=folder.is_unfinished(place), clients=clients)
 
-    apart = {"method", "data", "split", "clients", "seed", "set", "out", "overwrite", *NOT_HERE}
+    apart = {*LOADING, "method", "seed", "set", "out", "overwrite", *NOT_HERE}
     settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
     plan = Plan(chosen, clients, numbers, config, settings, config.model, train)
     plan.command = contenders.command(config, methods, numbers, tune, grids or {})

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.experiments import toml
 
+LOADING = ("data", "label", "client", "drop", "task", "text", "split", "clients", "fractions")  # what makes clients
 PATHS = ("data", "split", "start")  # keys that may name a file
 SPLIT = "dirichlet(alpha=0.4)"
 PLACES = ("out", "overwrite")  # where to write; not part of what makes the result
@@ -27,8 +28,18 @@ class Config:
 
     method: str
     data: str = "digits"  # a name, or an .npz file with x, y and perhaps client
+    label: str | None = None  # of a table: the column to be predicted; None: y, label or target
+    client: str | None = None  # of a table: the column that names each row's client; None: client
+    drop: str = ""  # of a table: columns to leave out, with commas between them
+    task: str | None = None  # classification or regression; None: as the labels look
+    text: str | None = None  # of a table: the column of texts that are the examples
+    missing: str = "refuse"  # values that are missing: refuse, mean (of the training data), or drop their rows
+    scale: str | None = None  # pooled, own or none; None: pooled for tables, none for arrays
+    vocabulary: int | None = None  # of texts: how many words at most
+    length: int | None = None  # of texts: words that each is cut or filled to
     split: str | None = None  # or a split.json; None: by_column where the data name their clients, else SPLIT
     clients: int | None = None  # None: as many as the paper of a split has, else 20
+    fractions: str = "0.6,0.2,0.2"  # of train, validation and test
     model: str = "mlp"  # a name, "mlp(hidden=(50,))", or "module:function"
     head: str | None = None  # None: the layer "head", else the last linear layer
     loss: str | None = None  # None: cross_entropy for classes, mse for real-valued targets
@@ -80,7 +91,7 @@ class Config:
             )
         return cls(**values)
 
-    def text(self, comments: Mapping[str, str] | None = None) -> str:
+    def to_toml(self, comments: Mapping[str, str] | None = None) -> str:
         """The config as TOML, without where its results were written."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in PLACES}
         title = "To repeat this run: bespoke run --config config.toml --out ANOTHER_FOLDER"
@@ -174,6 +185,11 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_size": AT_LEAST_ONE,
     "local_epochs": AT_LEAST_ONE,
     "local_steps": AT_LEAST_ONE,
+    "missing": _one_of("refuse", "mean", "drop"),
+    "scale": _one_of("pooled", "own", "none"),
+    "task": _one_of("classification", "regression"),
+    "vocabulary": AT_LEAST_ONE,
+    "length": AT_LEAST_ONE,
     "newcomers": (lambda value: 0 <= value < 1, "in [0, 1), the share of clients held back from training"),
     "eval_every": (lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
     "workers": (lambda value: value >= 0, "0 (all cores) or a number of processes"),

@@ -15,12 +15,14 @@ from typing import Any
 from torch import nn
 
 from bespokefl.core.errors import InputError
+from bespokefl.data.prepare import Preparation
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments.tables import Scores, Sizes
 from bespokefl.experiments.weights import NEWCOMERS, START, Kept, Model, Stored, no_client, write_state
 
 KINDS = ("personal", "finetune")
 ABOUT, TABLE = "newcomers.json", "newcomers.csv"
+PREPARATION = "preparation.json"
 SIGNS, WHAT = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
 
 
@@ -37,6 +39,7 @@ class Newcomers:
         personal: Scores,
         finetune: Scores,
         weights: Kept | Stored,
+        preparation: Preparation | None = None,
     ) -> None:
         self.about = dict(about)  # how they were served
         self.origin = dict(origin)  # the run they joined
@@ -45,6 +48,7 @@ class Newcomers:
         self.personal = personal  # by the method's own rule
         self.finetune = finetune  # plain fine-tuning of the global model, or of the start where there is none
         self.weights = weights
+        self.preparation = preparation  # how examples are made to fit the models; None: they are taken as they are
         self.path: Path | None = None  # where they were saved
 
     @property
@@ -89,6 +93,8 @@ class Newcomers:
             about = {"origin": self.origin, **self.summary()}
             (into / ABOUT).write_text(tables.dumps(about, indent=2) + "\n", encoding="utf-8")
             self.write(into)
+            if self.preparation is not None:
+                (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
             if isinstance(self.weights, Kept):
                 if self.weights.recipe.shared:
                     write_state(self.weights.recipe.shared, into / START)
@@ -133,4 +139,11 @@ def within(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], mo
         personal=scores["personal"],
         finetune=scores["finetune"],
         weights=Stored(source.resolve(), model, NEWCOMERS),
+        preparation=read_preparation(source),
     )
+
+
+def read_preparation(source: Path) -> Preparation | None:
+    """How a run's examples are made to fit, if its folder says so."""
+    place = source / PREPARATION
+    return Preparation.from_json(place.read_text(encoding="utf-8")) if place.exists() else None

@@ -10,6 +10,8 @@ import torch
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
+from bespokefl.data.features import Table
+from bespokefl.data.prepare import Preparation
 from bespokefl.engines import newcomers as engine
 from bespokefl.experiments import arrays, final, tables
 from bespokefl.experiments.final import Final
@@ -54,11 +56,29 @@ def personalize(
         chosen = _from_file(clients, result, client)
     else:
         raise InputError(f"clients must be Clients or an .npz file, got {type(clients).__name__}.")
+    preparation = result.preparation
+    if preparation is not None:
+        _check_source(chosen, preparation)
+        chosen, preparation = preparation.fit(chosen)
     check_clients(chosen)
-    return serve(result, _fitted(chosen, result), workers=workers, device=device or result.config.device)
+    place = device or result.config.device
+    return serve(result, _fitted(chosen, result), workers=workers, device=place, preparation=preparation)
 
 
-def serve(result: Result, clients: Clients, *, workers: int = 0, device: str = "cpu") -> Newcomers:
+def _check_source(clients: Clients, preparation: Preparation) -> None:
+    """Words are numbered by the file they came from: those of another are other words."""
+    if isinstance(clients.source, Table) and clients.source.features != preparation.features:
+        raise InputError("newcomers of another table must come as a file, not as Clients: its columns are read anew.")
+
+
+def serve(
+    result: Result,
+    clients: Clients,
+    *,
+    workers: int = 0,
+    device: str = "cpu",
+    preparation: Preparation | None = None,
+) -> Newcomers:
     """The same for clients that are known to fit."""
     kept = _final(result)
     place, config = find_device(device), replace(result.config, workers=workers)
@@ -101,6 +121,7 @@ def serve(result: Result, clients: Clients, *, workers: int = 0, device: str = "
         personal=scores_of(clients, data, served.personal),
         finetune=scores_of(clients, data, served.finetune),
         weights=Kept(kept.recipe, in_order(clients, data, served.rows)),
+        preparation=preparation or result.preparation,
     )
 
 
@@ -144,9 +165,10 @@ def _only(clients: Clients, name: str) -> Clients:
 def _from_file(path: str | PathLike[str], result: Result, client: str | None) -> Clients:
     """The clients of a file, cut into train, validation and test with the run's seed."""
     examples: Mapping[str, Any] = result.about["examples"]
-    found = arrays.read(path, ("x", "y"))
-    dataset = arrays.inputs(path, examples, found)
-    y = arrays.targets(found["y"], examples["labels"], repr(str(path)))
+    dataset, written = arrays.examples(path, examples, result.preparation)
+    if written is None:
+        raise InputError(f"{str(path)!r} must have labels to train with, got none.")
+    y = arrays.targets(written, examples["labels"], repr(str(path)))
     if len(y) != len(dataset):
         raise InputError(
             f"x and y in {str(path)!r} must have one entry per example each, got {len(dataset)} and {len(y)}."

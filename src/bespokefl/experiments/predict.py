@@ -52,12 +52,17 @@ class Predictions:
 
 
 def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: str | PathLike[str]) -> Predictions:
-    """A client's model on the x of an .npz file. `run`: a result, or the folder of a run or of newcomers' models."""
+    """A client's model on the x of an .npz file, or on a table with the columns of the run's.
+
+    run  a result, or the folder of a run or of newcomers' models
+    """
     source = run if isinstance(run, Result | Newcomers) else _load(Path(run))
     about = source.about if isinstance(source, Result) else source.origin
     model = source.model(client)
     examples = about["examples"]
-    x = arrays.inputs(data, examples, arrays.read(data, ("x",))).x
+    x = arrays.examples(data, examples, source.preparation)[0].x
+    if source.preparation is not None:
+        x = source.preparation.apply(x.numpy(), client=str(client))
     return answer(model, x, examples["labels"])
 
 

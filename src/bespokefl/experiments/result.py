@@ -26,6 +26,7 @@ from typing import Any
 from torch import nn
 
 from bespokefl.core.errors import InputError
+from bespokefl.data.prepare import Preparation
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, newcomers, tables
 from bespokefl.experiments.config import Config
@@ -35,6 +36,7 @@ from bespokefl.experiments.tables import Scores, Sizes, dumps
 from bespokefl.experiments.weights import Kept, Model, Stored, no_client
 
 KINDS = ("personal", "global")
+PREPARATION = newcomers.PREPARATION
 
 
 class Result:
@@ -56,6 +58,7 @@ class Result:
         newcomers: Newcomers | None = None,
         write_rest: Callable[[Path], None] | None = None,
         comments: Mapping[str, str] | None = None,
+        preparation: Preparation | None = None,
         checkpoints: Path | None = None,
     ) -> None:
         self.config = config
@@ -70,6 +73,7 @@ class Result:
         self.final = final  # what newcomers' models are made of; None where it is on disk, or was not kept
         self.newcomers = newcomers  # clients that were held back from training
         self.path: Path | None = None  # where it was saved
+        self.preparation = preparation  # how examples are made to fit the models; None: they are taken as they are
         self.checkpoints = checkpoints  # the folder of those that were written on the way
         self._write_rest = write_rest
         self._comments = dict(comments or {})
@@ -165,13 +169,15 @@ class Result:
                 if file.is_file():
                     shutil.copyfile(file, into / file.name)
             return
-        (into / "config.toml").write_text(self.config.text(self._comments), encoding="utf-8")
+        (into / "config.toml").write_text(self.config.to_toml(self._comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         tables.write_csv(into / "clients.csv", self.clients)
         tables.write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
             tables.write_lines(into / "client_rounds.jsonl", self.client_rounds)
         self.weights.write(into, self.names)
+        if self.preparation is not None:
+            (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
         if self.final is not None:
             self.final.write(into)
         if self.newcomers is not None:
@@ -212,6 +218,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             client_rounds=client_rounds,
             weights=Stored(source.resolve(), model),
             newcomers=None if late is None else newcomers.within(source, late, about, model),
+            preparation=newcomers.read_preparation(source),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the run in {str(path)!r} is damaged: {error!r}.") from error

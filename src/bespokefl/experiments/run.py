@@ -21,6 +21,8 @@ from bespokefl.core.errors import BespokeError, InputError, listing, unknown
 from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
+from bespokefl.data.folder import clients as given_parts
+from bespokefl.data.prepare import prepare
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import config as configs
@@ -76,6 +78,10 @@ def run(
     start: Start | None = None,
     head: str | None = None,
     loss: str | Loss | None = None,
+    scale: str | None = None,
+    missing: str = "refuse",
+    vocabulary: int | None = None,
+    length: int | None = None,
     newcomers: float = 0.0,
     keep_rounds: bool = False,
     eval_every: int = 5,
@@ -98,6 +104,10 @@ def run(
     local_steps instead of local_epochs
     start       a state dict, a .safetensors file, or the folder of a run, to begin with its global model
     head        the module whose parameters are the head; None: "head", else the last linear layer
+    scale       of features, learnt from training data: "pooled" over all clients, each client's "own", "none";
+                None: pooled for tables, none for arrays
+    missing     values of a table: "refuse", or "mean" of the training data
+    vocabulary, length  of texts: words that are known at most, words that each is cut or filled to
     newcomers   share of the clients to hold back from training; they are personalized at the end and reported apart
     keep_rounds keep the common model of every round, for newcomers to choose from (PersFL)
     eval_every  rounds between evaluations of all clients; the last round is always evaluated
@@ -137,6 +147,10 @@ def run(
         local_epochs=local_epochs,
         local_steps=local_steps,
         seed=seed,
+        scale=scale,
+        missing=missing,
+        vocabulary=vocabulary,
+        length=length,
         newcomers=newcomers,
         keep_rounds=keep_rounds,
         eval_every=eval_every,
@@ -204,15 +218,27 @@ def resume(path: str | PathLike[str], progress: Report | None = None) -> Result:
 
 def load_clients(config: Config) -> Clients:
     """The data of a config, split as it says."""
-    dataset = datasets.load(config.data)
+    drop = [one.strip() for one in config.drop.split(",") if one.strip()]
+    options = {key: getattr(config, key) for key in ("label", "client", "task", "text", "missing")}
+    dataset = datasets.load(config.data, drop=drop, **options)
     split = config.split or ("by_column" if dataset.client is not None else SPLIT)
     if split.endswith(".json"):
         clients = dataset.with_split(split)
+    elif config.split in (None, "given") and "part" in dataset.columns:  # cut by whoever made the files
+        clients = given_parts(dataset)
     else:
-        clients = dataset.split(split, clients=config.clients, seed=config.seed)
+        clients = dataset.split(split, clients=config.clients, seed=config.seed, fractions=_fractions(config.fractions))
     if config.clients not in (len(clients), None):
         log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
     return clients
+
+
+def _fractions(text: str) -> tuple[float, float, float]:
+    try:
+        train, validation, test = (float(one) for one in text.split(","))
+    except ValueError:
+        raise InputError(f"fractions must be three numbers such as 0.6,0.2,0.2, got {text!r}.") from None
+    return train, validation, test
 
 
 def hold_back(clients: Clients, share: float, seed: int) -> tuple[Clients, Clients | None]:
@@ -240,7 +266,10 @@ def _train(
     """Everything after the checks of names: both ways to start a run come here."""
     check_clients(clients)
     everybody = clients
-    clients, late = hold_back(everybody, config.newcomers, config.seed)
+    teachers, _ = hold_back(everybody, config.newcomers, config.seed)
+    how = {key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")}
+    prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
+    clients, late = hold_back(prepared, config.newcomers, config.seed)
     if method.needs_groups and clients.groups is None:
         raise InputError(
             f"{config.method} needs a split that knows the clients' true groups, got {clients.split_name}."
@@ -249,7 +278,7 @@ def _train(
     outputs = clients.classes or 1
     objective = _loss(loss, clients.classes)
     task = Task(
-        build(model, clients.shape, outputs),
+        build(model, clients.shape, outputs, preparation.tokens),
         objective,
         head=config.head,
         seed=config.seed,
@@ -280,7 +309,7 @@ def _train(
 
     def begin(into: Path) -> None:
         write_rest(into)
-        folder.write_text(into / "config.toml", final_config.text(comments))
+        folder.write_text(into / "config.toml", final_config.to_toml(comments))
 
     checkpoints = None
     if place is not None:
@@ -298,6 +327,7 @@ def _train(
         outputs=outputs,
         seed=config.seed,
         precision=config.precision,
+        tokens=preparation.tokens,
     )
     recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
     about = _about(config, method, clients, outcome, seconds)
@@ -315,6 +345,7 @@ def _train(
         final=Final(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
         comments=comments,
+        preparation=preparation if preparation.changes else None,
         checkpoints=None if place is None else place / folder.CHECKPOINTS,
     )
     if late is not None:

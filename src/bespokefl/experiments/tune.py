@@ -28,7 +28,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines import simulation
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
-from bespokefl.experiments.config import Config
+from bespokefl.experiments.config import LOADING, Config
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.run import RUNS, find_method, hold_back, load_clients, run
 from bespokefl.experiments.weights import described, fingerprint
@@ -243,7 +243,7 @@ def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progres
             raise InputError(f"{key} is in the grid and has a fixed value, too; leave one of them out.")
     method = methods.build(config.method, dict(config.set))
     expand(method, grid, {name: getattr(config, name) for name in OPTIONS})  # mistakes are told before data are read
-    apart = {"method", "data", "split", "clients", "set", "out", "overwrite"}
+    apart = {*LOADING, "method", "set", "out", "overwrite"}
     settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
     clients = load_clients(config)
     place: dict[str, Any] = {"out": target, "overwrite": config.overwrite}

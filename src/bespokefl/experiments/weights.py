@@ -46,13 +46,23 @@ class Blueprint:
     names: tuple[str, ...]  # the trainable parameters
     head: tuple[str, ...]
     shared: str  # hash of all that is not trained: frozen parameters and buffers; "" if there is none
+    tokens: int | None = None  # how many numbers words can have, for text
 
     @classmethod
     def of(
-        cls, task: Task, *, model: str, shape: tuple[int, ...], outputs: int, seed: int, precision: str
+        cls,
+        task: Task,
+        *,
+        model: str,
+        shape: tuple[int, ...],
+        outputs: int,
+        seed: int,
+        precision: str,
+        tokens: int | None,
     ) -> "Blueprint":
         names, head = task.layout.names, task.layout.head
-        return cls(model, shape, outputs, seed, precision, names, head, fingerprint(untrained(task.module, names)))
+        shared = fingerprint(untrained(task.module, names))
+        return cls(model, shape, outputs, seed, precision, names, head, shared, tokens)
 
     def __post_init__(self) -> None:
         for name in ("shape", "names", "head"):
@@ -60,7 +70,7 @@ class Blueprint:
 
     def build(self, model: Model, weights: State, shared: State) -> nn.Module:
         """A module with these weights, on the CPU, ready to predict."""
-        factory = models.build(model, self.shape, self.outputs)
+        factory = models.build(model, self.shape, self.outputs, self.tokens)
         with chance.torch_seeded(self.seed, "start"):
             module = factory().to(dtype=PRECISIONS[self.precision])
         own = {name: tuple(value.shape) for name, value in module.named_parameters()}

@@ -11,8 +11,8 @@ Differs from the paper: (4.2) prints the KL the other way round; Algorithm 1's i
 (the text once says accuracy), and the mean after the last round is a candidate, too. (λ, T) are chosen by validation
 accuracy, never on test data; ties keep the first in ascending order. λ = 0 trains once, as T has no effect, and λ = 1
 not at all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rates,
-batch size or epochs. A client that is not drawn in a round does not see that round's model. One without validation data takes
-the last model as its teacher and the first point of the grid, plain fine-tuning by default.
+batch sizes or epochs. A client that is not drawn in a round does not see that round's model. One without validation
+data takes the last model as its teacher and the first point of the grid, plain fine-tuning by default.
 """
 
 from collections.abc import Callable, Sequence

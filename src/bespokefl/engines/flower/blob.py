@@ -1,0 +1,73 @@
+"""Named rows, tensors and numbers as one JSON text and one run of bytes, and back: what is sent, and what is kept.
+
+Whoever reads does not trust whoever wrote: a text or bytes that do not fit each other are refused, and nothing but
+numbers can come out of them.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from bespokefl.core.rows import Rows
+from bespokefl.engines import wire
+from bespokefl.engines.wire import ALIGN, KINDS
+
+_DTYPES = {str(kind).removeprefix("torch."): kind for kind in KINDS}
+
+
+class Unreadable(ValueError):
+    """What came is not what was agreed on."""
+
+
+def write(values: Mapping[str, Any]) -> tuple[str, bytes]:
+    """A JSON text that says what is where, and the tensors' bytes end to end."""
+    header, tensors = wire.flatten(values)
+    places: list[Any] = []
+    data = bytearray()
+    for tensor in tensors:
+        raw = tensor.detach().cpu().contiguous()
+        places.append([len(data), str(raw.dtype).removeprefix("torch."), list(raw.shape)])
+        if raw.numel():
+            data += raw.flatten().view(torch.uint8).numpy().tobytes()
+        data += bytes(-len(data) % ALIGN)
+    return json.dumps([header, places]), bytes(data)
+
+
+def read(text: str, data: bytes) -> dict[str, Any]:
+    """The values again; refuses what does not fit."""
+    try:
+        header, places = json.loads(text)
+        memory = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
+        tensors = []
+        for at, kind, shape in places:
+            dtype = _DTYPES[kind]
+            if not all(isinstance(length, int) and length >= 0 for length in (at, *shape)):
+                raise Unreadable("a place or a length is not a number")
+            size = math.prod(shape) * dtype.itemsize
+            if at % ALIGN or at + size > len(memory):
+                raise Unreadable("bytes are missing")
+            tensors.append(memory[at : at + size].view(dtype).reshape(shape))
+        values = wire.unflatten(header, tensors)
+        for value in values.values():
+            if isinstance(value, Rows):
+                _check(value)
+    except Unreadable:
+        raise
+    except (ValueError, KeyError, TypeError, StopIteration, RuntimeError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+    return values
+
+
+def _check(rows: Rows) -> None:
+    """Every block has as many rows as there are, in the shape that the layout says."""
+    for block, shape in zip(rows.blocks, rows.layout.shapes, strict=True):
+        if tuple(block.shape) != (len(rows), *shape):
+            raise Unreadable("rows do not have the shape that they say")
+
+
+def digest(text: str, data: bytes) -> str:
+    return hashlib.sha256(text.encode() + b"\0" + data).hexdigest()
