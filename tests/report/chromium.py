@@ -34,6 +34,7 @@ class Chromium:
     def __init__(self, process: subprocess.Popen[bytes], reads: int, writes: int) -> None:
         self.process, self._reads, self._writes = process, reads, writes
         self._received, self._number, self._session = b"", 0, ""
+        self._scripted = True
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -73,6 +74,7 @@ class Chromium:
         self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 
     def scripts(self, allowed: bool) -> None:
+        self._scripted = allowed
         self.call("Emulation.setScriptExecutionDisabled", value=not allowed)
 
     def open(self, page: Path) -> float:
@@ -81,7 +83,8 @@ class Chromium:
         begun = time.perf_counter()
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.until("document.readyState === 'complete'")
-        self.value("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        if self._scripted:  # without scripts nobody would call back
+            self.value("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         return time.perf_counter() - begun
 
     def value(self, script: str) -> Any:

@@ -16,7 +16,7 @@ COURSE = ("loss", "accuracy")  # what is followed over the rounds; the rest is k
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
-    """A loss that is not finite though there are data: the training has failed. Test data do not stop a run."""
+    """A loss that is not finite though there are data: the training has failed. Test data stop nothing: there it is a gap."""
     for part in PARTS:
         names = non_finite(scores[f"{part}_loss"], getattr(data, part).sizes, data.names)
         if names and part != "test":
@@ -26,6 +26,7 @@ def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
             )
         if names:
             log.warning("the test loss is not finite in round %d for clients %s", number, listing(names))
+            scores["test_loss"] = scores["test_loss"].masked_fill(~torch.isfinite(scores["test_loss"]), torch.nan)
 
 
 def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:

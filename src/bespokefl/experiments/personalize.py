@@ -167,7 +167,7 @@ def _from_file(path: str | PathLike[str], result: Result, client: str | None) ->
     examples: Mapping[str, Any] = result.about["examples"]
     dataset, written = arrays.examples(path, examples, result.preparation)
     if written is None:
-        raise InputError(f"{str(path)!r} must have labels to train with, got none.")
+        raise InputError(f"{str(path)!r} must have an array y, or the column of labels, to train with.")
     y = arrays.targets(written, examples["labels"], repr(str(path)))
     if len(y) != len(dataset):
         raise InputError(

@@ -24,6 +24,8 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.folder import clients as given_parts
 from bespokefl.data.prepare import prepare
 from bespokefl.engines.checkpoint import Checkpoints, Every
+from bespokefl.engines.client import Data
+from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, tables
@@ -330,7 +332,7 @@ def _train(
         tokens=preparation.tokens,
     )
     recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
-    about = _about(config, method, clients, outcome, seconds)
+    about = _about(config, method, clients, data, outcome, seconds)
     about["python"] = _from_python(config, method, loss, lost)
     result = Result(
         config=final_config,
@@ -420,7 +422,9 @@ def _in_toml(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
-def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def _about(
+    config: Config, method: Method, clients: Clients, data: Data, outcome: Outcome, seconds: float
+) -> dict[str, Any]:
     interrupted = outcome.rounds_done < outcome.rounds_planned
     notes = []
     if interrupted:
@@ -435,6 +439,11 @@ def _about(config: Config, method: Method, clients: Clients, outcome: Outcome, s
     if outcome.lost:
         times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
         notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
+    endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
+    if endless:
+        notes.append(
+            f"The test loss is not finite for {listing(endless)}: it is left out of the figures."
+        )
     for part in ("validation", "test"):
         without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
         if without:

@@ -217,9 +217,8 @@ def _take(values: Mapping[str, Any], part: Sequence[int]) -> dict[str, Any]:
 
 
 def _rows(value: Any, index: torch.Tensor) -> Any:
-    if not isinstance(value, Rows | torch.Tensor) or (len(value) == 1 and isinstance(value, Rows)):
-        return value
-    return value[index]
+    one_for_all = not isinstance(value, Rows | torch.Tensor) or len(value) == 1
+    return value if one_for_all else value[index]
 
 
 def _full(value: Any, size: int) -> Any:

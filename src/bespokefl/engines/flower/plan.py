@@ -65,7 +65,9 @@ class Plan:
                 }
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"the server's plan cannot be read ({error}): run the same version on both sides.") from None
+            raise InputError(
+                f"the server's plan cannot be read ({error}): run the same version on both sides."
+            ) from None
         check_run(made.run)
         return made
 

@@ -1,0 +1,390 @@
+"""The server of a deployment: the same rounds as in simulation, with clients that live at nodes.
+
+One round: draw clients, send each node a letter with the message for its clients, wait for the answers, screen the
+uploads, aggregate, write a checkpoint. Only then does the next round begin, so that a server that was killed can ask
+for the same round again. Clients' states never come here: the server only remembers which round it accepted from
+whom, and a client whose answer did not count goes back to its state of then.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bespokefl.core.errors import InputError, TrainingError, listing
+from bespokefl.core.method import Method, Phase, State
+from bespokefl.core.parts import Part
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.engines.checkpoint import Checkpoints
+from bespokefl.engines.client import PARTS, Data
+from bespokefl.engines.evaluation import Scores, means
+from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
+from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
+from bespokefl.engines.flower.plan import Plan, fingerprint
+from bespokefl.engines.flower.post import Post
+from bespokefl.engines.flower.shelf import LATEST, stack
+from bespokefl.engines.simulation import Progress, Report
+
+log = logging.getLogger("bespokefl")
+
+
+@dataclass
+class Outcome:
+    """What a deployment leaves at the server. Scores are per client, NaN where a node did not answer any more."""
+
+    server: State
+    global_rows: Rows | None
+    kept_rows: Rows | None
+    personal: Scores
+    globally: Scores | None
+    history: list[dict[str, Any]]
+    lost: dict[str, dict[str, int]]
+    by_client: set[str]
+    client_notes: list[dict[str, Any]]
+    communication: Communication
+    seconds_per_round: float
+    rounds_done: int
+    rounds_planned: int
+    unheard: list[str]  # clients whose last models could not be scored
+
+
+class Server:
+    """One run over the nodes that a post knows."""
+
+    def __init__(self, method: Method, task: Task, settings: Settings, post: Post, run: str, recipe: Any) -> None:
+        self.method, self.task, self.settings, self.post = method, task, settings, post
+        self.homes = homes(post)
+        self.data = remote_data(post)
+        groups = self.data.groups if method.needs_groups else None
+        if method.needs_groups and groups is None:
+            raise InputError(f"{method.name} needs the clients' true groups: every node must name them.")
+        self.plan = Plan.of(run, self.data.names, groups, settings, recipe)
+        self.federation = Federation(method, task.start, self.data, settings)
+        self.accepted = dict.fromkeys(self.data.names, 0)  # the round of the state that each client goes on from
+        self._head = {"plan": self.plan.text(), "fingerprint": fingerprint(task, warm=settings.warm)}
+        self._place = {name: at for at, name in enumerate(self.data.names)}
+        self._seconds: list[float] = []
+        self._scores: dict[str, float] = {}
+
+    # -- the run
+
+    def run(
+        self,
+        report: Report | None = None,
+        checkpoints: Checkpoints | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """From the start, or from the last checkpoint."""
+        phases = self.method.phases(self.settings.rounds)
+        schedule = [phase for phase in phases for _ in range(phase.rounds)]
+        done = self._resume(checkpoints)
+        self._setup()
+        for number, phase in list(enumerate(schedule, start=1))[done:]:
+            if stopped():
+                break
+            self.round(number, phase)
+            every = self.settings.eval_every
+            if every and number % every == 0 and number < len(schedule):
+                self._keep_scores(*self._evaluate(number, keep=False)[:2])
+            if checkpoints is not None:
+                self._save(checkpoints, number)
+            if report is not None:
+                report(Progress(number, len(schedule), phase.name, self._scores))
+        return self._outcome(len(schedule))
+
+    def _setup(self) -> None:
+        """Everybody builds the model; one that differs is found before the first round."""
+        answers = self.post.exchange(dict.fromkeys(self.homes, {"what": SETUP} | self._head), 0)
+        silent = [name for name in self.homes if name not in answers]
+        if silent:
+            log.warning("nodes %s have not answered yet", listing(silent))
+        wrong = [str(values["error"]) for values in answers.values() if "error" in values]
+        if wrong:
+            raise InputError(wrong[0])
+
+    def _save(self, checkpoints: Checkpoints, number: int) -> None:
+        moment = self.federation.moment(number)
+        moment.record |= {"accepted": dict(self.accepted), "seconds": list(self._seconds)}
+        checkpoints.save(moment)
+        checkpoints.wait()  # nodes throw away what the server will not ask for again, so it must be on disk
+
+    def _resume(self, checkpoints: Checkpoints | None) -> int:
+        found = None if checkpoints is None else checkpoints.latest()
+        if found is None:
+            return 0
+        self.federation.restore(found)
+        self.accepted = dict(found.record["accepted"])
+        self._seconds = list(found.record["seconds"])
+        log.warning("going on after round %d", found.number)
+        return found.number
+
+    # -- a round
+
+    def round(self, number: int, phase: Phase) -> None:
+        began = time.perf_counter()
+        draw = self.federation.draw(number, phase)
+        parts = self._by_node(draw.trains)
+        reports = set(draw.reports)
+        requests = {}
+        for node, part in parts.items():
+            request = self.federation.request(part, draw.round, count=True)
+            mine = {"reports": torch.tensor([client in reports for client in part])}
+            requests[node] = {"what": TRAIN} | self._head | self._start(part) | self._asked(part) | mine | request
+        answers = self.post.exchange(_without_states(requests), number, self._enough(parts, number))
+        self._commit(draw, phase, parts, answers)
+        seconds = time.perf_counter() - began
+        self._seconds.append(seconds)
+        self.federation.history[-1]["seconds"] = seconds
+
+    def _enough(self, parts: Mapping[str, Sequence[int]], number: int) -> Callable[[Mapping[str, Values], float], bool]:
+        """Whether a round may end: after the time-out, if enough clients have answered."""
+        patience = self.post.patience
+        most = sum(map(len, parts.values()))
+        needed = min(patience.minimum, most)
+        told: list[bool] = []
+
+        def over(answers: Mapping[str, Values], seconds: float) -> bool:
+            if seconds < patience.timeout:
+                return False
+            heard = sum(len(parts[node]) for node, values in answers.items() if "error" not in values)
+            if heard >= needed:
+                return True
+            if seconds >= patience.give_up:
+                raise TrainingError(
+                    f"only {heard} of at least {needed} clients answered in round {number} within "
+                    f"{patience.give_up:g} seconds; start the other nodes, then resume the run."
+                )
+            if not told:
+                told.append(True)
+                log.warning("round %d has %d of at least %d clients and waits on", number, heard, needed)
+            return False
+
+        return over
+
+    def _commit(
+        self, draw: Draw, phase: Phase, parts: Mapping[str, Sequence[int]], answers: Mapping[str, Values]
+    ) -> None:
+        """The answers become the round: who did not answer in time, or not in the right form, is lost to it."""
+        pieces: list[tuple[list[int], Values]] = []
+        heard: set[int] = set()
+        reporting = set(draw.reports)
+        broken: list[str] = []
+        for node, values in answers.items():
+            part = parts[node]
+            found = _pieces(part, [client in reporting for client in part], values)
+            if found is None:
+                if "error" not in values or values.get("damaged"):
+                    log.warning("node %s: its answer is refused: it is not in the form that was asked for", node)
+                continue
+            pieces += found
+            heard |= set(part)
+            bad = values["broken"].tolist()
+            broken += [self.data.names[client] for client, one in zip(part, bad, strict=True) if one]
+        if broken:
+            log.warning("the weights of clients %s became non-finite and do not count", listing(sorted(broken)))
+            if len(broken) == len(heard):
+                raise TrainingError(
+                    f"the weights of all clients became non-finite in round {draw.round.number}: use a smaller "
+                    "learning rate."
+                )
+        pieces.sort(key=lambda piece: piece[0][0])  # in canonical order, whatever the order of the answers
+        reports = [client for client in draw.reports if client in heard]
+        missing = tuple(client for client in draw.trains if client not in heard)
+        taken = replace(
+            draw,
+            round=self.federation.round(draw.round.number, phase.name, tuple(reports)),
+            trains=[client for client in draw.trains if client in heard],
+            reports=reports,
+            dropped=missing,
+        )
+        self.federation.commit(taken, [part for part, _ in pieces], [values for _, values in pieces])
+        lost = self.federation.history[-1].get("lost", {})
+        for client in draw.trains:
+            name = self.data.names[client]
+            if client in heard and (draw.everyone or name not in lost):
+                self.accepted[name] = draw.round.number
+            elif draw.everyone:  # whoever trains anyway does not go back
+                self.accepted[name] = LATEST
+        if lost:
+            log.warning("round %d: %s", draw.round.number, "; ".join(f"{who}: {why}" for who, why in lost.items()))
+
+    # -- evaluation
+
+    def _evaluate(self, number: int, *, keep: bool) -> tuple[Scores, Scores | None, list[str]]:
+        """Everybody's personal model, and the common one, on everybody's own data; and who did not answer."""
+        common = self.method.global_model(self.federation.server)
+        alone = common is not None and type(self.method).personal is Method.personal
+        round = self.federation.round(number, "evaluate")
+        requests = {}
+        for node, part in self._by_node(range(len(self.data))).items():
+            request = (
+                {"number": number, "phase": "evaluate"} if alone else self.federation.request(part, round, count=False)
+            )
+            whole = {} if common is None else {"common": common}
+            requests[node] = (
+                {"what": SCORE, "keep": keep} | self._head | self._start(part) | self._asked(part) | whole | request
+            )
+        answers = self.post.exchange(_without_states(requests), number)
+        personal: list[tuple[list[int], State]] = []
+        globally: list[tuple[list[int], State]] = []
+        for node, part in self._by_node(range(len(self.data))).items():
+            values = answers.get(node, {})
+            if "error" in values or not _fits(under("score", values), len(part)):
+                continue
+            personal.append((part, under("score", values)))
+            if common is not None and _fits(under("common", values), len(part)):
+                globally.append((part, under("common", values)))
+        heard = {client for part, _ in personal for client in part}
+        unheard = [name for at, name in enumerate(self.data.names) if at not in heard]
+        if unheard:
+            log.warning("clients %s did not say what their models are worth", listing(unheard))
+        if not heard:
+            raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
+        self._refuse_non_finite(personal, number)
+        size = len(self.data)
+        return _spread(personal, size), (_spread(globally, size) if common is not None else None), unheard
+
+    def _refuse_non_finite(self, parts: Sequence[tuple[Sequence[int], State]], number: int) -> None:
+        names = [
+            self.data.names[client]
+            for part, scores in parts
+            for at, client in enumerate(part)
+            for kind in PARTS
+            if int(getattr(self.data, kind).sizes[client]) and not torch.isfinite(scores[f"{kind}_loss"][at])
+        ]
+        if names:
+            raise TrainingError(
+                f"the loss became non-finite by round {number} for clients {listing(sorted(set(names)))}: "
+                "use a smaller learning rate."
+            )
+
+    def _keep_scores(self, personal: Scores, globally: Scores | None) -> None:
+        line = {"personal": means(personal), "global": None if globally is None else means(globally)}
+        if self.federation.history:
+            self.federation.history[-1] |= line
+        shown = {name: value for name, value in means(personal).items() if name.startswith("validation")}
+        self._scores = {name: value for name, value in shown.items() if value is not None}
+
+    def _outcome(self, planned: int) -> Outcome:
+        done = len(self._seconds)
+        personal, globally, unheard = self._evaluate(done, keep=True)
+        self._keep_scores(personal, globally)
+        federation = self.federation
+        return Outcome(
+            server=federation.server,
+            global_rows=self.method.global_model(federation.server),
+            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
+            personal=personal,
+            globally=globally,
+            history=federation.history,
+            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
+            by_client=federation.by_client,
+            client_notes=federation.client_notes,
+            communication=federation.communication,
+            seconds_per_round=sum(self._seconds) / max(1, done),
+            rounds_done=done,
+            rounds_planned=planned,
+            unheard=unheard,
+        )
+
+    # -- inside
+
+    def _by_node(self, clients: Sequence[int]) -> dict[str, list[int]]:
+        """The clients by the node that they live at, both in canonical order."""
+        wanted = set(clients)
+        found = {node: [self._place[name] for name in names] for node, names in self.homes.items()}
+        own = {node: sorted(client for client in part if client in wanted) for node, part in found.items()}
+        return {node: own[node] for node in sorted(own) if own[node]}
+
+    def _asked(self, part: Sequence[int]) -> Values:
+        names = [self.data.names[client] for client in part]
+        return {"clients": json.dumps(names), "accepted": torch.tensor([self.accepted[name] for name in names])}
+
+    def _start(self, part: Sequence[int]) -> Values:
+        """Given weights to begin with, for clients that have no state yet."""
+        new = any(self.accepted[self.data.names[client]] == 0 for client in part)
+        return {"start": self.task.start} if self.settings.warm and new else {}
+
+
+def homes(post: Post) -> dict[str, list[str]]:
+    """The clients of every node; a client that two nodes name is refused."""
+    found: dict[str, str] = {}
+    for node in sorted(post.known):
+        for client in post.known[node].about["clients"]:
+            if client in found:
+                raise InputError(f"client {client!r} is named by two nodes, {found[client]} and {node}: rename one.")
+            found[client] = node
+    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(post.known)}
+
+
+def remote_data(post: Post) -> Data:
+    """All that a server knows of the clients' data: how many examples each has of which part."""
+    clients: dict[str, dict[str, Any]] = {}
+    for known in post.known.values():
+        clients |= known.about["clients"]
+    names = tuple(sorted(clients))
+    empty = torch.zeros(0)
+
+    def part(kind: str) -> Part:
+        sizes = torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64)
+        return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+
+    groups = [clients[name].get("group") for name in names]
+    known_groups = None if None in groups else tuple(int(one) for one in groups)
+    return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
+
+
+def _without_states(requests: Mapping[str, Values]) -> dict[str, Values]:
+    """A client has its state; the server would only send a beginning."""
+    return {
+        node: {name: value for name, value in values.items() if not name.startswith("state/")}
+        for node, values in requests.items()
+    }
+
+
+def _pieces(part: Sequence[int], reports: Sequence[bool], values: Values) -> list[tuple[list[int], Values]] | None:
+    """A node's answer, for those that report and for those that do not; None if it is not in the right form."""
+    broken, notes, upload = values.get("broken"), under("note", values), under("upload", values)
+    count = sum(reports)
+    if "error" in values or not isinstance(broken, torch.Tensor) or broken.shape != (len(part),):
+        return None
+    if not _fits(notes, len(part), least=0) or not _fits(upload, count, least=0):
+        return None
+    found = []
+    for reporting in (True, False):
+        places = [at for at, one in enumerate(reports) if one == reporting]
+        if places:
+            index = torch.tensor(places)
+            own = {f"note/{name}": value[index] for name, value in notes.items()}
+            # what is not finite is refused by the screening, like every other upload that cannot be used
+            own["broken"] = torch.zeros(len(places), dtype=torch.bool)
+            if reporting:
+                own |= {f"upload/{name}": value for name, value in upload.items()}
+            found.append(([part[at] for at in places], own))
+    return found
+
+
+def _fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
+    """Whether these are rows or tensors with a place for each of so many clients."""
+    return len(values) >= least and all(
+        isinstance(value, Rows | torch.Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
+        for value in values.values()
+    )
+
+
+def _spread(parts: Sequence[tuple[Sequence[int], State]], size: int) -> Scores:
+    """Scores of some clients as scores of all; NaN for the others."""
+    heard = [client for part, _ in parts for client in part]
+    found = stack([(list(part), dict(scores)) for part, scores in parts], size) if len(heard) == size else None
+    if found is not None:
+        return found
+    scores: Scores = {}
+    for part, own in parts:
+        for name, values in own.items():
+            scores.setdefault(name, torch.full((size,), torch.nan, dtype=values.dtype))[torch.tensor(part)] = values
+    return scores
