@@ -55,10 +55,11 @@ lint: install  ## Format, lint, types and import rules
 	@$(BIN)/lint-imports --no-logo
 
 test: lint  ## Everything CI checks: lint and all tests (ARGS="-k ditto" for some)
-	@$(BIN)/pytest -q $(ARGS)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
+	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: none was chosen
 
 check: lint  ## The same with the fast tests only, under two minutes
-	@$(BIN)/pytest -q -n auto -m "not slow" $(ARGS)
+	@$(BIN)/pytest -q -n auto -m "not slow and not alone" $(ARGS)
 
 format: install  ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix . || true

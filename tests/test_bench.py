@@ -15,7 +15,7 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.bench import Case, build, federation, measure
 from bespokefl.methods import FedAvg
 
-pytestmark = pytest.mark.slow  # they measure time, and want the machine to themselves
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SMALL = Case("small", "logistic", (784,), (200,) * 20, 10, "784-10, 20 clients x 20 steps, batch 10")
 

@@ -221,6 +221,7 @@ class TestFromSets:
             assert sentence in str(error.value)
 
 
+@pytest.mark.alone
 class TestSpeed:
     """Promised: 100,000 clients of 20 in 10 s and 200 MB beyond the data; FedProx's MNIST and CIFAR-10 in 2 s."""
 

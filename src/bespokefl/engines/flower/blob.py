@@ -19,7 +19,7 @@ from bespokefl.engines.wire import ALIGN, KINDS
 _DTYPES = {str(kind).removeprefix("torch."): kind for kind in KINDS}
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """What came is not what was agreed on."""
 
 
@@ -46,19 +46,19 @@ def read(text: str, data: bytes) -> dict[str, Any]:
         for at, kind, shape in places:
             dtype = _DTYPES[kind]
             if not all(isinstance(length, int) and length >= 0 for length in (at, *shape)):
-                raise Unreadable("a place or a length is not a number")
+                raise UnreadableError("a place or a length is not a number")
             size = math.prod(shape) * dtype.itemsize
             if at % ALIGN or at + size > len(memory):
-                raise Unreadable("bytes are missing")
+                raise UnreadableError("bytes are missing")
             tensors.append(memory[at : at + size].view(dtype).reshape(shape))
         values = wire.unflatten(header, tensors)
         for value in values.values():
             if isinstance(value, Rows):
                 _check(value)
-    except Unreadable:
+    except UnreadableError:
         raise
     except (ValueError, KeyError, TypeError, StopIteration, RuntimeError, AttributeError, RecursionError) as error:
-        raise Unreadable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+        raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
     return values
 
 
@@ -66,7 +66,7 @@ def _check(rows: Rows) -> None:
     """Every block has as many rows as there are, in the shape that the layout says."""
     for block, shape in zip(rows.blocks, rows.layout.shapes, strict=True):
         if tuple(block.shape) != (len(rows), *shape):
-            raise Unreadable("rows do not have the shape that they say")
+            raise UnreadableError("rows do not have the shape that they say")
 
 
 def digest(text: str, data: bytes) -> str:

@@ -16,7 +16,7 @@ from flwr.app import Message
 from bespokefl.core.errors import InputError
 from bespokefl.engines.federation import Values
 from bespokefl.engines.flower import records
-from bespokefl.engines.flower.blob import Unreadable
+from bespokefl.engines.flower.blob import UnreadableError
 from bespokefl.engines.flower.node import HELLO
 
 log = logging.getLogger("bespokefl")
@@ -194,7 +194,7 @@ class Post:
             return
         try:
             values = records.unpack(reply.content)
-        except Unreadable as error:
+        except UnreadableError as error:
             values = {"error": f"its answer cannot be read: {error}", "damaged": True}
         if name is None:
             self._meet(letter, values)

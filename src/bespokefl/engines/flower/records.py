@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from bespokefl.engines.flower import blob
-from bespokefl.engines.flower.blob import Unreadable
+from bespokefl.engines.flower.blob import UnreadableError
 
 HEADER, TENSORS, KEY = "header", "tensors", "values"
 
@@ -22,11 +22,11 @@ def pack(values: Mapping[str, Any]) -> RecordDict:
 
 
 def unpack(records: RecordDict) -> dict[str, Any]:
-    """The values again; `Unreadable` if these are no such records."""
+    """The values again; `UnreadableError` if these are no such records."""
     try:
         text, data = records[HEADER][KEY], records[TENSORS][KEY].data  # type: ignore[union-attr]
     except (KeyError, AttributeError, TypeError):
-        raise Unreadable("the records are not those of Bespoke") from None
+        raise UnreadableError("the records are not those of Bespoke") from None
     if not isinstance(text, str) or not isinstance(data, bytes):
-        raise Unreadable("the records are not those of Bespoke")
+        raise UnreadableError("the records are not those of Bespoke")
     return blob.read(text, data)

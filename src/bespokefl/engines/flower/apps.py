@@ -1,0 +1,40 @@
+"""Flower's two apps, as thin as they can be: records in, records out."""
+
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from bespokefl.engines.flower import records
+from bespokefl.engines.flower.blob import UnreadableError
+from bespokefl.engines.flower.node import Node
+
+
+def client_app(node: Callable[[], Node]) -> ClientApp:
+    """The node's app. `node` makes it when the first message comes, from the node's own configuration."""
+    app = ClientApp()
+    made: list[Node] = []
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        if not made:
+            made.append(node())
+        try:
+            values = records.unpack(message.content)
+        except UnreadableError as error:
+            values = {"what": f"a request that cannot be read ({error})"}
+        return Message(records.pack(made[0].answer(values)), reply_to=message)
+
+    return app
+
+
+def server_app(run: Callable[[Grid, str], None]) -> ServerApp:
+    """The server's app: the only thing that it is told is the name of the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run(grid, str(context.run_config.get("run", "")))
+
+    return app

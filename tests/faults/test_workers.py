@@ -1,0 +1,59 @@
+"""A worker that is killed costs time, never a bit; and the number of workers changes nothing."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from bespokefl.core.errors import TrainingError
+from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
+from bespokefl.methods import UCFL, Ditto, SelfFL
+from tests.federations import federation, run, same_bits
+
+DATA = federation()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Ditto):
+    """Ditto whose worker is killed while it trains "cleo" in round 2: `deaths` times."""
+
+    name: ClassVar[str] = "deadly"
+    folder: str = ""
+    deaths: int = 1
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        marks = len(list(Path(self.folder).iterdir()))
+        if round.number == 2 and "cleo" in work.names and marks < self.deaths:
+            (Path(self.folder) / f"{marks}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local_update(task, message, state, work, round)
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_killed_worker_leaves_no_trace(chunk: int, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rounds": 3, "chunk": chunk, "workers": 2}
+    outcome = run(Deadly(folder=str(tmp_path)), DATA, **options)[1]
+    assert len(list(tmp_path.iterdir())) == 1
+    expected = run(Ditto(), DATA, **options)[1]
+    assert same_bits(outcome.personal_rows, expected.personal_rows)
+    assert outcome.communication == expected.communication
+
+
+def test_a_second_death_names_the_clients(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"while it worked on clients .*cleo.*, for the second time"):
+        run(Deadly(folder=str(tmp_path), deaths=2), DATA, rounds=3, chunk=2, workers=2)
+
+
+@pytest.mark.parametrize("method", [SelfFL(max_steps=3), UCFL()], ids=["selffl", "ucfl"])
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_the_number_of_workers_changes_no_bit(method: Method, chunk: int) -> None:
+    outcomes = [run(method, DATA, rounds=3, chunk=chunk, workers=workers)[1] for workers in (1, 2, 3)]
+    for other in outcomes[1:]:
+        assert same_bits(other.personal_rows, outcomes[0].personal_rows)
+        for one, two in zip(other.history, outcomes[0].history, strict=True):
+            assert one | {"seconds": 0} == two | {"seconds": 0}
