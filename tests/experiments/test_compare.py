@@ -379,7 +379,7 @@ def test_nothing_finished_is_an_interrupt(clients: Clients, tmp_path: Path) -> N
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_that_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, or a kill: what was finished is there, nothing goes on in the background, the same command goes on."""
-    command = [sys.executable, "-m", "bespokefl.cli", "compare", "ditto", "--rounds", "400", "--eval-every", "0"]
+    command = [sys.executable, "-m", "bespokefl.cli", "compare", "ditto", "--rounds", "40", "--eval-every", "0"]
     command += ["--workers", "2", "--clients", "5", "--model", "logistic", "--seeds", "0,1", "--out", "c"]
     environment = os.environ | {"PYTHONPATH": str(Path(bf.__file__).parent.parent)}
     going: Any = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
@@ -29,12 +30,21 @@ def write(values: Mapping[str, Any]) -> tuple[str, bytes]:
     places: list[Any] = []
     data = bytearray()
     for tensor in tensors:
-        raw = tensor.detach().cpu().contiguous()
+        raw = plain(tensor)
         places.append([len(data), str(raw.dtype).removeprefix("torch."), list(raw.shape)])
         if raw.numel():
             data += raw.flatten().view(torch.uint8).numpy().tobytes()
         data += bytes(-len(data) % ALIGN)
     return json.dumps([header, places]), bytes(data)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """On the processor and one number after the other.
+
+    torch calls a tensor of a single number contiguous whatever its stride, but does not let its bytes be seen.
+    """
+    raw = tensor.detach().cpu().contiguous()
+    return raw.as_strided(raw.shape, torch.empty(raw.shape, device="meta").stride())
 
 
 def read(text: str, data: bytes) -> dict[str, Any]:

@@ -200,7 +200,9 @@ class Node:
         path = self.folder / plan.run / PERSONAL
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         about = {"clients": list(names), **prepared.about}
-        entries = [(name, block, None) for name, block in zip(models.layout.names, models.blocks, strict=True)]
+        entries = [
+            (name, blob.plain(block), None) for name, block in zip(models.layout.names, models.blocks, strict=True)
+        ]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(aside, entries, {"bespoke": json.dumps(about, ensure_ascii=False)})

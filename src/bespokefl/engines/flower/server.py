@@ -20,6 +20,7 @@ from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import PARTS, Data
 from bespokefl.engines.evaluation import Scores, means
@@ -27,10 +28,12 @@ from bespokefl.engines.federation import Communication, Draw, Federation, Settin
 from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.flower.post import Post
-from bespokefl.engines.flower.shelf import LATEST, stack
+from bespokefl.engines.flower.shelf import LATEST, join, stack
 from bespokefl.engines.simulation import Progress, Report
 
 log = logging.getLogger("bespokefl")
+
+TOGETHER = 1 << 30  # bytes of uploads that are put together into one matrix
 
 
 @dataclass
@@ -192,7 +195,7 @@ class Server:
                     f"the weights of all clients became non-finite in round {draw.round.number}: use a smaller "
                     "learning rate."
                 )
-        pieces.sort(key=lambda piece: piece[0][0])  # in canonical order, whatever the order of the answers
+        pieces = _in_order(pieces, self.federation.sizes)
         reports = [client for client in draw.reports if client in heard]
         missing = tuple(client for client in draw.trains if client not in heard)
         taken = replace(
@@ -367,6 +370,33 @@ def _pieces(part: Sequence[int], reports: Sequence[bool], values: Values) -> lis
                 own |= {f"upload/{name}": value for name, value in upload.items()}
             found.append(([part[at] for at in places], own))
     return found
+
+
+def _in_order(pieces: list[tuple[list[int], Values]], sizes: Sequence[int]) -> list[tuple[list[int], Values]]:
+    """The same, whatever the order of the answers and whoever lives where: as the simulation has it, largest first.
+
+    Answers that do not look alike, or are too large to be put together, stay apart, node by node.
+    """
+    alike: dict[object, list[tuple[list[int], Values]]] = {}
+    for piece in pieces:
+        large = wire.size(piece[1])[0] > TOGETHER / len(pieces)
+        alike.setdefault((_looks(piece[1]), piece[0][0] if large else None), []).append(piece)
+    found = []
+    for group in alike.values():
+        clients = [client for part, _ in group for client in part]
+        order = sorted(range(len(clients)), key=lambda at: (-sizes[clients[at]], clients[at]))
+        index = torch.tensor(order)
+        values = {name: join([one[name] for _, one in group])[index] for name in group[0][1]}
+        found.append(([clients[at] for at in order], values))
+    return sorted(found, key=lambda piece: piece[0][0])
+
+
+def _looks(values: Values) -> object:
+    """What rows and tensors look like, but for the number of clients."""
+    return tuple(
+        (name, value.layout, value.dtype) if isinstance(value, Rows) else (name, tuple(value.shape[1:]), value.dtype)
+        for name, value in sorted(values.items())
+    )
 
 
 def _fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:

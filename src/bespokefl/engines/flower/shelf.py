@@ -21,6 +21,7 @@ from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.federation import Values
+from bespokefl.engines.flower.blob import plain
 from bespokefl.engines.tensors import write_tensors
 
 log = logging.getLogger("bespokefl")
@@ -85,7 +86,7 @@ class Shelf:
         entries = []
         for name, values in (("state", state), ("reply", reply)):
             about[name], tensors = wire.flatten(values)
-            entries += [(f"{name}/{at}", tensor, None) for at, tensor in enumerate(tensors)]
+            entries += [(f"{name}/{at}", plain(tensor), None) for at, tensor in enumerate(tensors)]
         path = self._path(number)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
