@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bespokefl.experiments.compare import compare as compare
     from bespokefl.experiments.compare import compare_runs as compare_runs
     from bespokefl.experiments.comparison import Comparison as Comparison
+    from bespokefl.experiments.diagnose import diagnose as diagnose
+    from bespokefl.experiments.diagnosis import Diagnosis as Diagnosis
     from bespokefl.experiments.personalize import personalize as personalize
     from bespokefl.experiments.result import Result as Result
     from bespokefl.experiments.result import load_run as load_run
@@ -45,6 +47,7 @@ else:
         "Clients": "bespokefl.data.clients",
         "Comparison": "bespokefl.experiments.comparison",
         "Dataset": "bespokefl.data.dataset",
+        "Diagnosis": "bespokefl.experiments.diagnosis",
         "InputError": "bespokefl.core.errors",
         "Message": "bespokefl.core.method",
         "Method": "bespokefl.core.method",
@@ -56,6 +59,7 @@ else:
         "compare": "bespokefl.experiments.compare",
         "compare_runs": "bespokefl.experiments.compare",
         "descend": "bespokefl.core.descend",
+        "diagnose": "bespokefl.experiments.diagnose",
         "load": "bespokefl.data.sources",
         "load_run": "bespokefl.experiments.result",
         "methods": "bespokefl",

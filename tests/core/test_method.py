@@ -1,6 +1,8 @@
 """Uploads, messages, rounds, and the hyper-parameters that every method refuses."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Method, Round, Uploads
 from bespokefl.core.rows import Layout, Rows
-from bespokefl.methods import FedAvg
+from bespokefl.methods import UCFL, Ditto, FedAvg, PFedVEM, SelfFL
 
 LAYOUT = Layout(("a", "b"), ((2,), ()))
 MATRIX = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 10]], dtype=torch.float64)
@@ -110,3 +112,41 @@ def test_double_weights_for_single_rows() -> None:
     mean = Uploads([0, 1, 2], EXAMPLES, [{"weights": rows}]).mean("weights")
     assert mean.dtype == torch.float32
     np.testing.assert_allclose(mean.matrix()[0].numpy(), (MATRIX * EXAMPLES[:, None]).sum(0) / 8, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Ditto(lr="a"), "lr of ditto must be a number, got 'a'."),
+        (lambda: Ditto(lr=True), "lr of ditto must be a number, got True."),
+        (lambda: Ditto(lr=None), "lr of ditto must be a number, got None."),
+        (lambda: Ditto(lr=np.array([0.1])), "lr of ditto must be a number, got array([0.1])."),
+        (lambda: Ditto(weights=3), "weights of ditto must be text, got 3."),
+        (lambda: SelfFL(max_steps=2.5), "max_steps of selffl must be a whole number, got 2.5."),
+        (lambda: SelfFL(smoothing="all"), "smoothing of selffl must be a number or None, got 'all'."),
+        (lambda: SelfFL(initialise=1), "initialise of selffl must be True or False, got 1."),
+        (lambda: PFedVEM(samples=1.5), "samples of pfedvem must be a whole number, got 1.5."),
+        (lambda: UCFL(streams=2.5), "streams of ucfl must be a whole number or text, got 2.5."),
+    ],
+)
+def test_hyper_parameters_of_another_kind_are_refused(make: Callable[[], Method], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value) == said
+
+
+def test_whole_numbers_and_numpys_are_numbers() -> None:
+    assert Ditto(lr=1, pull=np.float32(0.5)).pull == 0.5
+    assert SelfFL(max_steps=np.int64(3), smoothing=None, initialise=np.bool_(True), divisor=1).max_steps == 3
+    assert UCFL(streams=2).streams == 2
+
+
+def test_a_strangers_method_is_checked_too() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(FedAvg):
+        depth: int = 3
+        shape: tuple[int, ...] = (1, 2)  # left to its own check
+
+    assert Mine(shape=[1]).shape == [1]
+    with pytest.raises(InputError, match="depth of fedavg must be a whole number, got 'deep'"):
+        Mine(depth="deep")

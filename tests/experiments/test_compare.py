@@ -376,6 +376,7 @@ def test_nothing_finished_is_an_interrupt(clients: Clients, tmp_path: Path) -> N
     assert not compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", **QUICK).interrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_that_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, or a kill: what was finished is there, nothing goes on in the background, the same command goes on."""

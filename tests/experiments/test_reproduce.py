@@ -140,7 +140,7 @@ def test_a_claim_of_the_synthetic_study_can_fail() -> None:
     cells["heterogeneous/Self-FL, all peers/0.1"]["global"] = [0.7, 0.8, 0.9]
     failed = [sentence for sentence, holds in selffl_synthetic.claims(cells) if not holds]
     assert len(failed) == 5  # the three variants and Per-FedAvg, and one ratio
-    assert sum("C >= .5" in sentence and "personal" in sentence for sentence in failed) == 4
+    assert sum("against Ditto at C = 0.5" in sentence and "personal" in sentence for sentence in failed) == 4
     assert sum("global error of Self-FL, all peers changes" in sentence for sentence in failed) == 1
 
 

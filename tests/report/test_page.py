@@ -48,8 +48,13 @@ def scroll_through(browser: Chromium) -> None:
     """Every figure is drawn when it comes into view, and not before."""
     num = browser.value("document.querySelectorAll('.plot').length")
     for at in range(num):
-        browser.value(f"document.querySelectorAll('.plot')[{at}].scrollIntoView({{behavior: 'instant'}})")
-        browser.until(f"document.querySelectorAll('.plot')[{at}].querySelector('.main-svg') !== null")
+        come_to(browser, f"document.querySelectorAll('.plot')[{at}]")
+
+
+def come_to(browser: Chromium, plot: str) -> None:
+    """Scroll until it is drawn: figures above it may move it while they are drawn themselves."""
+    scroll = "one.scrollIntoView({block: 'center', behavior: 'instant'})"
+    browser.until(f"(one => ({scroll}, one.querySelector('.main-svg') !== null))({plot})")
 
 
 def figures(browser: Chromium) -> dict[str, Any]:
@@ -63,10 +68,7 @@ def figures(browser: Chromium) -> dict[str, Any]:
 
 def hover(browser: Chromium, key: str, x: float, y: float) -> str:
     """What appears when the mouse is on these coordinates of a figure."""
-    browser.value(
-        f"document.querySelector('[data-key={key}]').scrollIntoView({{block: 'center', behavior: 'instant'}})"
-    )
-    browser.until(f"document.querySelector('[data-key={key}] .main-svg') !== null")
+    come_to(browser, f"document.querySelector('[data-key={key}]')")
     at = browser.value(
         f"""(() => {{
           const plot = document.querySelector('[data-key={key}]'), full = plot._fullLayout;
@@ -121,8 +123,7 @@ def test_offers_to_send_nothing_away(browser: Chromium, page: Path) -> None:
 
 def test_hover_names_the_client(browser: Chromium, page: Path) -> None:
     browser.open(page)
-    browser.value("document.querySelector('[data-key=against-0]').scrollIntoView({behavior: 'instant'})")
-    browser.until("document.querySelector('[data-key=against-0] .main-svg') !== null")
+    scroll_through(browser)
     one = browser.value(
         "(t => [t.x[0], t.y[0], t.text[0]])(document.querySelector('[data-key=against-0]').data.find(t => t.x.length))"
     )
@@ -158,6 +159,9 @@ def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> No
     assert browser.value(last) == 10  # rounds
     browser.click("input[value=bytes] + span")
     assert browser.value(last) == 10 * 3000
+    silent = "document.querySelector('[data-key=curves]').data.find(one => one.name === 'local')"
+    assert browser.value(f"{silent}.y[0] === {silent}.y[1]")  # Local sends nothing: a level line
+    assert "local sends nothing" in browser.value("document.querySelector('#curves .says').textContent")
     browser.click("input[value=time] + span")
     assert browser.value(last) == 50  # T, in the first system
     assert browser.value("document.querySelector('select[name=system]').checkVisibility()")

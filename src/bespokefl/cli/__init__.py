@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli import compare, data, look, newcomers, report, run, split, tune
+from bespokefl.cli import compare, data, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError
 
@@ -27,6 +27,7 @@ for command in (
     run.resume,
     tune.tune,
     compare.compare,
+    diagnose.diagnose,
     report.report,
     newcomers.personalize,
     newcomers.predict,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,7 +34,12 @@ class Part:
 
     def of(self, client: int) -> Tensor:
         """One client's example indices."""
-        return self.indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
+        return self.indices[self._edges[client] : self._edges[client + 1]]
+
+    @cached_property
+    def _edges(self) -> list[int]:
+        """The offsets as plain numbers: reading them one by one out of a tensor takes longer than the slice."""
+        return self.offsets.tolist()
 
     def take(self, clients: Iterable[int]) -> "Part":
         """The same for some clients, in the order given; a client may come more than once."""

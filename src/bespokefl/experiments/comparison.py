@@ -21,7 +21,7 @@ from bespokefl.experiments import folder, tables
 from bespokefl.experiments.result import Result
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
 from bespokefl.metrics.communication import SYSTEMS, times
-from bespokefl.metrics.significance import Standing, bootstrap, bootstrap_difference, standing
+from bespokefl.metrics.significance import Interval, Standing, bootstrap, standing
 from bespokefl.metrics.vectors import Array
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 
@@ -387,25 +387,20 @@ class Comparison:
         for kind in ("personal", "global"):
             found = {measure: self.scores(name, measure, kind) for measure in (*TEST, *VALIDATION)}
             of_kind[kind] = {
-                measure: over_clients(
-                    one,
-                    train,
-                    higher_is_better=not measure.endswith("loss"),
-                    certain=kind == "personal" and measure in CERTAIN,
-                )
+                measure: over_clients(one, train, higher_is_better=not measure.endswith("loss"))
+                | {"interval": _interval(one) if kind == "personal" and measure in CERTAIN else None}
                 for measure, one in found.items()
                 if one is not None
             }
         gains, own = self.gains.get(name), self._scores(name)
         per_client = None if gains is None else _per_client(gains)
         place = self.standing
-        against = None if place is None or name == place.best else place.best
         return {
             **of_kind["personal"],
             "global": of_kind["global"] or None,
             "gain": None
             if gains is None
-            else {"mean": _mean(gains), "interval": bootstrap(gains, level=1 - LEVEL)}
+            else {"mean": _mean(gains), "interval": _interval(gains)}
             | {one.__name__: one(gains) for one in IMPROVEMENTS},
             "fairness": {
                 "score": fairness.measures(_per_client(own)),
@@ -420,13 +415,11 @@ class Comparison:
             "tie": place is not None and name in place.ties,
             "p_value": None if place is None else place.p_values.get(name),
             "adjusted": None if place is None else place.adjusted.get(name),
-            "difference": None
-            if against is None
-            else bootstrap_difference(own, self._scores(against), level=1 - LEVEL),
+            "difference": None if place is None or name == place.best else _interval(own - self._scores(place.best)),
         }
 
 
-def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool, certain: bool) -> Page:
+def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool) -> Page:
     """A measure, (seeds, clients), in numbers: each worked out per seed, then averaged over the seeds."""
     seeds = [
         summarize(one, sizes, higher_is_better)
@@ -434,9 +427,7 @@ def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool, certain
         for one in scores
     ]
     found: Page = {name: _mean([_number(one[name]) for one in seeds]) for name in seeds[0]}
-    found["sem"] = standard_error([_number(one["mean"]) for one in seeds])
-    found["interval"] = bootstrap(scores, level=1 - LEVEL) if certain else None
-    return found
+    return found | {"sem": standard_error([_number(one["mean"]) for one in seeds])}
 
 
 def history(run: Result) -> Page:
@@ -513,6 +504,10 @@ def _per_client(scores: Array) -> Array:
     return means
 
 
+def _interval(scores: Array) -> Interval | None:
+    return bootstrap(scores, level=1 - LEVEL)
+
+
 def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
@@ -541,9 +536,12 @@ def _place(entry: Entry) -> tuple[int, str]:
 
 def _rounded(value: Any) -> Any:
     """As JSON has it, floats to a few digits."""
-    value = tables.plain(value) if not isinstance(value, dict | list | tuple) else value
+    if type(value) is float and math.isfinite(value):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, dict):
         return {str(key): _rounded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(one) for one in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
+    return tables.plain(value)

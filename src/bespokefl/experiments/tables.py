@@ -58,6 +58,8 @@ def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Siz
 
 def plain(value: Any) -> Any:
     """The value as JSON has it: tensors and arrays as lists, NaN as null; an infinity, or an object, as text."""
+    if value is None or type(value) in (str, int, bool):  # nearly all are, and tables are long
+        return value
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, Mapping):

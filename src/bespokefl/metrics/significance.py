@@ -5,6 +5,7 @@ Scores are one per client, (M,), or per seed and client, (S, M). A client withou
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -118,6 +119,7 @@ def resampled(scores: Mapping[str, Array], *, seed: int, resamples: int) -> dict
     return found
 
 
+@lru_cache(maxsize=8)  # as a comparison draws the same for every method and measure
 def draws(shape: tuple[int, ...], *, seed: int, resamples: int) -> tuple[Array, Array]:
     """How often each seed, (resamples, S), and each client, (resamples, M), is drawn, with replacement."""
     if resamples < 1:

@@ -51,12 +51,16 @@
   const note = (text, more) => ({ text, showarrow: false, font: { size: 12, color: css("--soft") }, ...more });
   const ramp = () => [[0, css("--low")], [0.5, css("--middle")], [1, css("--high")]];
 
-  const log = (values) => { // ticks that say what they are
+  const bytes = (value) => {
+    const unit = Math.min(4, Math.max(0, Math.floor(Math.log10(value || 1) / 3)));
+    return `${+(value / 1000 ** unit).toPrecision(3)} ${["B", "kB", "MB", "GB", "TB"][unit]}`;
+  };
+  const log = (values, say = (one) => one.toLocaleString("en")) => { // ticks that say what they are
     const all = there(values).filter((one) => one > 0), low = Math.min(...all), high = Math.max(...all);
     if (!(high > 4 * low) || all.length < there(values).length) return { type: "linear" };
     const ticks = [];
     for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) ticks.push(power, 2 * power, 5 * power);
-    return { type: "log", tickvals: ticks, ticktext: ticks.map((one) => one.toLocaleString("en")) };
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(say) };
   };
 
   function extent(values, room = 0.04) {
@@ -69,12 +73,12 @@
   const draw = {
     curves() {
       const key = state.axis;
-      const traces = [];
-      const ends = [];
+      const traces = [], ends = [], free = [];
       for (const at of visible()) {
         const one = M[at], curve = one.curve;
         const x = curve && (key === "time" ? curve.time[state.system] : curve[key]);
         if (!x) continue;
+        if (key === "bytes" && !x.some((sent) => sent)) { free.push(at); continue; }
         ends.push(x[x.length - 1]);
         const base = { x, type: "scatter", line: { color: colour(one), dash: one.dash, width: one.baseline ? 1.5 : 2 } };
         if (curve.sem.some((error) => error)) {
@@ -84,9 +88,9 @@
             { ...base, y: edge(1), mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: fade(colour(one), 0.15), hoverinfo: "skip" },
           );
         }
-        const cost = { round: "round %{x}", bytes: "%{x:.3s}B sent", time: "after %{x:.4~g} T" }[key];
+        const cost = { round: "round %{x}", bytes: "%{text} sent", time: "after %{x:.4~g} T" }[key];
         traces.push({
-          ...base, y: curve.mean, name: names[at], mode: "lines+markers",
+          ...base, y: curve.mean, name: names[at], mode: "lines+markers", text: curve.bytes.map(bytes),
           marker: { symbol: one.symbol, size: 8, color: colour(one), maxdisplayed: 12 },
           customdata: curve.mean.map((value, k) => show(value) + (curve.sem[k] ? ` ± ${curve.sem[k].toFixed(2)}` : "")),
           hovertemplate: `<b>${names[at]}</b><br>%{customdata}<br>${cost}<extra></extra>`,
@@ -95,12 +99,23 @@
       const title = { round: "round", bytes: narrow() ? "data sent" : "data sent, up and down, all clients", time: "model time, T" }[key];
       const positive = ends.filter((end) => end > 0);
       const wide = key !== "round" && positive.length && Math.max(...positive) / Math.min(...positive) > 6;
-      const free = visible().filter((at) => M[at].curve && key === "bytes" && !M[at].curve.bytes.some((sent) => sent));
+      const reach = traces.flatMap((one) => one.x).filter((one) => one > 0);
+      const say = key === "bytes" ? bytes : undefined;
+      const far = [1, 2, 2.5, 5, 10].map((one) => one * 10 ** Math.floor(Math.log10(Math.max(...reach, 1) / 5))).find((one) => one * 6 >= Math.max(...reach, 1));
+      const even = { tickvals: Array.from({ length: 8 }, (_, k) => k * far), ticktext: Array.from({ length: 8 }, (_, k) => bytes(k * far)) };
+      for (const at of free) {
+        const one = M[at], last = one.curve.mean.at(-1);
+        traces.push({
+          type: "scatter", mode: "lines+markers", name: names[at], x: [wide ? Math.min(...reach) : 0, Math.max(...reach, 1)], y: [last, last],
+          line: { color: colour(one), dash: one.dash, width: 1.5 }, marker: { symbol: one.symbol, size: 8, color: colour(one) },
+          hovertemplate: `<b>${names[at]}</b><br>${show(last)} in the end<br>sends nothing<extra></extra>`,
+        });
+      }
       return {
         traces, ratio: 0.5, low: 320, high: 480,
-        says: free.length ? `Not drawn: ${free.map((at) => M[at].name).join(", ")}, which sends nothing.` : "",
+        says: free.map((at) => `${M[at].name} sends nothing: the level line is where it ends.`).join(" "),
         layout: layout({
-          xaxis: axis(title + (wide ? " (logarithmic)" : ""), { type: wide ? "log" : "linear", exponentformat: "SI", ticksuffix: key === "bytes" ? "B" : "", nticks: 8, rangemode: "tozero" }),
+          xaxis: axis(title + (wide ? " (logarithmic)" : ""), { rangemode: "tozero", ...(wide ? log(reach, say) : key === "bytes" ? even : {}) }),
           yaxis: axis(`${what}${D.percent ? ", %" : ""}`),
         }),
       };
@@ -126,7 +141,7 @@
             line: { width: kind.size === 5 ? 1.5 : 1, color: kind.size === 5 ? kind.colour : css("--card") },
           },
           text: some.map((at) => clients[at]),
-          customdata: some.map((at) => [show(own.scores[at]), show(base.scores[at]), signed(gain(at) * sign), D.sizes[at]]),
+          customdata: some.map((at) => [show(own.scores[at]), show(base.scores[at]), signed(gain(at) * sign).replace("%", "points"), D.sizes[at]]),
           hovertemplate: `<b>%{text}</b>, ${kind.word}<br>${names[state.focus]}: %{customdata[0]}<br>${names[part.reference]}: %{customdata[1]}<br>difference: %{customdata[2]}<br>%{customdata[3]} training examples<extra></extra>`,
         };
       });

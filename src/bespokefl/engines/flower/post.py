@@ -181,11 +181,10 @@ class Post:
             log.warning("answers could not be fetched and will be again: %s", error)
             return False
         for reply in replies:
-            name, letter = wanted.get(reply.metadata.reply_to_message_id, (None, None))
-            if letter is None:
-                continue
-            letter.ids.discard(reply.metadata.reply_to_message_id)
-            self._take(name, letter, reply, answers, now)
+            asked = wanted.get(reply.metadata.reply_to_message_id)
+            if asked is not None:
+                asked[1].ids.discard(reply.metadata.reply_to_message_id)
+                self._take(asked[0], asked[1], reply, answers, now)
         return bool(replies)
 
     def _take(self, name: str | None, letter: _Letter, reply: Message, answers: dict[str, Values], now: float) -> None:

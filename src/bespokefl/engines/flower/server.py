@@ -338,7 +338,7 @@ def remote_data(post: Post) -> Data:
         return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
 
     groups = [clients[name].get("group") for name in names]
-    known_groups = None if None in groups else tuple(int(one) for one in groups)
+    known_groups = None if None in groups else tuple(int(one) for one in groups if one is not None)
     return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
 
 

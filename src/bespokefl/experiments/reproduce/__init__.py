@@ -1,17 +1,22 @@
 """The papers' experiments by name: run one, and see the published claim beside what comes out here."""
 
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from bespokefl.core.errors import unknown
-from bespokefl.experiments.reproduce import digits, selffl_synthetic
+from bespokefl.experiments.reproduce import digits, papers, selffl_synthetic
 
-STUDIES: dict[str, ModuleType] = {study.NAME: study for study in (selffl_synthetic, digits)}
+Main = Callable[[Path, bool], None]
+
+STUDIES: dict[str, tuple[str, Main]] = {
+    **{one.NAME: ((one.__doc__ or "").splitlines()[0], one.main) for one in (selffl_synthetic, digits)},
+    **{one.name: (f"{one.what} ({one.source})", one.main) for one in papers.STUDIES},
+}
 
 
 def listing() -> dict[str, str]:
     """Every study with one line about it."""
-    return {name: (study.__doc__ or "").splitlines()[0] for name, study in STUDIES.items()}
+    return {name: what for name, (what, _) in STUDIES.items()}
 
 
 def reproduce(name: str, *, out: Path | None = None, part: bool = False) -> Path:
@@ -19,5 +24,5 @@ def reproduce(name: str, *, out: Path | None = None, part: bool = False) -> Path
     if name not in STUDIES:
         raise unknown("experiment", name, STUDIES, see="bespoke reproduce")
     folder = out or Path("runs") / f"reproduce-{name}"
-    STUDIES[name].main(folder, part)
+    STUDIES[name][1](folder, part)
     return folder
