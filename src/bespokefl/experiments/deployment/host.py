@@ -1,0 +1,149 @@
+"""What a node has: its data, as its own configuration names them, and the model that it builds for the server's plan."""
+
+import logging
+from dataclasses import asdict, replace
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bespokefl import data as datasets
+from bespokefl import methods
+from bespokefl.core.errors import InputError
+from bespokefl.core.task import Task
+from bespokefl.data.clients import Clients
+from bespokefl.data.dataset import Dataset
+from bespokefl.engines.client import ClientSide
+from bespokefl.engines.flower.node import Prepared
+from bespokefl.engines.flower.plan import Plan, fingerprint
+from bespokefl.engines.simulation import choose_executor
+from bespokefl.experiments.deployment.place import NodeSettings
+from bespokefl.experiments.handover import check_clients, engine_data, find_device
+from bespokefl.experiments.personalize import labels_of
+from bespokefl.experiments.weights import PRECISIONS, Blueprint
+from bespokefl.models import build
+
+log = logging.getLogger("bespokefl")
+
+
+class LocalHost:
+    """The clients of one machine."""
+
+    def __init__(self, settings: NodeSettings, place: Path) -> None:
+        """place: the folder that paths in the settings start from"""
+        self.settings, self.place = settings, place
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @cached_property
+    def clients(self) -> Clients:
+        clients = self._load()
+        check_clients(clients)
+        if self.settings.prefix:
+            clients = replace(clients, names=tuple(f"{self.name}/{client}" for client in clients.names))
+        return clients
+
+    def about(self) -> dict[str, Any]:
+        clients = self.clients
+        sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
+        return {
+            "clients": {
+                name: {part: counts[at] for part, counts in sizes.items()}
+                | ({} if clients.groups is None else {"group": clients.groups[at]})
+                for at, name in enumerate(clients.names)
+            },
+            "shape": list(clients.shape),
+            "tokens": not clients.x.is_floating_point(),
+            "labels": None if clients.classes is None else list(labels_of(clients)),
+            "version": version("bespokefl"),
+        }
+
+    def prepare(self, plan: Plan) -> Prepared:
+        recipe = dict(plan.recipe)
+        model, labels = str(recipe["model"]), recipe["labels"]
+        if ":" in model and model != self.settings.model:
+            raise InputError(
+                f"the server asks node {self.name} for the model {model!r}, which runs code that this node has not "
+                f'agreed to; to agree, write model = "{model}" into its node.toml.'
+            )
+        clients = self._relabelled(labels)
+        device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
+        outputs = 1 if labels is None else len(labels)
+        task = Task(
+            build(model, clients.shape, outputs),
+            str(recipe["loss"]),
+            head=recipe["head"],
+            seed=plan.seed,
+            device=device,
+            dtype=dtype,
+            classifies=labels is not None,
+        )
+        mark = fingerprint(task, warm=plan.warm)
+        data = engine_data(clients, device, dtype)
+        task.check(data.x[:3], data.y[:3], None if labels is None else outputs)
+        executor = choose_executor(task, data, plan.settings)
+        if executor.stacked:
+            task.stack()
+        blueprint = Blueprint.of(
+            task,
+            model=model,
+            shape=clients.shape,
+            outputs=outputs,
+            seed=plan.seed,
+            precision=recipe["precision"],
+        )
+        method = methods.build(str(recipe["method"]), dict(recipe["hyper"]))
+        side = ClientSide(method, task, data, plan.budget, plan.seed)
+        return Prepared(side, executor, mark, asdict(blueprint))
+
+    # -- inside
+
+    def _load(self) -> Clients:
+        settings = self.settings
+        assert settings.data is not None
+        found = _call(settings.data) if _is_function(settings.data) else self._read(settings.data)
+        if isinstance(found, Clients):
+            return found
+        if not isinstance(found, Dataset):
+            raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
+        if found.client is not None:
+            return found.split("by_column", seed=settings.seed, fractions=settings.fractions)
+        alone = found.split("iid", clients=1, seed=settings.seed, fractions=settings.fractions)
+        return replace(alone, names=(self.name,))
+
+    def _read(self, source: str) -> Dataset:
+        own = self.place / source
+        options = {"label": self.settings.label, "client": self.settings.client}
+        return datasets.load(
+            str(own) if own.exists() else source, **{key: value for key, value in options.items() if value is not None}
+        )
+
+    def _relabelled(self, labels: list[str] | None) -> Clients:
+        """The clients with the classes numbered as in the whole federation."""
+        clients = self.clients
+        if (labels is None) != (clients.classes is None):
+            raise InputError(f"node {self.name} has other labels than the server's plan: classes, or real numbers.")
+        own = labels_of(clients)
+        if labels is None or list(own) == labels:
+            return clients
+        place = {name: at for at, name in enumerate(labels)}
+        codes = torch.tensor([place[name] for name in own])
+        return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
+
+
+def _is_function(source: str) -> bool:
+    module, colon, name = source.partition(":")
+    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _call(source: str) -> Any:
+    module, _, name = source.partition(":")
+    try:
+        return getattr(import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"the data {source!r} cannot be found: {error}.") from None

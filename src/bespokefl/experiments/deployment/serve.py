@@ -1,0 +1,263 @@
+"""A run of a deployment, as the server sees it: who is there, what is trained, what is written."""
+
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bespokefl import methods
+from bespokefl.core.errors import BespokeError, InputError, listing
+from bespokefl.core.method import Method
+from bespokefl.core.task import Task
+from bespokefl.engines.checkpoint import Checkpoints, Every
+from bespokefl.engines.flower.plan import fingerprint
+from bespokefl.engines.flower.post import Grid, Known, Post
+from bespokefl.engines.flower.server import Outcome, Server
+from bespokefl.engines.simulation import Progress
+from bespokefl.experiments import config as configs
+from bespokefl.experiments import folder, tables
+from bespokefl.experiments import start as starts
+from bespokefl.experiments.config import Config
+from bespokefl.experiments.deployment.place import Deployment
+from bespokefl.experiments.final import Final
+from bespokefl.experiments.handover import engine_settings
+from bespokefl.experiments.result import Result
+from bespokefl.experiments.weights import PRECISIONS, START, Blueprint, Kept, Recipe, untrained, write_state
+from bespokefl.metrics.communication import streams_per_round, total_times
+from bespokefl.models import build
+
+log = logging.getLogger("bespokefl")
+
+PLACE = "BESPOKE_DEPLOYMENT"  # the environment variable that names the deployment's folder
+RESULT, STATUS = "result", "status.json"
+
+
+class AtTheNodes(Kept):
+    """The models of a deployment: the common one is here, everybody's own is at home."""
+
+    def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
+        common = self.common_module()
+        if common is not None:
+            write_state(common.state_dict(), folder / "global.safetensors")
+
+
+def serve(grid: Grid, name: str) -> None:
+    """What the server's app does: the run of this name, from its beginning or its last checkpoint."""
+    deployment = Deployment.at(Path(os.environ[PLACE]))
+    place = deployment.run(name)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    torch.set_num_threads(1)
+    config = Config.of(configs.read(place / "config.toml"))
+    tell(place, state="gathering", pid=os.getpid(), round=0, rounds=config.rounds, error="")
+    try:
+        post = Post(grid, deployment.settings.patience)
+        result = run(post, config, place, set(deployment.nodes))
+        result.save(place / RESULT, overwrite=True)
+        tell(place, state="done")
+    except BespokeError as error:
+        tell(place, state="failed", error=str(error))
+        raise
+    except Exception as error:
+        tell(place, state="failed", error=f"{type(error).__name__}: {error}")
+        raise
+
+
+def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
+    """Gather the nodes, train, and put together what is known of it here."""
+    post.gather(lambda known: bool(known) and expected <= known.keys())
+    if not post.known:
+        raise InputError(f"no node came within {post.patience.gather:g} seconds; start them with bespoke deploy node.")
+    absent = sorted(expected - post.known.keys())
+    if absent:
+        log.warning("the run begins without nodes %s", listing(absent))
+    shape, tokens, labels = agreed(post.known)
+    method = methods.build(config.method, dict(config.set))
+    task, loss = _task(config, shape, labels)
+    settings = engine_settings(config, warm=config.start is not None)
+    recipe = {
+        "method": config.method,
+        "hyper": {name: value for name, value in method.hyper().items() if value is not None},
+        "model": config.model,
+        "head": config.head,
+        "loss": loss,
+        "precision": config.precision,
+        "labels": labels,
+    }
+    server = Server(method, task, settings, post, place.name, recipe)
+    if config.keep_rounds and method.global_model(server.federation.server) is None:
+        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
+    identity = {"config": config.text(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
+    checkpoints = Checkpoints(place / folder.CHECKPOINTS, Every(rounds=1), identity)
+
+    def report(progress: Progress) -> None:
+        tell(place, state="running", round=progress.done, rounds=progress.total, scores=progress.scores)
+
+    tell(place, state="running", clients=len(server.data))
+    began = time.perf_counter()
+    outcome = server.run(report, checkpoints)
+    seconds = time.perf_counter() - began
+    return _result(config, method, task, server, outcome, seconds, (shape, tokens, labels), loss)
+
+
+def agreed(known: Mapping[str, Known]) -> tuple[tuple[int, ...], bool, list[str] | None]:
+    """The form of the examples and the labels, which all nodes must share; classes are those of all together."""
+    first = min(known)
+    about = known[first].about
+    for name, node in known.items():
+        for key, what in (("shape", "examples of shape"), ("tokens", "whether examples are tokens:")):
+            if node.about[key] != about[key]:
+                raise InputError(
+                    f"all nodes must have the same kind of data, but {name} has {what} {node.about[key]} and {first} "
+                    f"{about[key]}."
+                )
+        if (node.about["labels"] is None) != (about["labels"] is None):
+            raise InputError(f"one of the nodes {name} and {first} has classes and the other has real-valued targets.")
+        if node.about["version"] != version("bespokefl"):
+            log.warning("node %s has version %s, the server %s", name, node.about["version"], version("bespokefl"))
+    found = None
+    if about["labels"] is not None:
+        names = {str(label) for node in known.values() for label in node.about["labels"]}
+        found = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    return tuple(map(int, about["shape"])), bool(about["tokens"]), found
+
+
+def tell(place: Path, **news: Any) -> None:
+    """What is known of a run, for whoever asks."""
+    folder.write_text(place / STATUS, json.dumps(told(place) | {"time": time.time()} | news, indent=2) + "\n")
+
+
+def told(place: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((place / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _task(config: Config, shape: tuple[int, ...], labels: list[str] | None) -> tuple[Task, str]:
+    fitting = "mse" if labels is None else "cross_entropy"
+    if config.loss not in (None, fitting):
+        raise InputError(f"the loss {config.loss!r} does not fit the nodes' data; use {fitting!r}.")
+    task = Task(
+        build(config.model, shape, 1 if labels is None else len(labels)),
+        fitting,
+        head=config.head,
+        seed=config.seed,
+        dtype=PRECISIONS[config.precision],
+        classifies=labels is not None,
+    )
+    if config.start is not None:
+        starts.begin(task, starts.read(config.start))
+    return task, fitting
+
+
+def _result(
+    config: Config,
+    method: Method,
+    task: Task,
+    server: Server,
+    outcome: Outcome,
+    seconds: float,
+    examples: tuple[tuple[int, ...], bool, list[str] | None],
+    loss: str,
+) -> Result:
+    shape, tokens, labels = examples
+    blueprint = Blueprint.of(
+        task,
+        model=config.model,
+        shape=shape,
+        outputs=1 if labels is None else len(labels),
+        seed=config.seed,
+        precision=config.precision,
+    )
+    recipe = Recipe(blueprint, config.model, untrained(task.module, task.layout.names))
+    begun = None if config.start is None else starts.read(config.start)
+
+    def write_rest(into: Path) -> None:
+        if begun is not None:
+            write_state(begun, into / START)
+
+    return Result(
+        config=config,
+        about=_about(config, method, server, outcome, seconds, shape, tokens, labels),
+        names=server.data.names,
+        sizes={part: getattr(server.data, part).sizes.numpy() for part in tables.SIZES},
+        personal=_scores(outcome.personal),
+        global_=None if outcome.globally is None else _scores(outcome.globally),
+        rounds=outcome.history,
+        client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
+        weights=AtTheNodes(recipe, task.start, outcome.global_rows),
+        final=Final(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
+        write_rest=write_rest,
+        comments={"data": "The data stayed at the nodes of a deployment."},
+    )
+
+
+def _scores(scores: Mapping[str, torch.Tensor]) -> tables.Scores:
+    found = {name.removeprefix("test_"): np.asarray(values) for name, values in scores.items()}
+    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
+
+
+def _about(
+    config: Config,
+    method: Method,
+    server: Server,
+    outcome: Outcome,
+    seconds: float,
+    shape: tuple[int, ...],
+    tokens: bool,
+    labels: list[str] | None,
+) -> dict[str, Any]:
+    interrupted = outcome.rounds_done < outcome.rounds_planned
+    notes = [f"Clients' own models are at the {len(server.homes)} nodes, in personal.safetensors of the run's folder."]
+    if outcome.lost:
+        times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
+        notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
+    if outcome.unheard:
+        notes.append(f"Clients whose last models could not be scored: {listing(outcome.unheard)}.")
+    apart = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
+    return {
+        "method": config.method,
+        "hyper": method.hyper(),
+        "data": config.data,
+        "split": f"{len(server.homes)} nodes",
+        "split_hash": "",
+        "split_seed": 0,
+        "clients": len(server.data),
+        "examples": {"shape": shape, "tokens": tokens, "labels": labels},
+        "model": config.model,
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "rounds_planned": outcome.rounds_planned,
+        "rounds_done": outcome.rounds_done,
+        "interrupted": interrupted,
+        "notes": notes,
+        "settings": {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
+        "personal": None,
+        "global": None,
+        "newcomers": None,
+        "python": {},
+        "nodes": server.homes,
+        "lost": outcome.lost,
+        "communication": asdict(outcome.communication)
+        | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
+        "timing": {
+            "seconds_per_round": outcome.seconds_per_round,
+            "seconds": seconds,
+            "chunk": 0,
+            "stacked": False,
+            "reason": "the nodes choose for themselves",
+            "workers": len(server.homes),
+        },
+        "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy", "flwr")}
+        | {"python": platform.python_version()},
+    }
