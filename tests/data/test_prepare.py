@@ -285,13 +285,16 @@ class TestText:
         documents = ["w " * 3] * 96 + ["w " * 50] * 4
         clients = tables.from_columns({"text": documents, "y": [0, 1] * 50}, text="text").split("iid", clients=1)
         everything = Clients.from_sets([(clients.x, clients.y)], tokens=True)
-        assert prepare(everything)[0].shape == (3,)
+        assert prepare(everything, vocabulary=100)[0].shape == (3,)
+        assert prepare(everything)[0].shape == (50,)  # one's own numbers stay as they are
         assert clients.shape == (50,)
 
     def test_numbers_of_words(self) -> None:
         x = np.array([[2, 3], [4, 0], [2, 2], [3, 4], [2, 9]])
         clients = Clients.from_sets([(x[:4], [0, 1, 0, 1])], test=[(x[4:], [1])], tokens=True)
-        prepared, preparation = prepare(clients)
+        untouched, all_numbers = prepare(clients)
+        assert untouched.x.tolist() == x.tolist() and all_numbers.tokens == 10
+        prepared, preparation = prepare(clients, vocabulary=100)
         assert preparation.tokens == 5
         assert prepared.x.tolist() == [[2, 3], [4, 0], [2, 2], [3, 4], [2, 1]]
         assert prepare(clients, vocabulary=1)[0].x.tolist() == [[2, 1], [1, 0], [2, 2], [1, 1], [2, 1]]

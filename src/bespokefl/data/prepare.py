@@ -251,6 +251,8 @@ def prepare(
     length      words that a document is cut or filled to; None: so that 95 % of the training documents fit
     learn_from  names of the clients to learn from (their training examples); None: all
     """
+    if clients.preparation is not None:
+        raise InputError("these clients are prepared already; prepare those that split() gave")
     known = features or features_of(clients)
     if scale not in (None, *SCALES):
         raise unknown("scale", str(scale), SCALES)
@@ -262,7 +264,9 @@ def prepare(
     if known.kind in WORDS:
         if scale in ("pooled", "own"):
             raise InputError(f"words cannot be scaled, got scale {scale!r}; leave it out")
-        return _prepared_words(clients, known, teachers, vocabulary, length, missing)
+        if known.kind == "tokens" and vocabulary is None and length is None:  # somebody's own numbers stay theirs
+            return _marked(clients, Preparation(known, missing=missing, tokens=int(clients.x.max()) + 1))
+        return _marked(*_prepared_words(clients, known, teachers, vocabulary, length, missing))
     if vocabulary is not None or length is not None:
         raise InputError("vocabulary and length are for text, but these data are numbers; leave them out")
     scale = scale or ("pooled" if known.kind == "table" else "none")
@@ -271,7 +275,7 @@ def prepare(
     if gaps and missing != "mean":
         _refuse_gaps(x, known)
     if scale == "none" and not gaps and not known.categories.any():
-        return clients, Preparation(known, scale, missing)
+        return _marked(clients, Preparation(known, scale, missing))
     pooled = Sums.of(x[clients.train.take(teachers).indices.numpy()], known)
     _check_values(pooled, known)
     own = _own_sums(x, clients.train, known) if scale == "own" else None
@@ -279,7 +283,12 @@ def prepare(
         _check_enough(clients.names, clients.train.sizes.numpy())
         clients = _unshared(clients)
     made = Preparation(known, scale, missing, pooled, clients.names if own is not None else (), own)
-    return replace(clients, x=torch.from_numpy(made._apply(clients.x.numpy(), own, _owner(clients)))), made
+    return _marked(replace(clients, x=torch.from_numpy(made._apply(clients.x.numpy(), own, _owner(clients)))), made)
+
+
+def _marked(clients: Clients, preparation: Preparation) -> tuple[Clients, Preparation]:
+    """Clients that know how they were prepared, so that it is not done twice."""
+    return replace(clients, preparation=preparation), preparation
 
 
 def features_of(clients: Clients) -> Features:

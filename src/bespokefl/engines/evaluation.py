@@ -16,7 +16,7 @@ COURSE = ("loss", "accuracy")  # what is followed over the rounds; the rest is k
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
-    """A loss that is not finite though there are data: the training has failed. Test data stop nothing: there it is a gap."""
+    """A loss that is not finite though there are data: the training has failed. Test data stop nothing."""
     for part in PARTS:
         names = non_finite(scores[f"{part}_loss"], getattr(data, part).sizes, data.names)
         if names and part != "test":

@@ -147,28 +147,28 @@ class Diagnosis:
 
 def recommend(found: Diagnosis) -> Recommendation:
     """A method, by rules that the documentation lists."""
-    staying = float(np.median(found.gains)) < ALONE
+    shifted = bool({"feature", "concept"} & set(found.present))
     if found.likeness == ALIKE:
         reasons = ["The clients differ by no more than chance: one model serves all, and learns from all."]
         if "size" in found.present:
             reasons.append("Sizes differ much, so those with few examples gain most; weights follow the examples.")
-        return Recommendation("fedavg", {}, tuple(reasons), ("selffl", "fedavg-ft"))
-    if found.likeness in (GROUPS, PARTLY_GROUPED) and {"feature", "concept"} & set(found.present):
-        return _by_group(found)
-    if staying:
+        return Recommendation("fedavg", {}, tuple(reasons), ("fedavg-ft", "persfl"))
+    if float(np.median(found.gains)) < ALONE:
         reasons = [
             f"Half of the clients gain less than {ALONE:g} times: what is common is small against what they know "
             "themselves.",
             "If a federation is wanted all the same, let every client tune the common model for itself.",
         ]
-        return Recommendation("local", {}, tuple(reasons), ("fedavg-ft", "persfl"))
-    if "label" in found.present and not {"feature", "concept"} & set(found.present):
+        return Recommendation("local", {}, tuple(reasons), ("persfl", "fedavg-ft"))
+    if found.likeness in (GROUPS, PARTLY_GROUPED) and shifted:
+        return _by_group(found)
+    if "label" in found.present and not shifted:
         reasons = [
             "Clients see the classes in different shares, but a class looks the same everywhere: what tells classes "
             "apart can be learnt together, and each client then tunes the common model to its own classes."
         ]
-        return Recommendation("fedavg-ft", {}, tuple(reasons), ("persfl", "ditto"))
-    reasons = ["Every client differs in its own way: a common model to lean on, and a model of its own for each."]
+    else:
+        reasons = ["Every client differs in its own way: a common model to lean on, and a model of its own for each."]
     return Recommendation("persfl", {}, tuple(reasons), ("fedavg-ft", "ditto"))
 
 
@@ -193,7 +193,7 @@ def _by_group(found: Diagnosis) -> Recommendation:
     if "concept" in found.present:
         reasons.append("Where labels mean different things updates point apart, and clustered FL splits by that.")
         return Recommendation("cfl", {}, tuple(reasons), ("ifca", "persfl", "local"))
-    reasons.append("Each client can tell by its loss which of several models fits its pictures: IFCA lets it choose.")
+    reasons.append("Each client can tell by its loss which of several models fits its data: IFCA lets it choose.")
     return Recommendation("ifca", {"clusters": num}, tuple(reasons), ("cfl", "persfl"))
 
 

@@ -18,9 +18,9 @@ from bespokefl.core.rows import Rows
 
 Array = NDArray[np.float64]
 
-PRIOR = 20  # examples that everybody's v² counts for in a client's own
+PRIOR = 100  # examples that everybody's v² counts for in a client's own
 SHARE = 0.1  # of all variance: less between clients is no difference worth a word
-SURE = 3.0  # standard deviations that the variance between clients must be above chance
+SURE = 4.0  # standard deviations that the variance between clients must be above noise
 CLEAR = 0.75  # of the variance between clients: groups that explain as much are all the difference there is
 PARTLY = 0.3  # silhouette from which on groups are there, among other differences
 MOST = 12  # groups that are looked for
@@ -59,7 +59,7 @@ def compare(first: Rows, second: Rows, sizes: NDArray[np.int64], seed: int) -> L
     everybody = np.zeros(len(z), dtype=np.int64)
     raw = between(a, b, weights, everybody)
     share = max(raw, 0.0) / max(max(raw, 0.0) + float(weights @ sigma), 1e-300)
-    surety = _surety(a, b, weights, sigma, seed)
+    surety = _surety(a, b, weights, seed)
     curve: list[float | None] = [0.0]
     found = (sigma, share, surety)
     if share < SHARE or (surety is not None and surety < SURE):
@@ -111,16 +111,30 @@ def between(a: Array, b: Array, weights: Array, groups: NDArray[np.int64]) -> fl
     return total / left if left > 1e-12 else 0.0
 
 
-def _surety(a: Array, b: Array, weights: Array, sigma: Array, seed: int) -> float | None:
-    """How far a client's halves agree, beyond halves of different clients: in standard deviations of shuffled pairs."""
+def _surety(a: Array, b: Array, weights: Array, seed: int) -> float | None:
+    """How far σ_0² is above what noise alone would make of it, in standard deviations of the latter.
+
+    Noise alone: what a client's halves differ by has no trace of the client, only noise. Paired with that of others, at
+    random and with random signs, it makes halves of clients that do not differ.
+    """
     num = len(a)
     if num < 4:
         return None
-    scale = np.sqrt(np.maximum(sigma, 1e-300))
-    pairs = ((a - weights @ a) / scale[:, None]) @ ((b - weights @ b) / scale[:, None]).T
-    rng = chance.generator(seed, "diagnose", "shuffles")
-    chances = np.array([pairs[np.arange(num), rng.permutation(num)].sum() for _ in range(SHUFFLES)])
-    return float((np.trace(pairs) - chances.mean()) / max(chances.std(), 1e-300))
+    noise = (a - b) / np.sqrt(2)  # with the variance of a half's own
+    pairs = noise @ noise.T
+    scale = np.sqrt(np.maximum(np.diag(pairs), 1e-300))
+    rng = chance.generator(seed, "diagnose", "noise")
+    drawn = np.empty(SHUFFLES)
+    for at in range(SHUFFLES):
+        first = rng.permutation(num)  # client first[k] lends its noise to the one that follows it in a circle
+        other = np.empty(num, dtype=np.int64)
+        other[first] = np.roll(first, 1)
+        signs = rng.choice([-1.0, 1.0], num)
+        # as in `between`, but for the mean that it takes away: of noise it is next to nothing
+        drawn[at] = (weights * signs * pairs[np.arange(num), other] * scale / scale[other]).sum()
+    left = float(1 - weights @ weights)
+    spread = float(drawn.std()) / max(left, 1e-300)
+    return between(a, b, weights, np.zeros(num, dtype=np.int64)) / max(spread, 1e-300)
 
 
 def _grouped(unit: Array, weights: Array, num: int, seed: int) -> NDArray[np.int64]:

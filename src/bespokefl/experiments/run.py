@@ -270,7 +270,9 @@ def _train(
     everybody = clients
     teachers, _ = hold_back(everybody, config.newcomers, config.seed)
     how = {key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")}
-    prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
+    prepared, preparation = everybody, everybody.preparation
+    if preparation is None:
+        prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
     clients, late = hold_back(prepared, config.newcomers, config.seed)
     if method.needs_groups and clients.groups is None:
         raise InputError(

@@ -166,7 +166,7 @@ def _clients(found: Mapping[str, Any]) -> str:
     return (
         "<p>Gain: how many times less variance a client's model has when it learns from others as well as can be "
         "(exact Bayes, the better of everybody and its own group); bars are logarithmic. The paper's GAIN is Self-FL's "
-        "own figure, which is never below this one.</p>"
+        "own figure, with everybody; it is never below the exact one, and never says that one may stay alone.</p>"
         f'<div class="wide"><table class="plain"><thead><tr>{top}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
         "</div>"
     )

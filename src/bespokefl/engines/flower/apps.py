@@ -17,16 +17,21 @@ def client_app(node: Callable[[], Node]) -> ClientApp:
     made: list[Node] = []
 
     @app.train()
-    def answer(message: Message, context: Context) -> Message:
+    def train(message: Message, context: Context) -> Message:
         if not made:
             made.append(node())
-        try:
-            values = records.unpack(message.content)
-        except UnreadableError as error:
-            values = {"what": f"a request that cannot be read ({error})"}
-        return Message(records.pack(made[0].answer(values)), reply_to=message)
+        return answer(made[0], message)
 
     return app
+
+
+def answer(node: Node, message: Message) -> Message:
+    """A node's answer to a message."""
+    try:
+        values = records.unpack(message.content)
+    except UnreadableError as error:
+        values = {"what": f"a request that cannot be read ({error})"}
+    return Message(records.pack(node.answer(values)), reply_to=message)
 
 
 def server_app(run: Callable[[Grid, str], None]) -> ServerApp:

@@ -23,7 +23,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import PARTS, Data
-from bespokefl.engines.evaluation import Scores, means
+from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
 from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
 from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.flower.plan import Plan, fingerprint
@@ -253,18 +253,14 @@ class Server:
         return _spread(personal, size), (_spread(globally, size) if common is not None else None), unheard
 
     def _refuse_non_finite(self, parts: Sequence[tuple[Sequence[int], State]], number: int) -> None:
-        names = [
-            self.data.names[client]
-            for part, scores in parts
-            for at, client in enumerate(part)
-            for kind in PARTS
-            if int(getattr(self.data, kind).sizes[client]) and not torch.isfinite(scores[f"{kind}_loss"][at])
-        ]
-        if names:
-            raise TrainingError(
-                f"the loss became non-finite by round {number} for clients {listing(sorted(set(names)))}: "
-                "use a smaller learning rate."
+        """Of those who answered; test data stop nothing."""
+        for part, scores in parts:
+            whose = replace(
+                self.data,
+                names=tuple(self.data.names[client] for client in part),
+                **{kind: _counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS},
             )
+            refuse_non_finite(scores, whose, number)
 
     def _keep_scores(self, personal: Scores, globally: Scores | None) -> None:
         line = {"personal": means(personal), "global": None if globally is None else means(globally)}
@@ -334,12 +330,16 @@ def remote_data(post: Post) -> Data:
     empty = torch.zeros(0)
 
     def part(kind: str) -> Part:
-        sizes = torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64)
-        return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+        return _counted(torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64))
 
     groups = [clients[name].get("group") for name in names]
     known_groups = None if None in groups else tuple(int(one) for one in groups if one is not None)
     return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
+
+
+def _counted(sizes: torch.Tensor) -> Part:
+    """A part of which only the numbers of examples are known."""
+    return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
 
 
 def _without_states(requests: Mapping[str, Values]) -> dict[str, Values]:

@@ -1,4 +1,4 @@
-"""What a node has: its data, as its own configuration names them, and the model that it builds for the server's plan."""
+"""What a node has: its data, as its own configuration names them, and the model that the server's plan asks for."""
 
 import logging
 from dataclasses import asdict, replace
@@ -16,6 +16,8 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
+from bespokefl.data.features import Features
+from bespokefl.data.prepare import Preparation, Sums, features_of
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower.node import Prepared
 from bespokefl.engines.flower.plan import Plan, fingerprint
@@ -57,11 +59,16 @@ class LocalHost:
                 | ({} if clients.groups is None else {"group": clients.groups[at]})
                 for at, name in enumerate(clients.names)
             },
-            "shape": list(clients.shape),
-            "tokens": not clients.x.is_floating_point(),
+            "features": self.features.to_dict(),
+            "tokens": None if clients.x.is_floating_point() else int(clients.x.max()) + 1,
+            "sums": self._sums(),
             "labels": None if clients.classes is None else list(labels_of(clients)),
             "version": version("bespokefl"),
         }
+
+    @cached_property
+    def features(self) -> Features:
+        return features_of(self.clients)
 
     def prepare(self, plan: Plan) -> Prepared:
         recipe = dict(plan.recipe)
@@ -71,11 +78,12 @@ class LocalHost:
                 f"the server asks node {self.name} for the model {model!r}, which runs code that this node has not "
                 f'agreed to; to agree, write model = "{model}" into its node.toml.'
             )
-        clients = self._relabelled(labels)
+        preparation = Preparation.from_json(recipe["preparation"])
+        clients, _ = preparation.fit(self._relabelled(labels))
         device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
         outputs = 1 if labels is None else len(labels)
         task = Task(
-            build(model, clients.shape, outputs),
+            build(model, clients.shape, outputs, preparation.tokens),
             str(recipe["loss"]),
             head=recipe["head"],
             seed=plan.seed,
@@ -96,12 +104,19 @@ class LocalHost:
             outputs=outputs,
             seed=plan.seed,
             precision=recipe["precision"],
+            tokens=preparation.tokens,
         )
         method = methods.build(str(recipe["method"]), dict(recipe["hyper"]))
         side = ClientSide(method, task, data, plan.budget, plan.seed)
         return Prepared(side, executor, mark, asdict(blueprint))
 
     # -- inside
+
+    def _sums(self) -> dict[str, Any] | None:
+        """For tables: how many values each feature has, their sum and the sum of their squares, over all clients."""
+        if self.features.kind != "table":
+            return None
+        return Sums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
 
     def _load(self) -> Clients:
         settings = self.settings

@@ -61,7 +61,7 @@ insecure = {insecure}  # no TLS and no keys: only for 127.0.0.1
 # gather = 600     # seconds to wait for all nodes before a run begins with those that are there
 # resend = 90      # seconds until a request without an answer is sent again
 """
-NODE = """# Node {name}. Lines that begin with # are defaults. What is named here stays here: the server cannot change it.
+NODE = """# Node {name}. Lines that begin with # are defaults. The server cannot change what is named here.
 
 name = {quoted}
 server = {address}

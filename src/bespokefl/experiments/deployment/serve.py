@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,8 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
+from bespokefl.data.features import Features
+from bespokefl.data.prepare import Preparation, Sums
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.flower.plan import fingerprint
 from bespokefl.engines.flower.post import Grid, Known, Post
@@ -79,9 +81,9 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
     absent = sorted(expected - post.known.keys())
     if absent:
         log.warning("the run begins without nodes %s", listing(absent))
-    shape, tokens, labels = agreed(post.known)
+    preparation, labels = agreed(post.known, config)
     method = methods.build(config.method, dict(config.set))
-    task, loss = _task(config, shape, labels)
+    task, loss = _task(config, preparation, labels)
     settings = engine_settings(config, warm=config.start is not None)
     recipe = {
         "method": config.method,
@@ -91,11 +93,12 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
         "loss": loss,
         "precision": config.precision,
         "labels": labels,
+        "preparation": preparation.to_json(),
     }
     server = Server(method, task, settings, post, place.name, recipe)
     if config.keep_rounds and method.global_model(server.federation.server) is None:
         raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
-    identity = {"config": config.text(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
+    identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(place / folder.CHECKPOINTS, Every(rounds=1), identity)
 
     def report(progress: Progress) -> None:
@@ -105,29 +108,51 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
     began = time.perf_counter()
     outcome = server.run(report, checkpoints)
     seconds = time.perf_counter() - began
-    return _result(config, method, task, server, outcome, seconds, (shape, tokens, labels), loss)
+    return _result(config, method, task, server, outcome, seconds, preparation, labels, loss)
 
 
-def agreed(known: Mapping[str, Known]) -> tuple[tuple[int, ...], bool, list[str] | None]:
-    """The form of the examples and the labels, which all nodes must share; classes are those of all together."""
+def agreed(known: Mapping[str, Known], config: Config) -> tuple[Preparation, list[str] | None]:
+    """How examples are made to fit, and the labels: the features must be the same at all nodes; classes are those of
+    all nodes together, and so are the sums that a table's means and spreads are worked out from."""
     first = min(known)
     about = known[first].about
     for name, node in known.items():
-        for key, what in (("shape", "examples of shape"), ("tokens", "whether examples are tokens:")):
-            if node.about[key] != about[key]:
-                raise InputError(
-                    f"all nodes must have the same kind of data, but {name} has {what} {node.about[key]} and {first} "
-                    f"{about[key]}."
-                )
+        if node.about["features"] != about["features"]:
+            raise InputError(
+                f"all nodes must have the same kind of data, but {name} has {_described(node.about['features'])} and "
+                f"{first} {_described(about['features'])}."
+            )
         if (node.about["labels"] is None) != (about["labels"] is None):
             raise InputError(f"one of the nodes {name} and {first} has classes and the other has real-valued targets.")
         if node.about["version"] != version("bespokefl"):
             log.warning("node %s has version %s, the server %s", name, node.about["version"], version("bespokefl"))
-    found = None
+    labels = None
     if about["labels"] is not None:
         names = {str(label) for node in known.values() for label in node.about["labels"]}
-        found = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
-    return tuple(map(int, about["shape"])), bool(about["tokens"]), found
+        labels = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    return _preparation(Features.from_dict(about["features"]), [node.about for node in known.values()], config), labels
+
+
+def _preparation(features: Features, abouts: Sequence[Mapping[str, Any]], config: Config) -> Preparation:
+    if features.kind == "text":
+        raise InputError("texts cannot be deployed: every node would number words in its own way; use tokens.")
+    if features.kind == "tokens":
+        return Preparation(features, missing=config.missing, tokens=max(int(about["tokens"]) for about in abouts))
+    if features.kind != "table":
+        if config.scale in ("pooled", "own"):
+            raise InputError(f"scale = {config.scale!r} is for tables; the nodes' data are arrays.")
+        return Preparation(features, "none", config.missing)
+    pooled = Sums.from_dict(abouts[0]["sums"])
+    for about in abouts[1:]:
+        pooled = pooled + Sums.from_dict(about["sums"])
+    nobody = Sums(*(np.zeros((0, features.channels)) for _ in range(3)))
+    scale = config.scale or "pooled"
+    return Preparation(features, scale, config.missing, pooled, (), nobody if scale == "own" else None)
+
+
+def _described(features: Mapping[str, Any]) -> str:
+    columns = [str(one["name"]) for one in features["columns"]]
+    return f"examples of shape {tuple(features['shape'])} with columns {listing(columns)}"
 
 
 def tell(place: Path, **news: Any) -> None:
@@ -143,12 +168,12 @@ def told(place: Path) -> dict[str, Any]:
     return found
 
 
-def _task(config: Config, shape: tuple[int, ...], labels: list[str] | None) -> tuple[Task, str]:
+def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:
     fitting = "mse" if labels is None else "cross_entropy"
     if config.loss not in (None, fitting):
         raise InputError(f"the loss {config.loss!r} does not fit the nodes' data; use {fitting!r}.")
     task = Task(
-        build(config.model, shape, 1 if labels is None else len(labels)),
+        build(config.model, preparation.shape, 1 if labels is None else len(labels), preparation.tokens),
         fitting,
         head=config.head,
         seed=config.seed,
@@ -167,17 +192,18 @@ def _result(
     server: Server,
     outcome: Outcome,
     seconds: float,
-    examples: tuple[tuple[int, ...], bool, list[str] | None],
+    preparation: Preparation,
+    labels: list[str] | None,
     loss: str,
 ) -> Result:
-    shape, tokens, labels = examples
     blueprint = Blueprint.of(
         task,
         model=config.model,
-        shape=shape,
+        shape=preparation.shape,
         outputs=1 if labels is None else len(labels),
         seed=config.seed,
         precision=config.precision,
+        tokens=preparation.tokens,
     )
     recipe = Recipe(blueprint, config.model, untrained(task.module, task.layout.names))
     begun = None if config.start is None else starts.read(config.start)
@@ -188,7 +214,7 @@ def _result(
 
     return Result(
         config=config,
-        about=_about(config, method, server, outcome, seconds, shape, tokens, labels),
+        about=_about(config, method, server, outcome, seconds, preparation, labels),
         names=server.data.names,
         sizes={part: getattr(server.data, part).sizes.numpy() for part in tables.SIZES},
         personal=_scores(outcome.personal),
@@ -198,6 +224,7 @@ def _result(
         weights=AtTheNodes(recipe, task.start, outcome.global_rows),
         final=Final(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
+        preparation=preparation if preparation.changes else None,
         comments={"data": "The data stayed at the nodes of a deployment."},
     )
 
@@ -213,8 +240,7 @@ def _about(
     server: Server,
     outcome: Outcome,
     seconds: float,
-    shape: tuple[int, ...],
-    tokens: bool,
+    preparation: Preparation,
     labels: list[str] | None,
 ) -> dict[str, Any]:
     interrupted = outcome.rounds_done < outcome.rounds_planned
@@ -233,7 +259,7 @@ def _about(
         "split_hash": "",
         "split_seed": 0,
         "clients": len(server.data),
-        "examples": {"shape": shape, "tokens": tokens, "labels": labels},
+        "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
         "model": config.model,
         "seed": config.seed,
         "rounds": config.rounds,

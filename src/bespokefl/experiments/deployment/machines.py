@@ -1,0 +1,354 @@
+"""What runs on each machine: the server with its SuperLink, and the nodes.
+
+`python -m bespokefl.experiments.deployment.machines server DIR` is what `bespoke deploy server DIR` runs, and the same
+with `node`. Both stay in the foreground, end what they started when they end, and start again what was killed.
+"""
+
+import ctypes
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.experiments import folder
+from bespokefl.experiments.config import Config
+from bespokefl.experiments.deployment import keys
+from bespokefl.experiments.deployment.place import (
+    Deployment,
+    NodeSettings,
+    ServerSettings,
+    is_loopback,
+    node_folder,
+    node_settings,
+    port_of,
+)
+from bespokefl.experiments.deployment.serve import PLACE, tell, told
+
+log = logging.getLogger("bespokefl")
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+TURN = 0.5  # seconds between two looks at the processes
+UP = 120.0  # seconds for the SuperLink to come up
+END = 15.0  # seconds for a process to end when asked to
+AGAIN = 20.0  # seconds before a run whose process died is started once more, if that dies too
+UNFINISHED = ("gathering", "running")
+
+
+class Child:
+    """A process that is started again when it dies."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], output: Path) -> None:
+        self.name, self.command, self.environment, self.output = name, list(command), dict(environment), output
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_end_with_parent,  # no orphans, even if this process is killed
+            )
+
+    def watch(self) -> None:
+        if self.process is not None and self.process.poll() is not None:
+            log.warning("%s ended with code %d and is started again", self.name, self.process.returncode)
+            self.start()
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        end(self.process)
+        self.process = None
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process of one's own to end, and see to it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
+    """The SuperLink, whoever runs server apps, and an eye on both and on the runs."""
+    settings = deployment.settings
+    _check_server(deployment, settings)
+    secret = deployment.server / "secret"
+    if not secret.exists():
+        keys.write_secret(secret, secrets.token_bytes(32))
+    link, worker = _link(deployment, settings, secret), _worker(deployment, settings, secret)
+    try:
+        link.start()
+        _wait_until_up(deployment, link, stopped)
+        if not settings.insecure:
+            _register(deployment)
+        worker.start()
+        ready()
+        submitted: dict[str, float] = {}
+        while not stopped.wait(TURN):
+            link.watch()
+            worker.watch()
+            _resume_killed(deployment, submitted)
+    finally:
+        worker.stop()
+        _end_runs(deployment)
+        link.stop()
+
+
+def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, ready: Callable[[], None]) -> None:
+    """A node: it loads its data and answers the server until it is stopped."""
+    import torch
+
+    from bespokefl.engines.flower.apps import answer
+    from bespokefl.engines.flower.carrier import Line, carry
+    from bespokefl.engines.flower.node import Node
+    from bespokefl.experiments.deployment.host import LocalHost
+
+    torch.set_num_threads(1)
+    host = LocalHost(settings, place)
+    about = host.about()
+    log.info("node %s has %d clients", settings.name, len(about["clients"]))
+    secure = (place / "node.key").is_file()
+    if not secure and not is_loopback(settings.server.rpartition(":")[0]):
+        raise InputError(
+            f"node {settings.name} has no key, node.key, in {str(place)!r}: without one it may only talk to 127.0.0.1."
+        )
+    port_of(settings.server)
+    state = place / settings.state
+    line = Line(
+        settings.server,
+        place / "ca.crt" if secure else None,
+        place / "node.key" if secure else None,
+        state / "node-id",
+    )
+    carry(line, partial(answer, Node(host, state)), stopped, ready)
+
+
+def start(deployment: Deployment, config: Config, name: str | None = None) -> str:
+    """Start a run, or go on with one of this name that was stopped; its name."""
+    from bespokefl.engines.flower.control import control
+
+    runs = deployment.server / "runs"
+    place = folder.fresh(runs, config.method) if name is None else deployment.run(name)
+    if not place.exists():
+        place.mkdir(parents=True)
+        folder.write_text(place / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
+    elif told(place).get("state") in ("submitted", *UNFINISHED) and _alive(told(place).get("pid")):
+        raise InputError(f"the run {place.name} is under way already; see bespoke deploy status.")
+    with control(deployment.local, deployment.authority) as link:
+        _submit(link, deployment, place)
+    return place.name
+
+
+def _submit(link: Any, deployment: Deployment, place: Path) -> None:
+    tell(place, state="submitted", pid=None, error="")
+    number = link.start(deployment.server / "app", place.name)
+    tell(place, flower=number)
+
+
+def stop(deployment: Deployment, name: str) -> None:
+    """Stop a run after the round in hand is lost; it can go on later."""
+    from bespokefl.engines.flower.control import control
+
+    place = deployment.run(name)
+    news = told(place)
+    if not news:
+        raise InputError(f"there is no run {name!r}; see bespoke deploy status.")
+    if news["state"] in ("done", "failed", "stopped"):
+        raise InputError(f"the run {name} is {news['state']} already.")
+    tell(place, state="stopped")
+    with control(deployment.local, deployment.authority) as link, suppress(TrainingError):
+        link.stop(int(news["flower"]))
+
+
+def runs(deployment: Deployment) -> dict[str, dict[str, Any]]:
+    """What is known of every run, the latest last."""
+    found = {path.name: told(path) for path in (deployment.server / "runs").iterdir() if path.is_dir()}
+    return dict(sorted(found.items(), key=lambda item: item[1].get("time", 0)))
+
+
+@contextmanager
+def until_signalled() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets."""
+    stopped = threading.Event()
+    before = {one: signal.signal(one, lambda *_: stopped.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+# -- inside
+
+
+def _link(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+    server = deployment.server
+    certificates = server / "certificates"
+    secure = (
+        "--ssl-ca-certfile",
+        str(certificates / "ca.crt"),
+        "--ssl-certfile",
+        str(certificates / "server.crt"),
+        "--ssl-keyfile",
+        str(certificates / "server.key"),
+        "--enable-supernode-auth",
+    )
+    command = [
+        *(sys.executable, "-m", "bespokefl.engines.flower.link"),
+        *("--host", settings.listen, "--port", str(settings.port)),
+        *("--isolation", "process", "--database", str(server / "flower.db")),
+        *("--superexec-auth-secret-file", str(secret)),
+        *(("--insecure",) if settings.insecure else secure),
+    ]
+    return Child("the SuperLink", command, _environment(deployment), server / "logs" / "superlink.log")
+
+
+def _worker(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+    command = [
+        str(Path(sys.executable).with_name("flower-superexec")),
+        *("--runtime-api-address", deployment.local, "--superexec-auth-secret-file", str(secret)),
+        *("--parent-pid", str(os.getpid())),
+        *(("--insecure",) if settings.insecure else ("--root-certificates", str(deployment.authority))),
+    ]
+    return Child("the SuperExec", command, _environment(deployment), deployment.server / "logs" / "serverapp.log")
+
+
+def _environment(deployment: Deployment) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    own = {"PATH": path, "FLWR_HOME": str(deployment.server / "flower"), PLACE: str(deployment.root)}
+    return {**os.environ, **QUIET, **own}
+
+
+def _check_server(deployment: Deployment, settings: ServerSettings) -> None:
+    if settings.insecure and not is_loopback(settings.listen):
+        raise InputError(f"insecure = true is for listen = '127.0.0.1' only, got {settings.listen!r}.")
+    if not settings.insecure:
+        again = f"bespoke deploy renew {deployment.root}"
+        keys.check_certificate(deployment.server / "certificates" / "server.crt", again)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.listen, settings.port))
+        except OSError as error:
+            raise InputError(
+                f"cannot listen on {settings.listen}:{settings.port}: {error.strerror or error}; is a server running "
+                "already? Else change the port in server.toml and in every node.toml."
+            ) from None
+
+
+def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event) -> None:
+    from bespokefl.engines.flower.control import control
+
+    began = time.monotonic()
+    while True:
+        try:
+            with control(deployment.local, deployment.authority) as asked:
+                asked.nodes()
+            return
+        except TrainingError:
+            pass
+        process = link.process
+        if (process is not None and process.poll() is not None) or time.monotonic() - began > UP:
+            raise TrainingError(f"the SuperLink did not come up; see {str(link.output)!r}.")
+        if stopped.wait(TURN):
+            raise KeyboardInterrupt
+
+
+def _register(deployment: Deployment) -> None:
+    from bespokefl.engines.flower.control import control
+
+    with control(deployment.local, deployment.authority) as asked:
+        for name, key in deployment.nodes.items():
+            asked.register(name, key)
+
+
+def _resume_killed(deployment: Deployment, submitted: dict[str, float]) -> None:
+    """A run whose process died goes on from its last checkpoint."""
+    from bespokefl.engines.flower.control import control
+
+    for name, news in runs(deployment).items():
+        if news.get("state") not in UNFINISHED or _alive(news.get("pid")):
+            continue
+        if time.monotonic() - submitted.get(name, -AGAIN) < AGAIN:
+            continue
+        submitted[name] = time.monotonic()
+        log.warning("the process of run %s is gone: it goes on from its last checkpoint", name)
+        try:
+            with control(deployment.local, deployment.authority) as link:
+                _submit(link, deployment, deployment.run(name))
+        except BespokeError as error:
+            log.warning("%s", error)
+
+
+def _end_runs(deployment: Deployment) -> None:
+    """End the server apps that this server started; they go on when it is started again."""
+    for news in runs(deployment).values():
+        if news.get("state") in UNFINISHED and _alive(news.get("pid")):
+            with suppress(ProcessLookupError):
+                os.kill(int(news["pid"]), signal.SIGKILL)
+
+
+def _alive(pid: Any) -> bool:
+    """Whether this is a server app of Flower's that is running."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return b"flwr-serverapp" in command and state != "Z"
+
+
+def _end_with_parent() -> None:
+    with suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """server DIR | node DIR: one line on standard output when it is ready."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for noisy in ("httpx", "flwr"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    what, where = (sys.argv[1:] if argv is None else argv)[:2]
+    with until_signalled() as stopped:
+        try:
+            if what == "server":
+                run_server(Deployment.at(Path(where)), stopped, lambda: print("ready", flush=True))
+            else:
+                place = node_folder(Path(where), None)
+                run_node(place, node_settings(place), stopped, lambda: print("ready", flush=True))
+        except BespokeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
