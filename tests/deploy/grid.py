@@ -43,6 +43,7 @@ def through_bytes(message: Message) -> Message:
 class NodeInfo:
     node_id: int
     name: str
+    last_activated_at: str = ""
 
 
 @dataclass

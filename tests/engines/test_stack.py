@@ -39,3 +39,25 @@ def test_seeds_of_one_stack_differ_from_each_other() -> None:
     settings = [replace(Settings(rounds=2, batch_size=4, workers=1), seed=seed) for seed in SEEDS]
     outcomes = Simulation.stacked(REGISTRY["fedavg"](), Task(mlp), [data] * 3, settings, CLASSES).run_all()
     assert apart(outcomes[0].personal_rows, outcomes[1].personal_rows) > 1e-6
+
+
+@pytest.mark.parametrize("name", ["ditto", "selffl", "ucfl", "pfedvem"])
+def test_a_run_without_records_has_the_same_outcome(name: str) -> None:
+    data = federation(dtype=torch.float64)
+    settings = [Settings(rounds=3, participation=0.7, batch_size=4, workers=1, seed=seed) for seed in SEEDS[:2]]
+    found, expected = (
+        Simulation.stacked(
+            REGISTRY[name](),
+            Task(mlp, dtype=torch.float64),
+            [data] * 2,
+            [replace(s, record=record) for s in settings],
+            CLASSES,
+        ).run_all()
+        for record in (False, True)
+    )
+    for quiet, told in zip(found, expected, strict=True):
+        assert apart(quiet.personal_rows, told.personal_rows) == 0
+        assert torch.equal(quiet.personal["test_accuracy"], told.personal["test_accuracy"])
+        assert quiet.communication.up_bytes == 0 < told.communication.up_bytes
+        assert [line["round"] for line in quiet.history] == [line["round"] for line in told.history]
+        assert not quiet.client_notes

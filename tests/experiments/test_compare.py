@@ -367,6 +367,22 @@ def test_an_interrupted_comparison_goes_on(
     assert page(other) == page(found)
 
 
+def test_ctrl_c_ends_the_run_in_hand_after_its_round(
+    clients: Clients, tmp_path: Path, counted: list[tuple[str, int]]
+) -> None:
+    def stop(step: jobs.Step) -> None:
+        if step.done == 1.25:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    settings = QUICK | {"rounds": 4}
+    first = compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", progress=stop, **settings)
+    assert counted == [("local", 0), ("fedavg", 0)] and first.interrupted
+    assert [name for name, entry in first.entries.items() if entry.runs] == ["local"]
+    other = compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", **settings)
+    assert counted[2:] == [("fedavg", 0), ("ditto", 0)]
+    assert page(other) == page(compare(["ditto"], clients, seeds=[0], **settings))
+
+
 def test_nothing_finished_is_an_interrupt(clients: Clients, tmp_path: Path) -> None:
     def stop(step: jobs.Step) -> None:
         raise KeyboardInterrupt
@@ -647,7 +663,7 @@ def call(*words: str) -> int:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
-        call("persfl-gd", *SHELL, "--set", "lr=0.1", "--set", "fedavg.lr=0.2", "--set", "persfl-gd.distil-epochs=2")
+        call("persfl-gd", *SHELL, "--set", "fedavg.lr=0.2", "--set", "lr=0.1", "--set", "persfl-gd.distil-epochs=2")
         == 0
     )
     shown = capsys.readouterr().out

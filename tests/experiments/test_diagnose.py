@@ -231,12 +231,9 @@ def test_what_is_there_is_not_replaced_unasked(found: Diagnosis, tmp_path: Path)
 
 
 def test_command_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out"
+    target, split = tmp_path / "out", ["--split", "iid + permuted_labels(groups=2)"]
     with pytest.raises(SystemExit) as ended:
-        main(
-            ["diagnose", "--split", "iid + permuted_labels(groups=2)", "--clients", "9", "--seed", "7"]
-            + ["--out", str(target)]
-        )
+        main(["diagnose", *split, "--clients", "9", "--seed", "7", "--out", str(target)])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "They form 2 groups" in printed
@@ -268,17 +265,20 @@ RANKED = {  # with how many clients; in all of them gains differ for a reason
 }
 
 
+def trained(name: str, clients: Clients, seed: int, score: str, **hyper: object) -> np.ndarray:
+    """Everybody's test score after a longer training; rates as one would choose them for digits."""
+    rates = {name: {"lr": 0.2} for name in ("local", "fedavg", "cfl", "ifca", "persfl")}
+    settings = {"rounds": 20, "local_epochs": 3, "seed": seed, "eval_every": 0, "workers": 1}
+    found = bf.run(bf.methods.build(name, rates.get(name, {}) | hyper), clients, **settings).personal[score]
+    return np.asarray(found)
+
+
 def ranking(split: str, num: int, seed: int) -> tuple[str, float, float]:
     """The recommended method, and how its gain in test loss over Local follows the predicted one, and 1/n."""
     clients = bf.load("digits").split(split, clients=num, seed=seed, fractions=(0.4, 0.2, 0.4))
     found = bf.diagnose(clients, seed=seed, workers=1)
     advised = found.recommendation
-    settings = {"rounds": 20, "local_epochs": 3, "seed": seed, "eval_every": 0, "workers": 1}
-    rates = {"cfl": {"lr": 0.2}, "ifca": {"lr": 0.2}, "fedavg": {"lr": 0.2}, "persfl": {"lr": 0.2}}
-    method = bf.methods.build(advised.method, advised.hyper | rates.get(advised.method, {}))
-    personal = bf.run(method, clients, **settings).personal["loss"]
-    alone = bf.run(bf.methods.Local(lr=0.2), clients, **settings).personal["loss"]
-    measured = alone - personal
+    measured = trained("local", clients, seed, "loss") - trained(advised.method, clients, seed, "loss", **advised.hyper)
     there = np.isfinite(measured)
     predicted, sizes = found.gains[there], clients.train.sizes.numpy()[there]
     figures = [float(spearmanr(one, measured[there]).statistic) for one in (predicted, 1 / sizes)]
@@ -300,8 +300,23 @@ def test_predicted_gains_rank_clients_as_measured_ones_do() -> None:
 
 
 @pytest.mark.slow
+def test_recommended_method_is_worth_it() -> None:
+    """With -s it prints the second table of docs/diagnose.md."""
+    for split in [*PLANTED, "classes(k=2)"]:
+        clients = clients_of(split, seed=11, num=24)
+        advised = bf.diagnose(clients, seed=11, workers=1).recommendation
+        means = {
+            name: float(np.nanmean(trained(name, clients, 11, "accuracy", **hyper)))
+            for name, hyper in {"local": {}, "fedavg": {}, advised.method: advised.hyper}.items()
+        }
+        figures = " | ".join(f"{means[name]:.3f}" for name in (advised.method, "local", "fedavg"))
+        print(f"| `{split}` | {advised.flags} | {figures} |")
+        assert means[advised.method] >= max(means.values()) - 0.02
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["iid", "iid + rotation(groups=4)", "iid + permuted_labels(groups=4)", "quantity"])
 def test_other_data(split: str) -> None:
     """Fashion-MNIST, on which nothing was built, where it is installed."""
-    clients = bf.load("fashion-mnist").split(f"sample(size=4000) + {split}", clients=20, seed=7)
+    clients = bf.load("fashion-mnist").split(f"{split} + sample(examples=4000)", clients=20, seed=7)
     check(split, clients, seed=7)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_one_report_of_all(processes: int) -> None:
     assert half and half[0].scores == {"validation_loss": 2.0} and half[0].done in (2.0, 2.0 + 1.0, 2.0 + 2.0)
 
 
-def test_jobs_run_at_the_same_time(tmp_path: Any) -> None:
+def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     """Each waits for a file that the other one writes."""
 
     def meet(own: str, other: str) -> Callable[[jobs.Tell], bool]:
@@ -105,7 +106,7 @@ def test_a_job_that_was_stopped_stops_all(processes: int) -> None:
     assert len(seen) < 21
 
 
-def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Any) -> None:
+def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> None:
     """The first job ends by itself when it is asked to; what it returns is not lost. No third one is begun."""
 
     def work(tell: jobs.Tell) -> str:
@@ -131,15 +132,46 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Any) -> Non
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_leaving_early_ends_the_processes(tmp_path: Any) -> None:
+def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
     def work(tell: jobs.Tell) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 
     going = jobs.do([job("a", 1), Job("b", work)], 2)
     next(going)
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        time.sleep(0.01)
+    pid = _appears(tmp_path / "pid")
     going.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert not _is_alive(pid)
+
+
+def test_a_killed_main_process_takes_its_jobs_with_it(tmp_path: Path) -> None:
+    def work(tell: jobs.Tell) -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    main = os.fork()
+    if not main:
+        list(jobs.do([Job("a", work)], 2))
+        os._exit(0)
+    job_pid = _appears(tmp_path / "pid")
+    os.kill(main, signal.SIGKILL)
+    os.waitpid(main, 0)
+    until = time.monotonic() + 20
+    while _is_alive(job_pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _is_alive(job_pid)
+
+
+def _appears(file: Path) -> int:
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not (file.exists() and file.read_text()):
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def _is_alive(pid: int) -> bool:
+    """A process that has ended and that nobody has asked about yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

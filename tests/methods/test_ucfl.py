@@ -15,7 +15,7 @@ from torch import nn
 from bespokefl import cli
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import Phase, Round, Uploads
+from bespokefl.core.method import ALL, NONE, Phase, Round, Uploads
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -340,7 +340,7 @@ def test_partial_participation(parallel: bool, streams: int | str) -> None:
     models = [made.task.start] * len(mixing)
     sgd = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1}
     for number in (2, 3, 4):
-        work, here = work_of(DATA, round=number), chance.sample(M, 0.5, 0, "cohort", number).tolist()
+        work, here = work_of(DATA, round=number), chance.sample(M, 0.5, 0, "cohort", number - 1).tolist()  # the survey was round 1
         if not parallel:
             own = [train(made.task, work, j, models[labels[j]], **sgd) for j in here]
         models = [
@@ -402,6 +402,22 @@ def test_who_missed_the_survey_gets_the_weights_of_fedavg() -> None:
 # -- limits
 
 
+class Surveyed(FedAvg):
+    """FedAvg after a round in which nobody reports: its batches and clients are those after a survey."""
+
+    def phases(self, rounds: int) -> list[Phase]:
+        return [Phase("survey", 1, trains=ALL, reports=NONE), Phase("train", rounds)]
+
+
+def test_training_draws_the_clients_that_other_methods_draw() -> None:
+    """The survey is everybody's, and no draw is lost to it."""
+    trained = simulation(UCFL(), DATA, rounds=3, participation=0.5)
+    other = simulation(FedAvg(), DATA, rounds=3, participation=0.5)
+    for number in (1, 2, 3):
+        drawn = other.federations[0].draw(number, Phase("train", 3)).trains
+        assert trained.federations[0].draw(number + 1, UCFL().phases(3)[1]).trains == drawn
+
+
 def test_with_equal_rows_plain_parallel_and_fedavg_are_one() -> None:
     """One survey batch each: no noise is known, so W has FedAvg's weights."""
     data = federation((6, 9, 7, 10), dtype=torch.float64)
@@ -411,10 +427,7 @@ def test_with_equal_rows_plain_parallel_and_fedavg_are_one() -> None:
     _, parallel = run(UCFLParallel(survey_size=6, **sgd), data, **options)
     np.testing.assert_allclose(collaboration_of(plain), np.tile(np.array([6, 9, 7, 10]) / 32, (4, 1)), rtol=1e-14)
     assert apart(parallel.personal_rows, plain.personal_rows) < 1e-12
-    made = simulation(FedAvg(**sgd), data, **options)
-    with made.pool() as pool:
-        for number, phase in enumerate([Phase("train", 1)] * 2, start=2):  # the survey was round 1
-            made.round(pool, number, phase)
+    made, _ = run(Surveyed(**sgd), data, **options)
     assert apart(plain.personal_rows, made.server["weights"]) < 1e-12
 
 
@@ -467,7 +480,7 @@ def test_a_newcomer_uses_the_last_upload_of_those_who_ever_sent_one(kind: type[U
     W = collaboration_of(outcome)
     models, last = [made.task.start] * M, {}
     for number in (2, 3):
-        work, here = work_of(DATA, round=number), chance.sample(M, 0.34, 0, "cohort", number).tolist()
+        work, here = work_of(DATA, round=number), chance.sample(M, 0.34, 0, "cohort", number - 1).tolist()  # the survey was round 1
         last |= {j: train(made.task, work, j, models[j], lr=0.1) for j in here}
         every = [
             [train(made.task, work, j, model, lr=0.1) for j in here]

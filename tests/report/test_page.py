@@ -263,11 +263,11 @@ def test_methods_differ_without_colour(browser: Chromium, tmp_path: Path) -> Non
     browser.click(".presets button:nth-child(2)")
     looks = browser.value(
         """document.querySelector('[data-key=curves]').data.filter(one => one.name)
-             .map(one => [one.marker.symbol, one.line.dash])"""
+             .map(one => [one.name, one.marker.symbol, one.line.dash])"""
     )
-    assert len({marker for marker, _ in looks[:18]}) == 18  # Local and FedAvg come last here
-    assert len({dash for _, dash in looks[:6]}) == 6  # those of different colours
-    assert len({(marker, dash) for marker, dash in looks}) == 20
+    assert len({marker for _, marker, _ in looks}) == 20
+    own = [dash for name, _, dash in looks if name.startswith("method")]
+    assert len(set(own[:6])) == 6  # those of different colours
 
 
 def test_a_loss_is_better_when_it_is_low(browser: Chromium, tmp_path: Path) -> None:
@@ -374,7 +374,13 @@ def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp
     assert time.perf_counter() - begun < 10
     assert path.stat().st_size < 8e6
     browser.size(1600)
-    assert min(browser.open(path) for _ in range(3)) < 3
+    took = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        browser.open(path)
+        come_to(browser, "document.querySelector('.plot')")
+        took.append(time.perf_counter() - begun)
+    assert min(took) < 3, took  # with the first figure; other work on the machine may slow down some of them
     scroll_through(browser)
     assert all(figures(browser).values())
     assert browser.complaints() == []

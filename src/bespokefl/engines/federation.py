@@ -40,6 +40,7 @@ class Settings:
     keep_rounds: bool = False  # keep the common model of every round
     faults: Faults = NO_FAULTS  # clients that fail, simulated
     state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
+    record: bool = True  # False: only the outcome counts, nothing is counted, noted or screened (studies of small runs)
 
     @property
     def budget(self) -> Budget:
@@ -132,7 +133,7 @@ class Federation:
 
     def draw(self, number: int, phase: Phase) -> Draw:
         """Who trains and who reports."""
-        count, key = len(self.data), (self.settings.seed, "cohort", number)
+        count, key = len(self.data), (self.settings.seed, "cohort", number - self._undrawn(number))
         drawn = chance.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
         everyone = phase.trains == ALL
         trains = list(range(count)) if everyone else drawn
@@ -143,10 +144,20 @@ class Federation:
         reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
         return Draw(self.round(number, phase.name, tuple(reports)), trains, reports, tuple(dropped), everyone)
 
+    def _undrawn(self, number: int) -> int:
+        """Rounds of earlier phases that are everybody's, as a survey is: without them all methods draw the same."""
+        found, begun = 0, 1
+        for phase in self.method.phases(self.settings.rounds):
+            if number < begun + phase.rounds:
+                break
+            found += phase.rounds * (phase.trains == ALL and phase.reports in (ALL, NONE))
+            begun += phase.rounds
+        return found
+
     def request(self, part: Sequence[int], round: Round, *, count: bool) -> Values:
         """What these clients get: the server's message, and their own state, which they would have kept."""
         message = self.method.message(self.server, part, round)
-        if count:
+        if count and self.settings.record:
             shared, own = wire.size(message.shared), wire.size(message.own)
             down = (shared[0] * len(part) + own[0], shared[1] * len(part) + own[1])
             self.communication = self.communication.plus(down=down)
@@ -162,13 +173,14 @@ class Federation:
     def commit(self, draw: Draw, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
         """The round becomes true: states first, then the server, then a line of history."""
         number = draw.round.number
-        workload = self.method.workload(self.server, draw.round)
+        workload = self.method.workload(self.server, draw.round) if self.settings.record else None
         self._refuse_broken(number, parts, replies)
         before = self.communication
         uploads, lost = self._uploads(number, parts, replies, set(draw.reports))
         for part, values in zip(parts, replies, strict=True):
             self._put(part, under("state", values), set() if draw.everyone else lost.keys())
-            self._keep_notes(number, part, under("note", values))
+            if self.settings.record:
+                self._keep_notes(number, part, under("note", values))
         if len(uploads):
             accepted = replace(draw.round, reporting=uploads.clients) if lost else draw.round
             self.server = self.method.aggregate(self.server, uploads, accepted)
@@ -178,6 +190,9 @@ class Federation:
         common = self.method.global_model(self.server) if self.settings.keep_rounds else None
         if common is not None:
             self.kept.append(common)
+        if not self.settings.record:
+            self.history.append({"round": number})
+            return
         self.history.append(
             {
                 "round": number,
@@ -249,9 +264,10 @@ class Federation:
             upload = under("upload", values)
             if len(kept) < len(part):
                 upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
-            self.communication = self.communication.plus(up=wire.size(upload))
+            if self.settings.record:
+                self.communication = self.communication.plus(up=wire.size(upload))
             entries += self._spoilt(number, [part[at] for at in kept], upload, lost)
-        used, refused = screen(entries, self._layout)
+        used, refused = screen(entries, self._layout) if self.settings.record else (entries, {})
         clients = [client for own, _ in used for client in own]
         sizes = torch.tensor([self.sizes[client] for client in clients])
         return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused

@@ -85,9 +85,8 @@ def named(names: Sequence[str], hyper: Mapping[str, Any]) -> list[Contender]:
     known = {name: registry.find(name)().hyper() for name in everybody}
     own: dict[str, dict[str, Any]] = {name: {} for name in everybody}
     flat = flattened(hyper)
-    for key, value in sorted(
-        flat.items(), key=lambda item: "." in item[0]
-    ):  # what is for one wins over what is for all
+    # What is for one method comes last, and wins over what is for all.
+    for key, value in sorted(flat.items(), key=lambda item: "." in item[0]):
         method, dot, name = key.rpartition(".")
         method = method.replace("_", "-")  # keys are read with underscores; no method's name has one
         if dot and method not in own:

@@ -13,7 +13,7 @@ survey says whether User-Centric FL's own first round would find the same. Test 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -50,6 +50,7 @@ Positions = NDArray[np.int64]
 
 STEPS, LR = 50, 0.1  # of each fit
 BATCH_SIZE = 50
+SHOWN = ("data", "label", "client", "drop", "task", "text", "split", "clients", "fractions")  # in how to repeat it
 NEAREST = 3  # peers that are named
 MOST_STREAMED = 300  # clients for whom numbers of streams are tried, each of them
 
@@ -152,9 +153,9 @@ def diagnose_config(
     clients = load_clients(config)
     found = diagnose(clients, steps=steps, lr=lr, progress=progress, **given)
     found.about["config"] = {
-        name: getattr(config, name)
-        for name in ("data", "split", "clients", "fractions", *names)
-        if getattr(config, name) is not None
+        one.name: getattr(config, one.name)
+        for one in fields(config)
+        if one.name in (*SHOWN, *names) and getattr(config, one.name) not in (None, one.default)
     }
     found.save(target, config.overwrite)
     return found, target / FILE

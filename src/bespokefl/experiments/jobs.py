@@ -187,6 +187,7 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
     for one in inherited:
         one.close()
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _log_to(pipe)
     last = 0.0
 
@@ -214,6 +215,13 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
     except BaseException:
         send("crash", traceback.format_exc())
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """A main process that was killed says nothing; its jobs must not go on without it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _log_to(pipe: Connection) -> None:

@@ -443,9 +443,7 @@ def _about(
         notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
     endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
     if endless:
-        notes.append(
-            f"The test loss is not finite for {listing(endless)}: it is left out of the figures."
-        )
+        notes.append(f"The test loss is not finite for {listing(endless)}: it is left out of the figures.")
     for part in ("validation", "test"):
         without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
         if without:

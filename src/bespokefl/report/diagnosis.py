@@ -93,7 +93,7 @@ def _body(found: Mapping[str, Any], title: str, figures: list[Figure]) -> str:
     listed = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in facts)
     gains = np.array([one["gain"] for one in found["clients"]])
     alone = sum(one["advice"] == "stay alone" for one in found["clients"])
-    how = [KINDS[name][0] for name in found["present"]]
+    how = ", ".join(KINDS[name][0].lower() for name in found["present"]).capitalize()
     cards = [
         _card("Recommended", advised["method"], advised["flags"], " ".join(advised["reasons"])),
         _card(
@@ -102,7 +102,7 @@ def _body(found: Mapping[str, Any], title: str, figures: list[Figure]) -> str:
             f"{len(gains) - alone} of {len(gains)} clients have something to gain",
             "The median client's variance alone, over its variance with the others. 1 × is nothing to gain.",
         ),
-        _card("How they differ", ", ".join(how) or "not at all", "", str(found["sentences"][0])),
+        _card("How they differ", how or "Not at all", "", str(found["sentences"][0])),
     ]
     sentences = "".join(f"<li>{escape(one)}</li>" for one in found["sentences"])
     return "\n".join(

@@ -473,7 +473,7 @@
     modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]], toImageButtonOptions: { format: "svg" },
   };
 
-  // The library is a large text, run only when the first figure is near, so that words and tables are there at once.
+  // The library is a large text, run when all else is done or a figure is near, so that words and tables are there first.
   function library() {
     const text = document.getElementById("plotly");
     if (!text) return;
@@ -503,6 +503,7 @@
     for (const one of seen) if (one.isIntersecting) { near.unobserve(one.target); put(one.target); }
   }, { rootMargin: "300px 0px" });
   plots.forEach((plot) => near.observe(plot));
+  (window.requestIdleCallback ?? setTimeout)(library);
 
   let wait = 0, last = page.clientWidth;
   addEventListener("resize", () => {

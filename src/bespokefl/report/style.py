@@ -43,7 +43,7 @@ def looks(baselines: Sequence[bool]) -> list[Look]:
     found, greys, others = [], 0, 0
     for baseline in baselines:
         if baseline:
-            found.append(Look(GREY, ("x", "cross")[greys % 2], ("dot", "dash")[greys % 2], hollow=True))
+            found.append(Look(GREY, ("bowtie", "hourglass")[greys % 2], ("dot", "dash")[greys % 2], hollow=True))
             greys += 1
             continue
         dash = DASHES[(others + others // NUM_COLOURS) % len(DASHES)]
@@ -56,7 +56,10 @@ def looks(baselines: Sequence[bool]) -> list[Look]:
 def _outline(marker: str) -> str:
     if marker == "circle":
         return '<circle cx="8" cy="8" r="5.5"/>'
-    if marker in ("x", "cross"):
+    if marker in ("bowtie", "hourglass"):
+        corners = [(-6.5, -5.0), (0.0, 0.0), (6.5, -5.0), (6.5, 5.0), (0.0, 0.0), (-6.5, 5.0)]
+        points = corners if marker == "bowtie" else [(y, x) for x, y in corners]
+    elif marker in ("x", "cross"):
         a, b = 6.5, 2.0
         corners = [(-b, -a), (b, -a), (b, -b), (a, -b), (a, b), (b, b), (b, a), (-b, a), (-b, b), (-a, b), (-a, -b)]
         corners.append((-b, -b))

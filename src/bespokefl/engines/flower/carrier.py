@@ -55,7 +55,7 @@ HEARTBEAT = 15.0  # seconds between two; a node that misses two of them counts a
 FLOWER_HEARTBEAT = 30  # what Flower is told: it takes no less
 BUSY, IDLE, AWAKE = 0.1, 1.0, 60.0  # seconds between two looks for messages, and how long after one they are short
 PAUSE = 3.0  # seconds until a connection that failed is tried again
-LEASE = 90.0  # seconds for which a node that was killed may still count as there
+REFUSED = 75.0  # seconds after which a node that is refused gives up: a killed one may count as there for 60
 UNREACHABLE = (502, 503, 504)
 
 Answer = Callable[[Message], Message]
@@ -191,11 +191,12 @@ def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threa
             if error.response.status_code not in UNREACHABLE:
                 # a node that was killed is still held to be there: give up its place, then take it again
                 _give_back(client, line)
-                if time.monotonic() - began > LEASE or not line.memory.is_file():
+                if time.monotonic() - began > REFUSED:
                     raise TrainingError(
                         f"the server at {line.address} refuses this node: its key is not registered there, or a node "
                         "with the same key is running."
                     ) from None
+                log.warning("the server at %s refuses this node's key; it is tried again", line.address)
         except httpx.TransportError as error:
             _refuse_bad_certificate(error, line)
             log.warning("the server at %s does not answer yet: %s", line.address, _worded(error))

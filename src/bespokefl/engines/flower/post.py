@@ -71,7 +71,7 @@ class _Letter:
     values: Values
     sent: float | None = None
     ids: set[str] = field(default_factory=set)  # of every time that it was sent
-    to: int | None = None
+    to: tuple[int, str] | None = None  # the node, and since when it had been there
     not_before: float = 0.0
 
 
@@ -84,7 +84,7 @@ class Post:
         self.refused: dict[str, str] = {}  # by node: answers that could not be read or were errors, the last one
         self._greeting: dict[int, _Letter] = {}
         self._greeted: set[int] = set()
-        self._present: dict[int, str] = {}
+        self._present: dict[int, tuple[str, str]] = {}  # by id: the name that it is registered by, and since when
         self._looked = -LOOK
 
     def gather(self, enough: Callable[[Mapping[str, Known]], bool]) -> None:
@@ -132,7 +132,7 @@ class Post:
     def _look(self) -> None:
         """Who is there; whoever is new is asked who it is."""
         try:
-            self._present = {int(one.node_id): str(getattr(one, "name", "")) for one in self.grid.get_nodes()}
+            self._present = {int(one.node_id): (one.name, one.last_activated_at) for one in self.grid.get_nodes()}
         except Exception as error:  # the SuperLink may be on its way up again
             log.warning("the SuperLink does not answer: %s", error)
             return
@@ -145,7 +145,9 @@ class Post:
     def _due(self, letter: _Letter, node: int, now: float) -> bool:
         if now < letter.not_before:
             return False
-        return letter.sent is None or letter.to != node or now - letter.sent >= self.patience.resend
+        # a node that was started again does not know what it was sent before
+        moved = letter.to != (node, self._present[node][1])
+        return letter.sent is None or moved or now - letter.sent >= self.patience.resend
 
     def _send(self, due: list[tuple[int, _Letter]], number: int, now: float) -> None:
         if not due:
@@ -163,7 +165,7 @@ class Post:
             if not id:
                 letter.not_before = now + AGAIN
                 continue
-            letter.sent, letter.to = now, node
+            letter.sent, letter.to = now, (node, self._present[node][1])
             letter.ids.add(id)
 
     def _collect(self, letters: Mapping[str, _Letter], answers: dict[str, Values], now: float) -> bool:
@@ -204,8 +206,8 @@ class Post:
 
     def _meet(self, letter: _Letter, values: Values) -> None:
         """A node says who it is. One that is registered under another name than it says is not believed."""
-        node = letter.to
-        assert node is not None
+        assert letter.to is not None
+        node = letter.to[0]
         self._greeting.pop(node, None)
         self._greeted.add(node)
         try:
@@ -216,7 +218,7 @@ class Post:
         except (KeyError, ValueError, TypeError) as error:
             log.warning("a node is left out: %s", values.get("error", error))
             return
-        registered = self._present.get(node, "")
+        registered = self._present.get(node, ("", ""))[0]
         if registered and registered != name:
             log.warning("a node is left out: it says it is %r, but its key is that of %r", name, registered)
             return

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, unknown
 from bespokefl.experiments import folder
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import keys
@@ -33,7 +34,7 @@ from bespokefl.experiments.deployment.place import (
     node_settings,
     port_of,
 )
-from bespokefl.experiments.deployment.serve import PLACE, tell, told
+from bespokefl.experiments.deployment.serve import PLACE, RESULT, tell, told
 
 log = logging.getLogger("bespokefl")
 
@@ -81,10 +82,12 @@ class Child:
         self.process = None
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process of one's own to end, and see to it."""
-    if process.poll() is None:
-        process.terminate()
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    """Ask processes of one's own to end, and see to it."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
         try:
             process.wait(END)
         except subprocess.TimeoutExpired:
@@ -176,7 +179,7 @@ def stop(deployment: Deployment, name: str) -> None:
     place = deployment.run(name)
     news = told(place)
     if not news:
-        raise InputError(f"there is no run {name!r}; see bespoke deploy status.")
+        raise unknown("run", name, runs(deployment))
     if news["state"] in ("done", "failed", "stopped"):
         raise InputError(f"the run {name} is {news['state']} already.")
     tell(place, state="stopped")
@@ -188,6 +191,34 @@ def runs(deployment: Deployment) -> dict[str, dict[str, Any]]:
     """What is known of every run, the latest last."""
     found = {path.name: told(path) for path in (deployment.server / "runs").iterdir() if path.is_dir()}
     return dict(sorted(found.items(), key=lambda item: item[1].get("time", 0)))
+
+
+def last(deployment: Deployment) -> str:
+    """The run that there was news of last."""
+    found = list(runs(deployment))
+    if not found:
+        raise InputError(f"there is no run in {str(deployment.root)!r} yet; start one with bespoke deploy start.")
+    return found[-1]
+
+
+def present(deployment: Deployment) -> dict[str, str]:
+    """Every node that may come, and whether it is there."""
+    from bespokefl.engines.flower.control import control
+
+    with control(deployment.local, deployment.authority) as link:
+        known = {one.name: one.status for one in link.nodes()}
+    return {name: known.get(name, "unknown") for name in sorted({*deployment.nodes, *known})}
+
+
+def fetch(deployment: Deployment, name: str, out: Path) -> None:
+    """A copy of a finished run's result."""
+    place = deployment.run(name)
+    news = told(place)
+    if not news:
+        raise unknown("run", name, runs(deployment))
+    if news["state"] != "done":
+        raise InputError(f"the run {name} is not done but {news['state']}: {news.get('error') or 'wait for it'}.")
+    folder.write(out, lambda into: shutil.copytree(place / RESULT, into, dirs_exist_ok=True), overwrite=False)
 
 
 @contextmanager

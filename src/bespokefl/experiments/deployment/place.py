@@ -333,7 +333,7 @@ def _readme(folder: Path, nodes: Sequence[str], address: str, insecure: bool) ->
         "",
         "On the server's machine:",
         "",
-        f"    bespoke deploy start {shlex.quote(name)} pfedvem --rounds 50",
+        f"    bespoke deploy start {shlex.quote(name)} --method pfedvem --rounds 50",
         f"    bespoke deploy status {shlex.quote(name)}",
         f"    bespoke deploy fetch {shlex.quote(name)} --out runs/pfedvem",
         "",

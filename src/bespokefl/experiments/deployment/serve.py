@@ -40,7 +40,7 @@ from bespokefl.models import build
 log = logging.getLogger("bespokefl")
 
 PLACE = "BESPOKE_DEPLOYMENT"  # the environment variable that names the deployment's folder
-RESULT, STATUS = "result", "status.json"
+RESULT, STATUS, LOG = "result", "status.json", "log.txt"
 
 
 class AtTheNodes(Kept):
@@ -56,7 +56,9 @@ def serve(grid: Grid, name: str) -> None:
     """What the server's app does: the run of this name, from its beginning or its last checkpoint."""
     deployment = Deployment.at(Path(os.environ[PLACE]))
     place = deployment.run(name)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.FileHandler(place / LOG, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
     torch.set_num_threads(1)
     config = Config.of(configs.read(place / "config.toml"))
     tell(place, state="gathering", pid=os.getpid(), round=0, rounds=config.rounds, error="")
@@ -69,6 +71,7 @@ def serve(grid: Grid, name: str) -> None:
         tell(place, state="failed", error=str(error))
         raise
     except Exception as error:
+        log.exception("the run failed")
         tell(place, state="failed", error=f"{type(error).__name__}: {error}")
         raise
 

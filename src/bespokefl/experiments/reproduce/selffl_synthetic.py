@@ -154,7 +154,7 @@ def method(name: str, case: Case, members: Sequence[Federation], unnamed: float 
 
 def errors(method: Method, members: Sequence[Federation], rate: float, rounds: int) -> dict[str, list[float]]:
     """Every repeat's error of the global model (where there is one) and mean error of the personal models."""
-    settings = Settings(rounds=rounds, participation=rate, batch_size=1, local_steps=STEPS, workers=1)
+    settings = Settings(rounds=rounds, participation=rate, batch_size=1, local_steps=STEPS, workers=1, record=False)
     seeds = [replace(settings, seed=repeat) for repeat in range(len(members))]
     simulation = Simulation.stacked(method, Mean(), [one.data for one in members], seeds, None)
     for member, server in zip(members, simulation.federations, strict=True):

@@ -1,0 +1,231 @@
+"""`bespoke deploy`: the same methods over several machines, on Flower."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bespokefl.cli.options import INTERRUPTED, Quiet, takes_run
+from bespokefl.core.errors import InputError
+from bespokefl.experiments.config import Config
+
+if TYPE_CHECKING:
+    import threading
+
+app = typer.Typer(name="deploy", help="Run a method over several machines: bespoke deploy demo shows it on this one.")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a deployment, as deploy init wrote it.")]
+RunName = Annotated[str | None, typer.Option("--run", help="The name of the run. Default: the last one.")]
+Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
+NOT_HERE = ("data", "split", "clients", "newcomers", "faults", "engine", "workers", "chunk", "device", "state_dir")
+PATHS = ("checkpoint_every", "out", "overwrite", "fractions", "label", "client", "drop", "task", "text")
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if find_spec("flwr") is None:
+        raise InputError('deployments need Flower, which is not installed: pip install "bespokefl[flower]".')
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: a new one.")],
+    node: Annotated[list[str] | None, typer.Option(help="The name of a node; once for each.")] = None,
+    address: Annotated[str, typer.Option(help="host:port by which the nodes reach the server.")] = "127.0.0.1:9092",
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys; only for 127.0.0.1.")] = False,
+    days: Days = 365,
+) -> None:
+    """Write what a deployment needs: configurations, certificates, a key pair for each node, and a README.
+
+    bespoke deploy init hospitals --node hospital-a --node hospital-b --address server.example.org:9092
+    """
+    from bespokefl.experiments.deployment import place
+
+    place.init(folder, node or [], address, insecure=insecure, days=days)
+    print(f"Written to {folder}: README.md there says what to do on which machine.")
+
+
+@app.command()
+def renew(folder: Folder, days: Days = 365) -> None:
+    """Give the server a new certificate, from the same authority; nodes need nothing new.
+
+    bespoke deploy renew hospitals
+    """
+    from bespokefl.experiments.deployment import place
+
+    place.renew(folder, days)
+    print("The server has a new certificate: start it again.")
+
+
+@app.command()
+def server(folder: Folder) -> None:
+    """Run the server of a deployment, until Ctrl-C.
+
+    bespoke deploy server hospitals
+    """
+    from bespokefl.experiments.deployment import machines, place
+
+    deployment = place.Deployment.at(folder)
+    ready = f"The server is up on {deployment.settings.address}. Ctrl-C ends it; runs go on when it is started again."
+    _foreground(lambda stopped: machines.run_server(deployment, stopped, lambda: print(ready, flush=True)))
+
+
+@app.command()
+def node(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the node, or of its deployment.")],
+    name: Annotated[str | None, typer.Option(help="Which node, where DIR is the whole deployment's.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Its data: a name, a file, a folder, or module:function. Default: as in node.toml."),
+    ] = None,
+) -> None:
+    """Run a node of a deployment, until Ctrl-C. Its data and its clients' models stay here.
+
+    bespoke deploy node hospital-a --data records.npz
+    """
+    from bespokefl.experiments.deployment import machines, place
+
+    where = place.node_folder(folder, name)
+    if data is not None and Path(data).exists():
+        data = str(Path(data).resolve())
+    settings = place.node_settings(where, data=data)
+    if name is not None and name != settings.name:
+        raise InputError(f"{str(folder)!r} is the folder of node {settings.name!r}, not of {name!r}.")
+    ready = f"Node {settings.name} is connected to {settings.server}. Ctrl-C ends it."
+    _foreground(lambda stopped: machines.run_node(where, settings, stopped, lambda: print(ready, flush=True)))
+
+
+@app.command()
+@takes_run(without=("method", *NOT_HERE, *PATHS))
+def start(
+    settings: Config,
+    folder: Folder,
+    method: Annotated[str, typer.Option(help='A method: see "bespoke methods".')],
+    run: Annotated[str | None, typer.Option(help="A name for the run; one that was stopped goes on.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
+) -> None:
+    """Start a run, on the server's machine. What is trained is chosen here; the data are the nodes' own.
+
+    bespoke deploy start hospitals --method pfedvem --rounds 50
+    """
+    from bespokefl import methods
+    from bespokefl.experiments.deployment import demo, machines, place
+
+    deployment = place.Deployment.at(folder)
+    methods.build(method, dict(settings.set))
+    name = machines.start(deployment, replace(settings, method=method, data="deployment"), run)
+    print(f"Run {name} has been started; see it with: bespoke deploy status {folder}")
+    if wait:
+        demo.follow(deployment, name, {}, lambda line: print(line, flush=True), longest=float("inf"))
+
+
+@app.command()
+def status(folder: Folder) -> None:
+    """Show the nodes and the runs of a deployment.
+
+    bespoke deploy status hospitals
+    """
+    from bespokefl.experiments import terminal
+    from bespokefl.experiments.deployment import machines, place
+
+    deployment = place.Deployment.at(folder)
+    screen = terminal.console()
+    present = machines.present(deployment)
+    screen.print(terminal.table(["node", "is"], [[name, state] for name, state in present.items()], left=2))
+    rows = [
+        [
+            name,
+            str(news.get("state", "")),
+            f"{news.get('round', 0)} of {news.get('rounds', '?')}",
+            news.get("error", ""),
+        ]
+        for name, news in machines.runs(deployment).items()
+    ]
+    screen.print(terminal.table(["run", "is", "rounds", ""], rows, left=4))
+
+
+@app.command()
+def stop(folder: Folder, run: RunName = None) -> None:
+    """Stop a run; `deploy start --run NAME` goes on with it.
+
+    bespoke deploy stop hospitals
+    """
+    from bespokefl.experiments.deployment import machines, place
+
+    deployment = place.Deployment.at(folder)
+    name = run or machines.last(deployment)
+    machines.stop(deployment, name)
+    print(f"Run {name} is stopped.")
+
+
+@app.command()
+def fetch(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    run: RunName = None,
+) -> None:
+    """Copy what a run has found, for bespoke report and others. Clients' own models are not in it: they stay home.
+
+    bespoke deploy fetch hospitals --out runs/hospitals
+    """
+    from bespokefl.experiments.deployment import machines, place
+
+    deployment = place.Deployment.at(folder)
+    name = run or machines.last(deployment)
+    machines.fetch(deployment, name, out)
+    print(f"Written to {out}: clients.csv has a line for each client.")
+
+
+@app.command()
+def demo(
+    method: Annotated[str, typer.Option(help="A method with personal models.")] = "pfedvem",
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
+    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; a new one under runs/ if not given.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """See a deployment on this machine: a server and three nodes with TLS and keys, in about a minute.
+
+    bespoke deploy demo
+    """
+    from bespokefl.experiments import folder, terminal
+    from bespokefl.experiments.deployment import demo
+    from bespokefl.methods import REGISTRY
+    from bespokefl.report import write
+
+    target = out or folder.fresh(Path("runs"), f"deploy-{method}")
+    folder.check(target, overwrite=False)
+    result = demo.demo(method, rounds, seed, target, (lambda _: None) if quiet else _say())
+    page = write(target, None, citations={name: one.citation for name, one in REGISTRY.items()})
+    if quiet:
+        print(target)
+        return
+    screen = terminal.console()
+    screen.print(terminal.figures(result))
+    for note in result.notes:
+        screen.print(note, markup=False)
+    screen.print(f"Written to {target}; open {page} with a browser.", markup=False)
+
+
+def _say() -> Callable[[str], None]:
+    import time
+
+    began = time.monotonic()
+    return lambda line: print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+
+def _foreground(work: Callable[["threading.Event"], Any]) -> None:
+    """Run until Ctrl-C or SIGTERM, and show what is logged."""
+    from bespokefl.experiments import terminal
+    from bespokefl.experiments.deployment import machines
+
+    with terminal.messages(terminal.console(stderr=True), True), machines.until_signalled() as stopped:
+        try:
+            work(stopped)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
