@@ -29,7 +29,8 @@ from bespokefl.experiments.result import Result, load_run
 pytestmark = pytest.mark.slow
 NODES = {"north": 2, "south": 1, "west": 3}
 PATIENCE = "timeout = 120\ngive_up = 150\ngather = 100\nresend = 60\n"
-LONG = {"rounds": 3, "local_epochs": 40, "eval_every": 0}  # rounds that take some seconds
+LONG = {"rounds": 3, "local_epochs": 40, "eval_every": 0, "precision": "float64"}  # rounds that take some seconds
+LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
 
 class Running:
@@ -97,9 +98,12 @@ def assert_equal(running: Running, name: str, result: Result, clients: Clients, 
     models = running.models(name)
     assert set(models) == set(clients.names)
     for client in clients.names:
-        own = {key: value for key, value in expected.model(client).state_dict().items()}
+        own = expected.model(client).state_dict()
         apart = sum(float((models[client][key] - own[key]).square().sum()) for key in own) ** 0.5
-        assert apart <= 1e-4 * sum(float(value.square().sum()) for value in own.values()) ** 0.5, client
+        assert (
+            apart
+            <= LIMIT[expected.config.precision] * sum(float(value.square().sum()) for value in own.values()) ** 0.5
+        ), client
     order = [result.names.index(client) for client in expected.names]
     np.testing.assert_allclose(result.personal["loss"][order], expected.personal["loss"], rtol=1e-3)
 
@@ -156,10 +160,7 @@ def test_a_node_that_answers_too_late_does_not_count_and_goes_back(running: Runn
     finally:
         running.processes["south"].send_signal(signal.SIGCONT)
         running.patience(PATIENCE)
-    assert [line.get("lost", {}) for line in result.rounds][1].values() == {"dropped out"} or (
-        list(result.about["lost"].values())[0] == {"dropped out": 1}
-    )
-    assert result.about["rounds_done"] == 3 and len(result.about["lost"]) == 1
+    assert list(result.about["lost"].values()) == [{"dropped out": 1}] and result.about["rounds_done"] == 3
 
 
 def test_a_node_with_another_key_is_refused_and_the_run_goes_on(running: Running, clients: Clients) -> None:
@@ -209,14 +210,14 @@ def test_who_is_there(running: Running) -> None:
 def child(running: Running, what: str) -> int:
     """The process that the server started for this."""
     parent = running.processes["server"].pid
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for place in Path("/proc").glob("[0-9]*"):
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-            above = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            command = (place / "cmdline").read_bytes().decode()
+            above = (place / "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
         if what in command and int(above) == parent:
-            return int(pid)
+            return int(place.name)
     raise AssertionError(f"{what} is not running")
 
 

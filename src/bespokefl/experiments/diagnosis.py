@@ -19,7 +19,7 @@ CLEARLY = 1.1  # how many times larger the gain in a group must be to prefer it
 SHARP = 0.9  # of a row of W: if the survey gives as much to a client's own group, User-Centric FL keeps groups apart
 
 STAY, IN_GROUP, WITH_ALL = "stay alone", "with its group", "with everybody"
-KINDS = {"label": "label skew", "size": "size disparity", "feature": "feature shift", "concept": "concept shift"}
+SHIFTS = {"feature", "concept", "shift"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Diagnosis:
     silhouettes: list[float | None]  # of 1, 2, … groups
     collaboration: list[list[float]]  # W from the fits: row i says from whom client i learns
     survey: Survey | None
-    kinds: dict[str, float | None]  # label, size, feature, concept: figures in 0..1
+    kinds: dict[str, float | None]  # label, size, feature, concept, shift: figures in 0..1
     present: tuple[str, ...]  # which of them are there
     details: dict[str, float | None]
     true_groups: Sequence[int] | None  # what the split knows; nothing above is made of it
@@ -147,7 +147,7 @@ class Diagnosis:
 
 def recommend(found: Diagnosis) -> Recommendation:
     """A method, by rules that the documentation lists."""
-    shifted = bool({"feature", "concept"} & set(found.present))
+    shifted = bool(SHIFTS & set(found.present))
     if found.likeness == ALIKE:
         reasons = ["The clients differ by no more than chance: one model serves all, and learns from all."]
         if "size" in found.present:
@@ -237,10 +237,15 @@ def _kinds(found: Diagnosis) -> list[str]:
     if "concept" in found.present and known.get("as_labelled") is not None:
         listed.append(
             f"Concept shift: {known['as_labelled']:.0%} of the variance within a class is between clients, and "
-            f"{known['as_matched']:.0%} once labels are matched: the same things have different names."
+            f"{known['as_matched']:.0%} once labels are matched: the same things have different labels."
         )
     elif "concept" in found.present:
         listed.append("Concept shift: the inputs are alike, but what is learnt from them is not.")
+    if "shift" in found.present:
+        listed.append(
+            f"Feature or concept shift: {found.kinds['shift']:.0%} of the variance within a class is between clients, "
+            "but labels are too skewed to tell whether things look different or have different labels."
+        )
     return listed or ["No label skew, no size disparity, no feature shift, no concept shift worth a word."]
 
 

@@ -5,8 +5,10 @@ label     How far the clients' shares of the classes are apart (the mean total v
 size      The Gini coefficient of the numbers of training examples.
 feature   Examples of one class look different at different clients: the clients' part of the variance of the inputs
           within a class, once labels are matched as well as they can be.
-concept   The same, before labels are matched, where that explains it (a class of one client looks like another class
-          of the next), or where the inputs as a whole do not differ at all.
+concept   The same as labels are, where matching them explains most of it (a class of one client looks like another
+          class of the next), or where the inputs as a whole do not differ at all.
+shift     One of both, which cannot be told apart: labels are skewed, so that most classes of a client have no
+          counterpart at another, and no groups are there whose examples could be put together.
 
 Everything is from the means of inputs by class, sketched to a few coordinates, and from counts: sums that a client
 could send. Squared distances of means are freed of their noise, so that clients without a difference have 0.
@@ -30,9 +32,10 @@ VOCABULARY = 512  # tokens are counted by their number modulo this
 FEW = 3  # examples of a class that a mean needs
 PAIRS = 2000  # that are looked at, if there are more
 DRAWS = 200
-LEAST = {"label": 0.1, "size": 0.25, "feature": 0.05, "concept": 0.05}  # from which on a word is said
+LEAST = {"label": 0.1, "size": 0.25, "feature": 0.05, "concept": 0.05, "shift": 0.05}  # from which on a word is said
 MATCHED = 0.6  # of a difference: if relabelling explains as much, labels mean different things
-SEEN = 0.01  # of the variance of inputs: less between clients' means is nothing
+SEEN = 0.01  # of the inputs' variance: less between clients is nothing
+WHOLE = 0.33  # of how much classes differ: where labels are skewed, less between the inputs as a whole leaves it open
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,13 @@ def measure(clients: Clients, groups: NDArray[np.int64], differ: bool, seed: int
         "median": known.median,
         "largest": known.largest,
     }
-    figures: dict[str, float | None] = {"label": None, "size": known.size_gini, "feature": None, "concept": None}
+    figures: dict[str, float | None] = {
+        "label": None,
+        "size": known.size_gini,
+        "feature": None,
+        "concept": None,
+        "shift": None,
+    }
     parts = [clients.train.of(i).numpy() for i in range(len(clients))]
     x = sketch(clients, seed)
     if len(clients) < 2:
@@ -71,9 +80,10 @@ def measure(clients: Clients, groups: NDArray[np.int64], differ: bool, seed: int
         figures["label"] = label
         units = [np.concatenate([parts[i] for i in np.flatnonzero(groups == one)]) for one in np.unique(groups)]
         units = units if len(units) > 1 else parts
+        alone = label >= LEAST["label"] and len(units) == len(parts)
         apart = _classes_apart(x, clients.y.numpy(), units, clients.classes, seed)
         details |= apart
-        figures |= _feature_or_concept(apart)
+        figures |= _told_apart(apart, alone)
     present = {name: value is not None and value >= LEAST[name] for name, value in figures.items()}
     return Kinds(figures, present, details)
 
@@ -171,11 +181,14 @@ def _pair(
     return weight, float(np.diag(cost).mean()), float(cost[rows, columns].mean()), whole
 
 
-def _feature_or_concept(apart: dict[str, float | None]) -> dict[str, float | None]:
+def _told_apart(apart: dict[str, float | None], skewed: bool) -> dict[str, float | None]:
+    """Feature shift, concept shift, or one of both; `skewed` if classes have few counterparts."""
     named, matched, whole = (apart[name] for name in ("as_labelled", "as_matched", "inputs_between"))
+    found: dict[str, float | None] = {"feature": 0.0, "concept": 0.0, "shift": 0.0}
     if named is None or matched is None or whole is None:
-        return {"feature": None, "concept": None}
-    if whole < SEEN:
-        return {"feature": 0.0, "concept": named}
-    removed = 1 - matched / max(named, 1e-300)
-    return {"feature": matched, "concept": named - matched if removed >= MATCHED else 0.0}
+        return dict.fromkeys(found)
+    if matched <= (1 - MATCHED) * named or whole < SEEN:
+        return found | {"concept": named}
+    if skewed and whole < WHOLE * named:
+        return found | {"shift": named}
+    return found | {"feature": matched}

@@ -20,7 +20,8 @@ KINDS = {
     "label": ("Label skew", "how far shares of the classes are apart, beyond chance"),
     "size": ("Size disparity", "Gini coefficient of the numbers of training examples"),
     "feature": ("Feature shift", "part of the variance within a class that lies between clients, labels matched"),
-    "concept": ("Concept shift", "part of it that is gone when labels are matched"),
+    "concept": ("Concept shift", "the same as labels are, where matching them explains it"),
+    "shift": ("Feature or concept shift", "the same, where labels are too skewed to tell which of both it is"),
 }
 
 

@@ -106,7 +106,7 @@ class LocalHost:
             precision=recipe["precision"],
             tokens=preparation.tokens,
         )
-        method = methods.build(str(recipe["method"]), dict(recipe["hyper"]))
+        method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         side = ClientSide(method, task, data, plan.budget, plan.seed)
         return Prepared(side, executor, mark, asdict(blueprint))
 
@@ -149,6 +149,11 @@ class LocalHost:
         place = {name: at for at, name in enumerate(labels)}
         codes = torch.tensor([place[name] for name in own])
         return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
+
+
+def _frozen(value: Any) -> Any:
+    """JSON has lists only; hyper-parameters have tuples."""
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
 def _is_function(source: str) -> bool:
