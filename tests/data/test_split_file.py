@@ -145,11 +145,13 @@ def test_no_split_file_at_all(tmp_path: Path, content: str | bytes) -> None:
 
 def test_files_that_cannot_be_reached(tmp_path: Path) -> None:
     assert "cannot read the split" in sentence(tmp_path / "none.json")
-    with pytest.raises(InputError, match=r"cannot write the split to .*none.*: No such file or directory"):
-        DATASET.split("iid", clients=4).save_split(tmp_path / "none" / "split.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write to "):
+        DATASET.split("iid", clients=4).save_split(tmp_path / "file" / "split.json")
+    (tmp_path / "file").unlink()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match=r"cannot write the split to .*folder.*: Is a directory"):
+    with pytest.raises(InputError, match=r"cannot write to .*folder.*: Is a directory"):
         DATASET.split("iid", clients=4).save_split(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 

@@ -85,7 +85,7 @@ INSTANTS: list[tuple[Any, str]] = [
     (Store, "put"),
     (Store, "snapshot"),
     (checkpoint, "write_tensors"),
-    (checkpoint, "_sync"),
+    (checkpoint, "sync"),
     (Path, "rename"),
     (os, "fsync"),
     (checkpoint.shutil, "rmtree"),

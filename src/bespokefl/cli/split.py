@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import write_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -96,9 +97,8 @@ def show(
     if out.suffix != ".html":
         raise InputError(f"the picture is written as a web page, .html, got {str(out)!r}")
     from bespokefl.data.drawing import page
-    from bespokefl.data.split_file import write_text
 
-    write_text(out, page(found), "the picture")
+    write_text(out, page(found))
     _describe(found)
     print(f"Written to {out}.")
 

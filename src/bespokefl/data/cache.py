@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bespokefl.core.files import sync
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
@@ -141,10 +142,10 @@ def _write_arrays(entry: Entry, arrays: Arrays, report: Report) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         aside.chmod(0o755)
-        _sync(aside)
+        sync(aside)
         shutil.rmtree(target, ignore_errors=True)  # damaged, or there would be nothing to write
         aside.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -168,12 +169,4 @@ def _write_entry(entry: Entry) -> None:
         Path(aside).replace(target)
     finally:
         Path(aside).unlink(missing_ok=True)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)

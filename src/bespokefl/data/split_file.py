@@ -16,7 +16,6 @@ hash          sha256 of fingerprint, names, parts, groups and transforms (see `s
 """
 
 import json
-import os
 from itertools import chain, pairwise
 from os import PathLike
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import write_text
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients, assemble, split_hash
 from bespokefl.data.dataset import PARTS
@@ -56,24 +56,7 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
     # one key a line: a person can look at the head of the file
     lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
     text = "{\n" + ",\n".join(lines) + "\n}\n"
-    write_text(path, text, "the split")
-
-
-def write_text(path: str | PathLike[str], text: str, what: str) -> None:
-    """Write a file; it is there whole or not at all."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {what} to {str(target)!r}: {error.strerror or error}") from None
+    write_text(Path(path), text)
 
 
 def read(path: str | PathLike[str], dataset: "Dataset") -> Clients:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.files import sync
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
@@ -174,11 +175,11 @@ class Checkpoints:
                 file.write(f'{{"sha256": "{digest}", "content": {text}}}\n')
                 file.flush()
                 os.fsync(file.fileno())
-            _sync(new)
+            sync(new)
             if target.exists():  # this very round, written before
                 shutil.rmtree(target)
             new.rename(target)
-            _sync(self.folder)
+            sync(self.folder)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -264,11 +265,3 @@ def _read(folder: Path) -> Found:
         kept=list(wire.unflatten(content["kept"], kept).values()),
         record=content["record"] | {"identity": content["identity"]},
     )
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -133,7 +133,7 @@ class Simulation:
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         every = self.settings.eval_every
-        with self.pool() as pool, _stop_softly() as stopped:
+        with self.pool() as pool, stop_softly() as stopped:
             done = self._resume(checkpoints)
             schedule = enumerate((p for p in phases for _ in range(p.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
@@ -359,7 +359,7 @@ def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
 
 
 @contextmanager
-def _stop_softly() -> Iterator[Callable[[], bool]]:
+def stop_softly(*, told: bool = True) -> Iterator[Callable[[], bool]]:
     """Ctrl-C or SIGTERM ends the run after the round in hand, with its results; a second one ends it at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -370,7 +370,8 @@ def _stop_softly() -> Iterator[Callable[[], bool]]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        log.warning("stopping after this round; press Ctrl-C again to stop at once")
+        if told:
+            log.warning("stopping after this round; press Ctrl-C again to stop at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

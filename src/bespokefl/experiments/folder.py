@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import sync
+from bespokefl.core.files import write_text as write_text
 from bespokefl.engines.checkpoint import any_in
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
@@ -83,8 +85,8 @@ def write(
             fill(new)
             for file in (one for one in new.iterdir() if one.is_file()):
                 file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
-                _sync(file)
-            _sync(new)
+                sync(file)
+            sync(new)
             if is_run(target, signs) or is_unfinished(target):
                 target.rename(old)
             new.rename(target)
@@ -93,31 +95,7 @@ def write(
             if old.exists() and not target.exists():
                 old.rename(target)
             raise
-        _sync(target.parent)
+        sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """A single file, whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            with aside.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

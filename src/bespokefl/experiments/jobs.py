@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import torch
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.engines.simulation import stop_softly
 
 log = logging.getLogger("bespokefl")
 
@@ -114,7 +115,7 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
     said = set[str]()
     stopped = False
     try:
-        with _asked_to_stop() as asked:
+        with stop_softly(told=False) as asked:
             while busy or (waiting and not stopped):
                 while waiting and len(busy) < processes and not stopped:
                     child = _start(waiting.pop(), [one.pipe for one in busy.values()])
@@ -232,23 +233,3 @@ def _log_to(pipe: Connection) -> None:
 
     log.handlers = [Sent()]
     log.propagate = False
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed; a second one raises KeyboardInterrupt."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

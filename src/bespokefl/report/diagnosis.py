@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import write_text
 from bespokefl.report import page
 from bespokefl.report.figures import Figure, rounded
 from bespokefl.report.inside import MOST_MAPPED, _ordered
@@ -30,7 +31,7 @@ def write(source: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     origin = Path(source)
     place = origin / SOURCE if origin.is_dir() else origin
     path = place.with_name(NAME) if target is None else Path(target)
-    page._save(path, html(read(place)))
+    write_text(path, html(read(place)))
     return path
 
 

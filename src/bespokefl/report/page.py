@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import write_text
 from bespokefl.report import figures, inside, tables, words
 from bespokefl.report.figures import Figure
 from bespokefl.report.source import Document, read
@@ -41,7 +42,7 @@ def write(
     document = read(origin)
     folder = origin.parent if origin.is_file() else origin
     path = folder / NAME if target is None else Path(target)
-    _save(path, html(document, citations or {}))
+    write_text(path, html(document, citations or {}))
     return path
 
 
@@ -199,19 +200,3 @@ def _plotly() -> str:
         return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
         raise InputError("the figures of a report need plotly, which is not installed; pip install plotly.") from None
-
-
-def _save(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error

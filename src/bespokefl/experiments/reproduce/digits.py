@@ -21,13 +21,13 @@ from torch import Tensor
 
 from bespokefl import methods, models
 from bespokefl.core import chance
+from bespokefl.core.files import write_text
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources import load
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.experiments.reproduce.files import write_json
 from bespokefl.experiments.run import engine_data
 
 NAME = "digits"
@@ -172,7 +172,7 @@ def main(folder: Path, part: bool) -> None:
             if scenario.name not in held:
                 held = {scenario.name: [scenario.clients(load("digits"), CLIENTS, s) for s in range(SEEDS)]}
             cells[key] = accuracies(name, rate, epochs, held[scenario.name])
-            write_json(file, cells)
+            write_text(file, json.dumps(cells))
     console.print(_table(cells))
     for sentence, holds in claims(cells):
         console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
