@@ -29,7 +29,7 @@ from bespokefl.experiments.result import Result, load_run
 pytestmark = pytest.mark.slow
 NODES = {"north": 2, "south": 1, "west": 3}
 PATIENCE = "timeout = 120\ngive_up = 150\ngather = 100\nresend = 60\n"
-LONG = {"rounds": 3, "local_epochs": 40, "eval_every": 0, "precision": "float64"}  # rounds that take some seconds
+LONG = {"rounds": 3, "local_epochs": 25, "eval_every": 0, "precision": "float64"}  # rounds that take some seconds
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
 
@@ -149,18 +149,19 @@ def test_the_server_app_is_killed(running: Running, clients: Clients) -> None:
 
 
 def test_a_node_that_answers_too_late_does_not_count_and_goes_back(running: Running) -> None:
-    running.patience("timeout = 15\ngive_up = 100\ngather = 60\nresend = 60\n")
+    running.patience("timeout = 25\ngive_up = 100\ngather = 60\nresend = 60\n")
     try:
-        name = running.start("ditto", **LONG)
+        name = running.start("ditto", rounds=4, eval_every=0)
         running.until(name, lambda news: news.get("round") == 1)
         running.processes["south"].send_signal(signal.SIGSTOP)
-        running.until(name, lambda news: news.get("round") == 2)
+        log = running.deployment.run(name) / LOG
+        running.until(name, lambda _: "dropped out" in log.read_text())
         running.processes["south"].send_signal(signal.SIGCONT)
         result = running.wait(name)
     finally:
         running.processes["south"].send_signal(signal.SIGCONT)
         running.patience(PATIENCE)
-    assert list(result.about["lost"].values()) == [{"dropped out": 1}] and result.about["rounds_done"] == 3
+    assert list(result.about["lost"].values()) == [{"dropped out": 1}] and result.about["rounds_done"] == 4
 
 
 def test_a_node_with_another_key_is_refused_and_the_run_goes_on(running: Running, clients: Clients) -> None:

@@ -231,6 +231,21 @@ def test_shifts_among_skewed_labels(change: str, known: bool, expected: str) -> 
     assert {name for name, there in found.present.items() if there} == {"label", expected}
 
 
+@pytest.mark.parametrize(
+    ("labelled", "matched", "whole", "skewed", "expected"),
+    [
+        (0.4, 0.1, 0.1, False, "concept"),  # matching labels removes three quarters
+        (0.4, 0.3, 0.0, False, "concept"),  # the inputs as a whole are the same
+        (0.4, 0.3, 0.1, False, "feature"),
+        (0.4, 0.3, 0.2, True, "feature"),  # the inputs as a whole differ half as much as classes do
+        (0.4, 0.3, 0.1, True, "shift"),
+    ],
+)
+def test_which_shift_it_is(labelled: float, matched: float, whole: float, skewed: bool, expected: str) -> None:
+    apart: dict[str, float | None] = {"as_labelled": labelled, "as_matched": matched, "inputs_between": whole}
+    assert [name for name, figure in kinds._told_apart(apart, skewed).items() if figure] == [expected]
+
+
 def test_real_valued_targets_have_kinds_too() -> None:
     data = bf.load("gaussian(between=1.0)").split("by_column")
     found = bf.diagnose(data, model="logistic", workers=1)

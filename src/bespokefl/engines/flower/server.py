@@ -255,11 +255,9 @@ class Server:
     def _refuse_non_finite(self, parts: Sequence[tuple[Sequence[int], State]], number: int) -> None:
         """Of those who answered; test data stop nothing."""
         for part, scores in parts:
-            whose = replace(
-                self.data,
-                names=tuple(self.data.names[client] for client in part),
-                **{kind: _counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS},
-            )
+            names = tuple(self.data.names[client] for client in part)
+            train, validation, test = (_counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS)
+            whose = Data(self.data.x, self.data.y, names, train, validation, test)
             refuse_non_finite(scores, whose, number)
 
     def _keep_scores(self, personal: Scores, globally: Scores | None) -> None:

@@ -218,7 +218,11 @@ def fetch(deployment: Deployment, name: str, out: Path) -> None:
         raise unknown("run", name, runs(deployment))
     if news["state"] != "done":
         raise InputError(f"the run {name} is not done but {news['state']}: {news.get('error') or 'wait for it'}.")
-    folder.write(out, lambda into: shutil.copytree(place / RESULT, into, dirs_exist_ok=True), overwrite=False)
+
+    def copy(into: Path) -> None:
+        shutil.copytree(place / RESULT, into, dirs_exist_ok=True)
+
+    folder.write(out, copy, overwrite=False)
 
 
 @contextmanager
