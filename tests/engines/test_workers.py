@@ -99,7 +99,9 @@ def test_errors_arrive(pool: Pool, what: str, error: type[Exception], sentence: 
 
 
 def test_a_job_whose_workers_die_is_named(pool: Pool) -> None:
-    with pytest.raises(TrainingError, match=r"died \(exit code -9\) while it worked on clients c2, for the second time"):
+    with pytest.raises(
+        TrainingError, match=r"died \(exit code -9\) while it worked on clients c2, for the second time"
+    ):
         list(pool.map("die", jobs(0, 1, 2, 3), names(4)))
 
 

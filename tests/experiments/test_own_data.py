@@ -101,6 +101,20 @@ def test_nothing_is_learnt_from_those_held_back_or_from_test_data(table: Path, t
     assert torch.allclose(scaled[:, :2], expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("scale", ["pooled", "own", "none"])
+def test_gaps_are_filled_by_training_means(scale: str, tmp_path: Path) -> None:
+    rows = people(0, ("a", "b"))
+    for row in rows[::5]:
+        row[0] = ""
+    path = write(tmp_path / "gaps.csv", rows, HEAD)
+    given = {**OPTIONS, "data": str(path), "scale": scale}
+    with pytest.raises(InputError, match=r"age.*row"):
+        run_config(Config(method="fedavg", out=str(tmp_path / "refused"), **given))
+    result = run_config(Config(method="fedavg", out=str(tmp_path / "run"), missing="mean", **given))
+    assert np.isfinite(result.personal["loss"]).all()
+    assert len(predict(tmp_path / "run", "a", path)) == 80
+
+
 def test_texts(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = {"glad": ["sun", "cake", "cat"], "sad": ["rain", "tax", "flu"]}

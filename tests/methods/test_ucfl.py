@@ -340,7 +340,10 @@ def test_partial_participation(parallel: bool, streams: int | str) -> None:
     models = [made.task.start] * len(mixing)
     sgd = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1}
     for number in (2, 3, 4):
-        work, here = work_of(DATA, round=number), chance.sample(M, 0.5, 0, "cohort", number - 1).tolist()  # the survey was round 1
+        work, here = (
+            work_of(DATA, round=number),
+            chance.sample(M, 0.5, 0, "cohort", number - 1).tolist(),
+        )  # the survey was round 1
         if not parallel:
             own = [train(made.task, work, j, models[labels[j]], **sgd) for j in here]
         models = [
@@ -480,7 +483,10 @@ def test_a_newcomer_uses_the_last_upload_of_those_who_ever_sent_one(kind: type[U
     W = collaboration_of(outcome)
     models, last = [made.task.start] * M, {}
     for number in (2, 3):
-        work, here = work_of(DATA, round=number), chance.sample(M, 0.34, 0, "cohort", number - 1).tolist()  # the survey was round 1
+        work, here = (
+            work_of(DATA, round=number),
+            chance.sample(M, 0.34, 0, "cohort", number - 1).tolist(),
+        )  # the survey was round 1
         last |= {j: train(made.task, work, j, models[j], lr=0.1) for j in here}
         every = [
             [train(made.task, work, j, model, lr=0.1) for j in here]

@@ -3,17 +3,21 @@
 Heavy imports (torch, rich tables) happen inside the commands, so that help and mistakes are answered at once.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bespokefl.cli import compare, data, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError
+
+# Before 0.26 typer let click's own exceptions through.
+MISTAKE: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
 
 app = typer.Typer(
     name="bespoke",
@@ -51,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except typer.Exit as ended:
         code = ended.exit_code
-    except typer.TyperException as error:
+    except MISTAKE as error:
         code = _fail(error.format_message(), error.exit_code)
     except BespokeError as error:
         code = _fail(str(error), 2)

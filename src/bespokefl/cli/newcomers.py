@@ -12,7 +12,10 @@ from bespokefl.cli.run import beside
 
 def personalize(
     run: RunFolder,
-    data: Annotated[Path, typer.Option(help="An .npz file with x, y and perhaps client: the newcomers' data.")],
+    data: Annotated[
+        Path,
+        typer.Option(help="The newcomers' data: an .npz file with x, y and perhaps client, or a table as the run had."),
+    ],
     client: Annotated[
         Text, typer.Option(help="Only this client of the file; or the name of the only one, if the file names none.")
     ] = None,
@@ -59,7 +62,7 @@ def personalize(
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of newcomers' models.")],
     client: Annotated[str, typer.Option(help="Whose model.")],
-    data: Annotated[Path, typer.Option(help="An .npz file with x.")],
+    data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the run's.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
     overwrite: Overwrite = False,
 ) -> None:
@@ -67,9 +70,10 @@ def predict(
 
     bespoke predict runs/ditto --client 07 --data x.npz --out predictions.csv
     """
-    from bespokefl.experiments import predict
+    from bespokefl.experiments import predict, terminal
 
     predict.check(out, overwrite)
-    found = predict.predict(run, client, data)
+    with terminal.messages(terminal.console(stderr=True), verbose=False):
+        found = predict.predict(run, client, data)
     found.save(out, overwrite)
     print(f"Written to {out}: {len(found)} predictions by the model of client {client}.")

@@ -46,6 +46,13 @@ Fractions = Annotated[
     tuple[float, float, float], typer.Option(help="Shares of a client's examples for train, validation and test.")
 ]
 SHARES = (0.6, 0.2, 0.2)
+TABLES = "Your own data"
+Label = Annotated[str | None, typer.Option(help="Of a table: the column to be predicted.", rich_help_panel=TABLES)]
+Client = Annotated[str | None, typer.Option(help="Of a table: the column of clients.", rich_help_panel=TABLES)]
+Drop = Annotated[str, typer.Option(help="Columns to leave out: id,date.", rich_help_panel=TABLES)]
+Task = Annotated[str | None, typer.Option(help="classification or regression.", rich_help_panel=TABLES)]
+TextColumn = Annotated[str | None, typer.Option("--text", help="The column of texts.", rich_help_panel=TABLES)]
+Missing = Annotated[str, typer.Option(help="Missing values: refuse, mean, drop.", rich_help_panel=TABLES)]
 
 
 @app.callback(invoke_without_command=True)
@@ -61,13 +68,23 @@ def make(
     clients: Number = None,
     seed: Seed = 0,
     fractions: Fractions = SHARES,
+    label: Label = None,
+    client: Client = None,
+    drop: Drop = "",
+    task: Task = None,
+    text: TextColumn = None,
+    missing: Missing = "refuse",
     out: Annotated[Path | None, typer.Option(help="The split.json to write.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
 ) -> None:
     """Split data and write who got what; without --out, only show it.
 
     bespoke split make "dirichlet(alpha=8) + rotation(groups=4)" --data digits --clients 20 --out split.json
     """
-    made = _load(data or "digits").split(split, clients=clients, seed=seed, fractions=fractions)
+    if out is not None and out.exists() and not overwrite:
+        raise InputError(f"{str(out)!r} is there already; use --overwrite to replace it, or another name")
+    table = _table(label, client, drop, task, text, missing)
+    made = _load(data or "digits", table).split(split, clients=clients, seed=seed, fractions=fractions)
     if out is None:
         _draw(made, all_=False)
         return
@@ -83,6 +100,12 @@ def show(
     clients: Number = None,
     seed: Seed = 0,
     fractions: Fractions = SHARES,
+    label: Label = None,
+    client: Client = None,
+    drop: Drop = "",
+    task: Task = None,
+    text: TextColumn = None,
+    missing: Missing = "refuse",
     all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not {MOST} of them.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this web page (.html) instead.")] = None,
 ) -> None:
@@ -90,7 +113,7 @@ def show(
 
     bespoke split show ds-3 --data digits
     """
-    found = _clients(split, data, clients, seed, fractions)
+    found = _clients(split, data, _table(label, client, drop, task, text, missing), clients, seed, fractions)
     if out is None:
         _draw(found, all_)
         return
@@ -112,6 +135,12 @@ def export(
     clients: Number = None,
     seed: Seed = 0,
     fractions: Fractions = SHARES,
+    label: Label = None,
+    client: Client = None,
+    drop: Drop = "",
+    task: Task = None,
+    text: TextColumn = None,
+    missing: Missing = "refuse",
 ) -> None:
     """Write the clients' examples as another framework reads them.
 
@@ -119,7 +148,7 @@ def export(
     """
     from bespokefl.data.export import export as write
 
-    found = _clients(split, data, clients, seed, fractions)
+    found = _clients(split, data, _table(label, client, drop, task, text, missing), clients, seed, fractions)
     write(found, to, out)
     _describe(found)
     print(f"Written to {out}.")
@@ -156,23 +185,36 @@ def _first_sentence(kind: Any) -> str:
     return " ".join(text.split())
 
 
-def _load(data: str) -> "Dataset":
-    from bespokefl.data import load, synthetic
+def _table(
+    label: str | None, client: str | None, drop: str, task: str | None, text: str | None, missing: str
+) -> dict[str, Any]:
+    """What is said about the columns of a table, as `load` takes it."""
+    columns = tuple(one.strip() for one in drop.split(",") if one.strip())
+    return {"label": label, "client": client, "drop": columns, "task": task, "text": text, "missing": missing}
 
-    return synthetic.draw(data) if synthetic.is_drawn(data) else load(data)
+
+def _load(data: str, table: dict[str, Any]) -> "Dataset":
+    from bespokefl.data import load
+
+    return load(data, **table)
 
 
 def _clients(
-    split: str, data: str | None, clients: int | None, seed: int, fractions: tuple[float, float, float]
+    split: str,
+    data: str | None,
+    table: dict[str, Any],
+    clients: int | None,
+    seed: int,
+    fractions: tuple[float, float, float],
 ) -> "Clients":
     """Of a saved split, or of a new one."""
     if not split.endswith(".json"):
-        return _load(data or "digits").split(split, clients=clients, seed=seed, fractions=fractions)
+        return _load(data or "digits", table).split(split, clients=clients, seed=seed, fractions=fractions)
     from bespokefl.data.split_file import about
 
     made_for, _ = about(split)
     try:
-        dataset = _load(data or made_for)
+        dataset = _load(data or made_for, table)
     except InputError:
         if data is not None:
             raise

@@ -1,5 +1,6 @@
 """A client that took no part gets its own model: by the method's rule, from what the server kept and its own data."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
@@ -27,6 +28,8 @@ from bespokefl.experiments.handover import (
 from bespokefl.experiments.newcomers import Newcomers
 from bespokefl.experiments.result import Result, load_run
 from bespokefl.experiments.weights import PRECISIONS, Kept, Stored, no_client
+
+log = logging.getLogger("bespokefl")
 
 NAME = "newcomer"  # of a client that has no other
 RATE = 0.05  # for fine-tuning, where a method has no rate of its own for the whole model
@@ -56,6 +59,9 @@ def personalize(
         chosen = _from_file(clients, result, client)
     else:
         raise InputError(f"clients must be Clients or an .npz file, got {type(clients).__name__}.")
+    known = [name for name in chosen.names if name in result.names]
+    if known:
+        log.warning("%s took part in the run: these figures are not a newcomer's", listing(known))
     preparation = result.preparation
     if preparation is not None:
         _check_source(chosen, preparation)

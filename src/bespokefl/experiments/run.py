@@ -266,13 +266,13 @@ def _train(
     place: Path | None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here."""
-    check_clients(clients)
     everybody = clients
     teachers, _ = hold_back(everybody, config.newcomers, config.seed)
     how = {key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")}
     prepared, preparation = everybody, everybody.preparation
     if preparation is None:
         prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
+    check_clients(prepared)
     clients, late = hold_back(prepared, config.newcomers, config.seed)
     if method.needs_groups and clients.groups is None:
         raise InputError(

@@ -72,7 +72,7 @@ class TestPermutedLabels:
 
     def test_groups_of_both_changes_together(self) -> None:
         clients = balanced(4, 20).split("iid + rotation(groups=2) + permuted_labels(groups=3)", clients=6)
-        assert clients.groups == (0, 0, 1, 2, 3, 3)  # turned at the half, relabelled at the thirds
+        assert clients.groups == (0, 1, 2, 3, 4, 5)  # turned at the half, and each half relabelled in thirds
 
     def test_refused(self) -> None:
         assert "got 2 classes in 'pictures'; use groups=2 or less" in sentence(
@@ -169,3 +169,11 @@ def test_transforms_one_after_the_other() -> None:
     both = first.then(second)
     assert both == Transform(1, (1, 0, 2))  # 0 -> 1 -> 1, 1 -> 2 -> 0, 2 -> 0 -> 2
     assert Transform().then(first) == first.then(Transform()) == first
+
+
+def test_two_changes_are_crossed() -> None:
+    """Every combination of label order and turn occurs, so that the two can be told apart."""
+    clients = load("digits").split("iid + permuted_labels(groups=4) + rotation(groups=2)", clients=20)
+    assert clients.transforms is not None
+    seen = {(one.labels, one.turns) for one in clients.transforms}
+    assert len(seen) == 8 and len(set(clients.groups or ())) == 8

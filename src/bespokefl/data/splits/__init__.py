@@ -74,7 +74,7 @@ def _one(text: str) -> Split:
     if call[0] == "gaussian":
         raise InputError(
             f"gaussian makes data that know their clients, it is no split of others, got {name!r}; "
-            'write --data "gaussian(between=1.0)" --split by_column'
+            'take it as the data, "gaussian(between=1.0)", and split by_column'
         )
     if call[0] not in KINDS:
         raise unknown("split", call[0], [*KINDS, *PRESETS], see="bespoke split list")

@@ -40,11 +40,19 @@ class Rotation(Change):
 
 
 def in_groups(split: Change, assignment: Assignment, groups: int) -> np.ndarray:
-    """Each client's group: neighbours together, sizes that differ by one at most."""
+    """Each client's group: neighbours together, sizes that differ by one at most.
+
+    Where clients are in groups already, each of those is cut, so that the two are crossed and can be told apart.
+    """
     clients = len(assignment.names)
     if groups > clients:
         raise InputError(f"{split} needs a client for each of the {groups} groups, got {clients}; use more clients")
-    return np.arange(clients) * groups // clients
+    known = np.zeros(clients, dtype=np.int64) if assignment.groups is None else np.array(assignment.groups)
+    found = np.empty(clients, dtype=np.int64)
+    for one in np.unique(known):
+        own = np.flatnonzero(known == one)
+        found[own] = np.arange(len(own)) * groups // len(own)
+    return found
 
 
 def joined(assignment: Assignment, group: np.ndarray, transforms: list[Transform]) -> Assignment:
