@@ -21,7 +21,7 @@ LEAF = {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[0.5] * 78
 
 WHOLE: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "idx": (idx.read, test_idx.encoded(ARRAY)),
-    "idx.gz": (idx.read, gzip.compress(test_idx.encoded(ARRAY))),
+    "idx.gz": (idx.read, gzip.compress(test_idx.encoded(ARRAY), mtime=0)),
     "png": (png.read, test_png.WHOLE),
     "pickle2": (pickled.read, pickle.dumps(PLAIN, 2)),
     "pickle4": (pickled.read, pickle.dumps(PLAIN, 4)),
