@@ -349,7 +349,7 @@ def test_a_run_with_newcomers_shows_them_apart(runs: Path, capsys: pytest.Captur
     for kind in ("personal", "finetune"):
         line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy" in line)
         assert f"{found['newcomers'][kind]['accuracy']['mean']:.4f}" in line
-    assert "Finetune: newcomers train the run's global model on, with lr 0.05" in printed
+    assert "Finetune: newcomers train the run's global model on, with lr 0.1" in printed
     assert "newcomers.csv" in printed and found["clients"] == 3
     assert Path("r/rounds.safetensors").exists()
     assert bespoke("run --config r/config.toml --out again --quiet") == 0

@@ -14,6 +14,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import Phase
 from bespokefl.core.rows import Rows
 from bespokefl.engines.checkpoint import Checkpoints, Every
+from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.server import Server
@@ -147,22 +148,22 @@ def test_whoever_trains_anyway_does_not_go_back(tmp_path: Path) -> None:
 
 def test_a_request_that_comes_twice_is_answered_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
-    train = Node._train
+    train, learn = Node._train, ClientSide.train
 
-    def counted(self: Node, plan: Any, prepared: Any, values: Any) -> Any:
-        side_train = prepared.side.train
-        prepared.side.train = lambda *given: (trained.append(1), side_train(*given))[1]
-        try:
-            first = train(self, plan, prepared, values)
-            count = len(trained)
-            fresh = Node(self.host, self.folder)  # the process was killed after it had trained
-            again = train(fresh, *fresh._prepare(values), values)
-            assert count and len(trained) == count and same_bits(again, first)
-        finally:
-            prepared.side.train = side_train
+    def learning(self: ClientSide, *given: Any) -> Any:
+        trained.append(1)
+        return learn(self, *given)
+
+    def twice(self: Node, plan: Any, prepared: Any, values: Any) -> Any:
+        first = train(self, plan, prepared, values)
+        count = len(trained)
+        fresh = Node(self.host, self.folder)  # the process was killed after it had trained
+        again = train(fresh, *fresh._prepare(values), values)
+        assert len(trained) == count and same_bits(again, first)
         return first
 
-    monkeypatch.setattr(Node, "_train", counted)
+    monkeypatch.setattr(ClientSide, "train", learning)
+    monkeypatch.setattr(Node, "_train", twice)
     server, _ = deployment(Ditto(), DATA, tmp_path)
     assert not server.run().lost and trained
 
@@ -196,6 +197,8 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
         server._save = dies_then  # type: ignore[method-assign]
     with pytest.raises(Killed):
         server.run(checkpoints=Checkpoints(tmp_path / "b", Every(rounds=1), {}))
+    left = Checkpoints(tmp_path / "b", Every(rounds=1), {}).latest()
+    assert (0 if left is None else left.number) == killed_at - 1
     fresh = local_grid(method, DATA, tmp_path / "nodes", first=200)  # the nodes were restarted, with other ids
     second, _ = deployment(method, DATA, tmp_path / "nodes", grid=fresh, **settings)
     found = second.run(checkpoints=Checkpoints(tmp_path / "b", Every(rounds=1), {}))

@@ -34,6 +34,8 @@ from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.run import run
 from bespokefl.experiments.tune import tune
 
+pytestmark = pytest.mark.slow  # they train several methods each
+
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16, "model": "logistic", "eval_every": 1}
 SEEDS = (0, 1)
 SHELL = ["--rounds", "2", "--workers", "1", "--clients", "5", "--model", "logistic", "--seeds", "0"]

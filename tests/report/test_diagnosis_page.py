@@ -11,6 +11,8 @@ from bespokefl.core.errors import InputError
 from bespokefl.report.diagnosis import write
 from tests.report.chromium import Chromium, chromium
 
+pytestmark = pytest.mark.slow  # they need a browser
+
 HOSTILE = "</script><img src=x onerror=window.hacked=1>"
 
 

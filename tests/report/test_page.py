@@ -12,6 +12,8 @@ from bespokefl import report
 from tests.report.chromium import Chromium, chromium
 from tests.report.comparisons import document, save
 
+pytestmark = pytest.mark.slow  # they need a browser
+
 HOSTILE = [
     "<img src=x onerror=window.hacked=1>",
     "</script><script>window.hacked=1</script>",
@@ -364,7 +366,7 @@ def test_clients_without_test_data_are_left_out(browser: Chromium, tmp_path: Pat
     assert set(browser.value(shown)) == {f"client {at}" for at in range(12)} - {"client 5"}
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp_path: Path) -> None:
     """20 methods × 5 seeds × 200 clients: written in under 10 s, under 8 MB, open in under 3 s."""
     methods = ("local", "fedavg", "selffl", "persfl", "ucfl", "pfedvem", "cfl", *(f"method {at}" for at in range(13)))
