@@ -80,7 +80,9 @@ def demo(
         *([] if all_ else [("bespoke demo --all", "every method, in up to three minutes")]),
         ("bespoke methods ditto", "what a method does, and what can be set"),
         ("bespoke run ditto --rounds 50 --out runs/ditto", "one run, everything about each client on disk"),
-        ("bespoke run ditto --data my.npz --split by_column", "your own data: arrays x, y and client"),
+        ("bespoke compare ditto pfedvem ucfl", "methods side by side, client by client, with a report"),
+        ("bespoke diagnose", "does federating help, and whom does a client resemble?"),
+        ("bespoke run ditto --data my.csv --label ill", "your own data"),
     ]
     screen.print("Where to look next:")
     for line, what in next_steps:
