@@ -199,6 +199,7 @@ LATER = {
     "personalize done": "Missing option '--data'",
     "personalize none --data new.npz": "'none' is not the folder of a run",
     "personalize halfway --data new.npz": "newcomers need a finished run, but the one in 'halfway' was interrupted",
+    "predict halfway --client 1 --data new.npz": "predictions need a finished run, but the one in 'halfway'",
     "personalize done --data none.npz": "no file 'none.npz'; give a path to an .npz file.",
     "personalize done --data x.npz": "'x.npz' must have an array y",
     "personalize done --data wide.npz": "must have examples of shape (4,), as the run was trained with, got (5,).",
@@ -552,7 +553,7 @@ def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFi
     assert list(shown) == expected
     assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 0
     assert all(name in printed.out for name in unfit) or not flags
-    assert sum(line[:1] == ["bespoke"] for line in lines) == (3 if flags else 4)
+    assert sum(line[:1] == ["bespoke"] for line in lines) == (5 if flags else 6)
     assert printed.err == ""
     assert everything(here) == {}
 

@@ -228,7 +228,9 @@ def test_an_interrupted_run_serves_nobody(clients: Clients, late: Clients, tmp_p
         InputError, match="newcomers need a finished run, but the one was interrupted after round 2 of 50"
     ):
         personalize(result, late)
-    with pytest.raises(InputError, match=r"the one in '.*run' was interrupted after round 2 of 50; run it to its end"):
+    with pytest.raises(
+        InputError, match=r"the one in '.*run' was interrupted after round 2 of 50; go on with it first: bespoke resume"
+    ):
         personalize(result.save(tmp_path / "run"), late)
 
 

@@ -70,10 +70,9 @@ def predict(
 
     bespoke predict runs/ditto --client 07 --data x.npz --out predictions.csv
     """
-    from bespokefl.experiments import predict, terminal
+    from bespokefl.experiments import predict
 
     predict.check(out, overwrite)
-    with terminal.messages(terminal.console(stderr=True), verbose=False):
-        found = predict.predict(run, client, data)
+    found = predict.predict(run, client, data)
     found.save(out, overwrite)
     print(f"Written to {out}: {len(found)} predictions by the model of client {client}.")

@@ -62,4 +62,9 @@ def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[b
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    if not tensor.numel():
+        return b""
+    whole = tensor.cpu().contiguous()
+    # A single number may keep a stride of its own, which viewing as bytes refuses.
+    flat = whole.as_strided((whole.numel(),), (1,), whole.storage_offset())
+    return flat.view(torch.uint8).numpy().tobytes()

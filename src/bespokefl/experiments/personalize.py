@@ -52,7 +52,7 @@ def personalize(
     device   None: the one that the run was trained on
     """
     result = run if isinstance(run, Result) else load_run(run)
-    _check_finished(result)
+    check_finished(result, "newcomers")
     if isinstance(clients, Clients):
         chosen = clients if client is None else _only(clients, client)
     elif isinstance(clients, str | PathLike):
@@ -152,13 +152,14 @@ def _final(result: Result) -> Final:
     return final.read(result.weights.folder, result.config, result.weights.recipe, loss, python)
 
 
-def _check_finished(result: Result) -> None:
+def check_finished(result: Result, what: str) -> None:
+    """Refuse a run that was stopped before its end."""
     if result.interrupted:
         where = f" in {str(result.path)!r}" if result.path else ""
         about = result.about
         raise InputError(
-            f"newcomers need a finished run, but the one{where} was interrupted after round {about['rounds_done']} of "
-            f"{about['rounds_planned']}; run it to its end first."
+            f"{what} need a finished run, but the one{where} was interrupted after round {about['rounds_done']} of "
+            f"{about['rounds_planned']}; go on with it first: bespoke resume."
         )
 
 

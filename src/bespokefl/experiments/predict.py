@@ -1,6 +1,5 @@
 """What a client's own model says about new examples: a label and a probability for each class, or a value."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,9 +13,8 @@ from torch import nn
 from bespokefl.core.errors import InputError
 from bespokefl.experiments import arrays, folder, newcomers, tables
 from bespokefl.experiments.newcomers import Newcomers, load_newcomers
+from bespokefl.experiments.personalize import check_finished
 from bespokefl.experiments.result import Result, load_run
-
-log = logging.getLogger("bespokefl")
 
 BATCH = 256
 
@@ -60,10 +58,10 @@ def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: st
     run  a result, or the folder of a run or of newcomers' models
     """
     source = run if isinstance(run, Result | Newcomers) else _load(Path(run))
+    if isinstance(source, Result):
+        check_finished(source, "predictions")
     about = source.about if isinstance(source, Result) else source.origin
     model = source.model(client)
-    if isinstance(source, Result) and source.interrupted:
-        log.warning("the run is not finished: this is the model after round %d", about["rounds_done"])
     examples = about["examples"]
     x = arrays.examples(data, examples, source.preparation)[0].x
     if source.preparation is not None:

@@ -81,7 +81,6 @@ class Post:
     def __init__(self, grid: Grid, patience: Patience, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid, self.patience, self.clock = grid, patience, clock
         self.known: dict[str, Known] = {}
-        self.refused: dict[str, str] = {}  # by node: answers that could not be read or were errors, the last one
         self._greeting: dict[int, _Letter] = {}
         self._greeted: set[int] = set()
         self._present: dict[int, tuple[str, str]] = {}  # by id: the name that it is registered by, and since when
