@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli import compare, data, diagnose, look, newcomers, report, run, split, tune
+from bespokefl.cli import compare, data, deploy, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError
 
@@ -42,7 +42,7 @@ for command in (
     look.bench,
 ):
     app.command()(command)
-for group in (data.app, split.app):
+for group in (data.app, split.app, deploy.app):
     app.add_typer(group)
 
 
