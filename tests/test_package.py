@@ -58,6 +58,7 @@ SKIPPED = {
 }
 
 
+@pytest.mark.slow
 def test_in_ci_a_skipped_test_fails(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_that_runs.py").write_text("def test_it(): pass\n")

@@ -16,6 +16,8 @@ from bespokefl.core.work import Batch, Plan
 from tests.core.modules import PLAIN_ONLY, RANDOM, STACKABLE, Pretrained, inputs
 from tests.federations import CLASSES, WIDTH, apart, mlp, random_rows, same_bits
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 HEADS = 3
 SIZES = (3, 9, 1, 6)  # examples of each client, in passes of 4

@@ -8,6 +8,8 @@ from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset, tables
 from bespokefl.data.prepare import prepare
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 RNG = np.random.default_rng(1)
 
 

@@ -15,6 +15,8 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local, PersFL
 from tests.federations import BATCH, CLASSES, apart, federation, run, same_bits, simulation, work_of
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 SETTINGS = Settings(rounds=4, participation=0.5, batch_size=BATCH, workers=1)  # a lifetime of two rounds
 LATE = replace(federation((6, 11, 4), seed=5), names=("gil", "hal", "ida"))
 

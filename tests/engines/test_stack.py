@@ -11,6 +11,8 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import REGISTRY
 from tests.federations import CLASSES, apart, federation, mlp
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 SEEDS = (0, 1, 2)
 
 

@@ -26,6 +26,8 @@ from bespokefl.experiments import diagnose, kinds, likeness
 from bespokefl.experiments.diagnosis import ALONE, STAY, Diagnosis
 from bespokefl.theory.two_level import bayes_gain, gain
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 # split -> likeness, groups (None: none are planted), kinds of difference, recommended
 PLANTED = {
     "iid": ("alike", 1, set(), {"fedavg"}),

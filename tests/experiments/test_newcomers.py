@@ -29,6 +29,8 @@ from bespokefl.experiments.result import Result, load_run
 from bespokefl.experiments.run import hold_back, run, run_config
 from bespokefl.experiments.tables import plain
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16, "model": "mlp(hidden=(6,))"}
 
 
@@ -75,6 +77,7 @@ def same(one: Newcomers, other: Newcomers) -> bool:
 # -- every method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.REGISTRY)
 def test_every_method_serves_newcomers_from_memory_and_from_disk(name: str, clients: Clients, tmp_path: Path) -> None:
     result = run(quick(name), clients, newcomers=0.25, **QUICK)

@@ -25,6 +25,8 @@ from bespokefl.experiments.config import Config
 from bespokefl.experiments.run import hold_back, run
 from bespokefl.experiments.tune import Step, Tuning, command, expand, tune, tune_config
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16, "model": "logistic"}
 GRID = {"pull": (0.1, 2.0), "lr": (0.01, 0.5)}
 

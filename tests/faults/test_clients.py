@@ -19,6 +19,8 @@ from tests.faults.test_resume import SMALL, clients
 from tests.federations import apart, federation, same_bits
 from tests.federations import run as simulate
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 OPTIONS: dict[str, Any] = {"rounds": 4, "participation": 0.67}
 

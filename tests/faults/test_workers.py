@@ -15,6 +15,8 @@ from bespokefl.core.work import Work
 from bespokefl.methods import UCFL, Ditto, SelfFL
 from tests.federations import federation, run, same_bits
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation()
 
 

@@ -14,6 +14,8 @@ from bespokefl.methods import APFL, FedAvg, Local
 from bespokefl.methods.apfl import mixed
 from tests.federations import NAMES, SIZES, apart, federation, mlp, random_rows, run, same_bits, work_of
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 ROUND = Round(number=1, phase="train", seed=0, names=NAMES)
 TASK = Task(mlp, dtype=torch.float64)

@@ -18,6 +18,8 @@ from bespokefl.methods.cfl import bipartition, similarity
 from tests.federations import apart, federation, mlp, planted, random_rows, run, same_bits, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 ALWAYS = {"small": 1e9, "large": 1e-9, "across": 1.0, "relative": False, "patience": 0}  # splits whatever it can
 NEVER = {"small": 1e-9, "relative": False}

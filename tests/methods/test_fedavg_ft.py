@@ -13,6 +13,8 @@ from bespokefl.methods import FedAvg, FedAvgFT
 from tests.federations import WIDTH, apart, federation, line, run, same_bits, work_of
 from tests.methods.plain_sgd import train, weighted
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 WHOLE = 1000  # a batch size that takes everything in
 SGD = [{}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.1}]

@@ -18,6 +18,8 @@ from bespokefl.methods.fedfomo import mix, weights, worth
 from tests.federations import CLASSES, apart, federation, mlp, random_rows, run, same_bits, work_of
 from tests.methods.plain_sgd import train
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 THREE = federation((9, 6, 12, 3), dtype=torch.float64)  # the fourth has no validation data
 

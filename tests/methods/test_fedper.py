@@ -14,6 +14,8 @@ from bespokefl.methods import FedAvg, FedPer, Local
 from tests.federations import CLASSES, SIZES, WIDTH, apart, federation, mlp, run, same_bits, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 EVERYBODY = list(range(len(DATA)))
 SGD = [{}, {"momentum": 0.5, "weight_decay": 0.1}]

@@ -19,6 +19,8 @@ from bespokefl.methods import FedRep, Local
 from tests.federations import CLASSES, SIZES, WIDTH, apart, federation, run, same_bits, simulation, work_of
 from tests.methods.plain_sgd import weighted
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 EVERYBODY = list(range(len(DATA)))
 BASE = 6 * WIDTH + 6  # numbers in the base of tests.federations.mlp

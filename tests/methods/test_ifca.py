@@ -16,6 +16,8 @@ from bespokefl.methods import IFCA, FedAvg
 from tests.federations import CLASSES, SIZES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 SGD = {"lr": 0.2, "momentum": 0.5, "weight_decay": 0.1}
 GROUPS = (0, 1, 2, 1, 0, 2, 2, 0, 1)

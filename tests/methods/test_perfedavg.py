@@ -15,6 +15,8 @@ from bespokefl.core.task import Task
 from bespokefl.methods import FedAvg, PerFedAvg
 from tests.federations import CLASSES, NAMES, SIZES, WIDTH, apart, federation, run, same_bits, work_of
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 ROUND = Round(number=1, phase="train", seed=0, names=NAMES)
 WHOLE = 1000  # a batch size that takes everything in

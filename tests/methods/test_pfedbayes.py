@@ -18,6 +18,8 @@ from bespokefl.core.work import Work
 from bespokefl.methods import PFedBayes
 from tests.federations import NAMES, SIZES, apart, federation, mlp, random_rows, run, same_bits, work_of
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 FLOAT64 = torch.float64
 DATA = federation(dtype=FLOAT64)
 TASK = Task(mlp, dtype=FLOAT64)

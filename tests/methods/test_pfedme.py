@@ -12,6 +12,8 @@ from bespokefl.core.task import Task
 from bespokefl.methods import PFedMe
 from tests.federations import NAMES, SIZES, WIDTH, apart, federation, line, random_rows, run, same_bits, work_of
 
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
 DATA = federation(dtype=torch.float64)
 NUMBERS = federation((60, 90, 44), targets="numbers", dtype=torch.float64)
 EYE = torch.eye(WIDTH, dtype=torch.float64)

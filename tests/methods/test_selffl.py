@@ -503,6 +503,7 @@ def test_given_variances_are_known_to_all_from_the_first_round():
     np.testing.assert_allclose(outcome.server["weights"].matrix()[0], common, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_with_all_peers_and_smoothing_a_common_error_shrinks_by_one_minus_c_times_one_minus_q():
     """Why few active clients are slow: a client goes 1 − q of the way, and the common model C of that.
 

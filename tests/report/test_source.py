@@ -49,6 +49,7 @@ def test_page_of_a_run(run: Path) -> None:
     assert "Inside persfl" in text
 
 
+@pytest.mark.slow
 def test_figures_of_a_run_are_drawn(run: Path, tmp_path: Path) -> None:
     with chromium() as browser:
         browser.size(400)
