@@ -54,7 +54,7 @@ lint: install  ## Format, lint, types and import rules
 	@$(BIN)/mypy --strict src
 	@$(BIN)/lint-imports --no-logo
 
-test: lint  ## Everything CI checks: lint and all tests (ARGS="-k ditto" for some)
+test: lint  ## Everything CI checks: lint and the tests, slow ones too (ARGS="-k ditto" for some)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
 	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: none was chosen
 
