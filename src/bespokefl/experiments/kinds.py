@@ -67,14 +67,12 @@ def measure(clients: Clients, groups: NDArray[np.int64], differ: bool, seed: int
     }
     parts = [clients.train.of(i).numpy() for i in range(len(clients))]
     x = sketch(clients, seed)
-    if len(clients) < 2:
-        pass
-    elif clients.classes is None:
+    if len(clients) > 1 and clients.classes is None:
         figures["label"] = _part_between(clients.y.reshape(len(clients.y), -1).double().numpy(), parts)
         whole = _part_between(x, parts)
         details["inputs_between"] = whole
         figures |= {"feature": whole, "concept": 1.0 if differ and whole < SEEN else 0.0}
-    else:
+    elif len(clients) > 1 and clients.classes is not None:
         label, observed, expected = _labels(clients, seed)
         details |= {"label_distance": observed, "label_distance_by_chance": expected}
         figures["label"] = label

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from bespokefl.core import chance
 from bespokefl.core.errors import TrainingError
+from bespokefl.core.files import write_text
 from bespokefl.core.method import Method
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
@@ -32,7 +33,6 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.workers import cores
-from bespokefl.experiments.reproduce.files import write_json
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
 
@@ -223,7 +223,7 @@ def main(folder: Path, part: bool) -> None:
             try:
                 for done in as_completed(running):
                     cells[running[done]] = done.result()
-                    write_json(file, cells)
+                    write_text(file, json.dumps(cells))
                     progress.advance(bar)
             except BaseException:  # Ctrl-C, too: the pool would else finish all that is waiting
                 for worker in multiprocessing.active_children():
