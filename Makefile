@@ -45,7 +45,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	fi
 	@echo "Installing Bespoke into $(VENV): a minute or two, and only when its requirements change"
 	@rm -f $(INSTALLED) && touch $(UNFINISHED)
-	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev,flower,privacy]'
 	@rm -f $(UNFINISHED) && touch $(INSTALLED)
 
 lint: install  ## Format, lint, types and import rules

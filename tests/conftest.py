@@ -4,14 +4,10 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads would fight over two cores
 from collections.abc import Generator
-from importlib.util import find_spec
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
-# A deployment needs the extra "flower", whose typer is older than ours: it is tested in an environment of its own.
-collect_ignore = [] if find_spec("flwr") else ["deploy"]
 
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 

@@ -112,7 +112,7 @@ MISTAKES = {
     "run ditto --participation 1.5": "participation must be in (0, 1]",
     "run ditto --rounds 0": "rounds must be at least 1, got 0.",
     "run ditto --rounds many": "Invalid value for '--rounds'",
-    "run ditto --ronds 3": "No such option: --ronds",
+    "run ditto --ronds 3": "No such option",
     "run ditto fedavg": "unexpected extra argument",
     "run ditto --batch-size 0": "batch_size must be at least 1",
     "run ditto --chunk 0": "chunk must be at least 1",
