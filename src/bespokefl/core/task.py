@@ -8,7 +8,7 @@ and the batch; see `engines/chunks.py`.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
+from bespokefl.core.layers import quick
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.tally import Tally
-from bespokefl.core.work import Batch, Plan
+from bespokefl.core.work import SWEEP_SIZE, Batch, Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *beside -> (K, B) losses
@@ -33,16 +34,6 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
-
-
-class StackedLinear(nn.Linear):
-    """A linear layer written (W xᵀ)ᵀ: with one W per row, autograd's weight gradient of x Wᵀ is slow, of this not."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if input.dim() != 2:
-            return F.linear(input, self.weight, self.bias)
-        output = (self.weight @ input.mT).mT
-        return output if self.bias is None else output + self.bias
 
 
 class Task:
@@ -72,6 +63,7 @@ class Task:
         self.layout = Layout(tuple(self._params), shapes, _head(self.module, tuple(self._params), head))
         self.start = Rows.from_state(self.layout, self._params)
         self.stacked = False
+        self._quick = quick(self.module)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # what without_head() found
         self.draws = False  # whether it draws random numbers while training; check() finds out
@@ -81,19 +73,36 @@ class Task:
     def stack(self) -> None:
         """From now on compute all rows of a cohort at once."""
         if self._forward is None:
-            module = copy.deepcopy(self.module)
-            for layer in module.modules():
-                if type(layer) is nn.Linear:
-                    layer.__class__ = StackedLinear
-            names = self.layout.names
+            module = quick(self.module, stacked=True)
+            mine = dict(module.named_parameters())
+            weights = [mine[name] for name in self.layout.names]
+            # torch.func.functional_call does the same at three times the cost, which counts for small models.
+            places = [
+                [
+                    (layer._parameters, key)
+                    for layer in module.modules()
+                    for key, p in layer._parameters.items()
+                    if p is own
+                ]
+                for own in weights
+            ]
 
-            def call(blocks: tuple[Tensor, ...], x: Tensor, train: bool) -> Tensor:
+            def lend(values: Sequence[Tensor]) -> None:
+                for value, own in zip(values, places, strict=True):
+                    for parameters, key in own:
+                        parameters[key] = cast(nn.Parameter, value)
+
+            def call(*blocks_and_x: Tensor, train: bool) -> Tensor:
+                *blocks, x = blocks_and_x
                 set_mode(module, train)
-                params = dict(zip(names, blocks, strict=True))
-                outputs: Tensor = torch.func.functional_call(module, params, (x,))
+                lend(blocks)
+                try:
+                    outputs: Tensor = module(x)
+                finally:
+                    lend(weights)
                 return outputs
 
-            self._forward = torch.vmap(call, in_dims=(0, 0, None))
+            self._forward = torch.vmap(call)
         self.stacked = True
 
     def check(self, x: Tensor, y: Tensor, classes: int | None) -> None:
@@ -144,7 +153,7 @@ class Task:
 
     def _try(self, x: Tensor) -> Tensor:
         set_mode(self.module, True)
-        outputs = self._call(x)
+        outputs = self._call(x, self.module)
         if not isinstance(outputs, Tensor):
             raise InputError(
                 f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
@@ -213,7 +222,7 @@ class Task:
             below.module = nn.Identity()
         below._params = {name: self._params[name] for name in self.layout.base}
         below.layout, below.start = self.layout.only(self.layout.base), self.start.block("base")
-        below._forward, below._below = None, [None]
+        below._quick, below._forward, below._below = quick(below.module), None, [None]
         with chance.torch_seeded(0, "probe"), torch.no_grad():
             try:
                 same = torch.equal(below._try(x), features)
@@ -265,7 +274,8 @@ class Task:
         with torch.no_grad():
             if len(rows) == 1:
                 row = [block[0] for block in rows.blocks]
-                outputs = self._plain(row, x.flatten(0, 1), train=False)
+                passes = [self._plain(row, some, train=False) for some in x.flatten(0, 1).split(SWEEP_SIZE)]
+                outputs = torch.cat(passes)
                 return outputs.detach().reshape(*x.shape[:2], *outputs.shape[1:])
             if self.stacked:
                 return self._stacked(rows.blocks, x, train=False)
@@ -369,19 +379,19 @@ class Task:
     def _stacked(self, blocks: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
         assert self._forward is not None
         try:
-            return self._forward(tuple(blocks), x, train)
+            return self._forward(*blocks, x, train=train)
         except RuntimeError as error:
             raise self._unfit(x[0], error) from error
 
     def _plain(self, weights: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
         for parameter, value in zip(self._params.values(), weights, strict=True):
             parameter.data = value
-        set_mode(self.module, train)
-        return self._call(x)
+        set_mode(self._quick, train)
+        return self._call(x, self._quick)
 
-    def _call(self, x: Tensor) -> Tensor:
+    def _call(self, x: Tensor, module: nn.Module) -> Tensor:
         try:
-            outputs: Tensor = self.module(x)
+            outputs: Tensor = module(x)
         except Exception as error:  # whatever a stranger's module raises
             raise self._unfit(x, error) from error
         return outputs

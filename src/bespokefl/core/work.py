@@ -79,14 +79,14 @@ class Plan:
         self._constant = constant
         self._gathered: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         most = int(steps.max(initial=0))
+        seen = [lists[k][:1] if constant else lists[k] for k in order]
         sizes = np.zeros((len(lists), min(most, 1) if constant else most), dtype=np.int64)
-        width = max((len(batch) for one in lists for batch in one[: sizes.shape[1]]), default=0)
-        index = np.zeros((*sizes.shape, width), dtype=np.int64)
-        for at, k in enumerate(order):
-            for step, batch in enumerate(lists[k][: sizes.shape[1]]):
-                sizes[at, step] = len(batch)
-                index[at, step, : len(batch)] = batch
-                index[at, step, len(batch) :] = batch[0]
+        for at, batches in enumerate(seen):
+            sizes[at, : len(batches)] = [len(batch) for batch in batches]
+        inside = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
+        index = np.zeros(inside.shape, dtype=np.int64)
+        index[inside] = np.concatenate([np.zeros(0, np.int64), *(batch for batches in seen for batch in batches)])
+        index = np.where(inside, index, index[:, :, :1])
         self._index, self._sizes = index, sizes
         self._totals = sizes.sum(1) if whole else None
         self._active = [int((self.steps > step).sum()) for step in range(most)]
