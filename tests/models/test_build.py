@@ -304,3 +304,31 @@ class TestImported:
     def test_no_such_module(self) -> None:
         with pytest.raises(InputError, match=r"cannot import 'own_nothing' .* No module named 'own_nothing'"):
             build("own_nothing:make", (3,), 9)
+
+
+class TestInit:
+    @pytest.mark.parametrize("name", ["mlp", "lenet", "cifar-cnn", "pfedvem-cnn", "deep-cnn"])
+    def test_glorots_and_hes_variances(self, name: str) -> None:
+        """Glorot: var = 2 / (fan in + fan out); He: var = 2 / fan in; biases are zero. Torch's own draw is smaller."""
+        for init in ("glorot", "he"):
+            torch.manual_seed(0)
+            for layer in build(f'{name}(init="{init}")', (3, 32, 32), 10)().modules():
+                if not isinstance(layer, nn.Linear | nn.Conv2d):
+                    continue
+                outs, ins = layer.weight.shape[0], layer.weight[0].numel()
+                window = layer.weight[0, 0].numel()
+                expected = 2 / (ins + outs * window) if init == "glorot" else 2 / ins
+                num = layer.weight.numel()
+                assert layer.weight.var().item() == pytest.approx(expected, rel=6 * (2 / num) ** 0.5)
+                assert not layer.bias.any()
+
+    def test_torchs_own_is_the_default(self) -> None:
+        torch.manual_seed(0)
+        plain = build("mlp", (4,), 2)().state_dict()
+        torch.manual_seed(0)
+        named = build('mlp(init="torch")', (4,), 2)().state_dict()
+        assert all(torch.equal(plain[key], named[key]) for key in plain)
+
+    def test_unknown(self) -> None:
+        with pytest.raises(InputError, match=r"unknown init 'glorott'; did you mean 'glorot'\?"):
+            build('mlp(init="glorott")', (4,), 2)

@@ -8,6 +8,7 @@ so both reach 5 × 5 × 16 = 400 features.
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
+from bespokefl.models.init import begin
 
 KERNEL = 5
 
@@ -19,7 +20,7 @@ class LeNet(nn.Module):
     reach it (sides below 12, such as the 8 × 8 digits). One channel may be left out of the shape.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
         if len(shape) not in (2, 3) or min(shape[-2:]) < 4:
             raise InputError(
@@ -46,6 +47,7 @@ class LeNet(nn.Module):
             nn.ReLU(),
         )
         self.head = nn.Linear(84, classes)
+        begin(self, init)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.head(self.base(x))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
+from bespokefl.models.init import begin
 
 KERNEL = 5
 DEPTHS = (32, 64, 128, 256, 100)  # channels of the deeper network
@@ -23,7 +24,7 @@ class CifarCNN(nn.Module):
     widths: tuple[int, int] = (6, 16)
     name = "cifar-cnn"
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
         channels = _channels(self.name, shape, 16)
         first, second = self.widths
@@ -43,6 +44,7 @@ class CifarCNN(nn.Module):
             nn.ReLU(),
         )
         self.head = nn.Linear(84, classes)
+        begin(self, init)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.head(self.base(x))
@@ -59,7 +61,7 @@ class PFedVEMCNN(CifarCNN):
 class DeepCNN(nn.Module):
     """pFedVEM's network for CIFAR-100: five convolutions of 3 × 3 (32, 64, 128, 256, 100), averaged; from 4 × 4."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
         layers = _unflattened(shape)
         for number, (wide, next_wide) in enumerate(pairwise((_channels("deep-cnn", shape, 4), *DEPTHS))):
@@ -68,6 +70,7 @@ class DeepCNN(nn.Module):
                 layers.append(nn.MaxPool2d(2, padding=1))
         self.base = nn.Sequential(*layers)
         self.head = nn.Linear(DEPTHS[-1], classes)
+        begin(self, init)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.head(self.base(x).mean((-2, -1)))

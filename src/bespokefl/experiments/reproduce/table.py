@@ -76,7 +76,7 @@ class Study:
                 clients: Clients | None = None
                 for row in self.rows:
                     cell = self._cell(place, column, row, seed, part)
-                    if cell.exists():
+                    if cell.exists() and json.loads(cell.read_text()).get("of") == self._setup(column, row, seed, part):
                         continue
                     if clients is None:
                         clients = dataset.split(
@@ -98,20 +98,26 @@ class Study:
         name = f"{kind}-{column.name}-{row.label}-{seed}".replace(" ", "_").replace("/", "_")
         return place / f"{name}.json"
 
+    def _setup(self, column: Column, row: Row, seed: int, part: bool) -> dict[str, Any]:
+        """What a cell is the result of: one of another setup is done again."""
+        rounds = row.rounds_in(column.name)
+        return {
+            "split": [column.split, column.clients, list(column.fractions)],
+            "method": [row.method, dict(row.set)],
+            "run": {
+                "model": self.model,
+                "rounds": math.ceil(rounds / PART_ROUNDS) if part else rounds,
+                "seed": seed,
+                **self.options,
+                **row.options,
+            },
+        }
+
     def _train(
         self, clients: Clients, column: Column, row: Row, seed: int, part: bool, progress: Any
     ) -> dict[str, Any]:
-        rounds = row.rounds_in(column.name)
-        result = run(
-            methods.build(row.method, dict(row.set)),
-            clients,
-            model=self.model,
-            rounds=math.ceil(rounds / PART_ROUNDS) if part else rounds,
-            seed=seed,
-            eval_every=0,
-            progress=progress,
-            **{**self.options, **row.options},
-        )
+        setup = self._setup(column, row, seed, part)
+        result = run(methods.build(row.method, dict(row.set)), clients, eval_every=0, progress=progress, **setup["run"])
         if result.interrupted:
             raise KeyboardInterrupt
         return {
@@ -122,6 +128,7 @@ class Study:
             "hyper": result.hyper,
             "split_hash": result.about["split_hash"],
             "seconds": result.timing["seconds"],
+            "of": setup,
         }
 
     def _read(self, place: Path, part: bool, seeds: int) -> dict[tuple[str, str], list[dict[str, Any]]]:
