@@ -38,7 +38,7 @@ def test_make_with_and_without_its_name(make: str, capsys: pytest.CaptureFixture
 
 
 def test_fractions_and_a_preset_s_number_of_clients() -> None:
-    run("ds-1 --fractions 0.8 0 0.2 --out split.json")
+    run("ds-1 --fractions 0.8,0,0.2 --out split.json")
     content = json.loads(Path("split.json").read_text())
     assert len(content["names"]) == 10
     assert all(one == [] for one in content["validation"])
@@ -135,7 +135,7 @@ def test_data_that_the_file_s_name_does_not_find() -> None:
         ("export iid --to leaf --out a", "unknown layout 'leaf'"),
         ("iid --clients 0 --out a.json", "clients must be at least 1, got 0"),
         ("iid --data nowhere.npz --out a.json", "nowhere.npz"),
-        ("iid --fractions 1 1 1 --out a.json", "fractions must be three numbers"),
+        ("iid --fractions 1,1,1 --out a.json", "fractions must be three numbers"),
     ],
 )
 def test_mistakes(line: str, sentence: str) -> None:

@@ -15,7 +15,7 @@ from bespokefl.experiments.config import Config, read
 
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 
-TABLES = "Your own data"
+TABLES, PRIVATE = "Your own data", "What uploads may tell"
 TRAINED, LOCALLY, COMPUTED, WRITTEN = (
     "What is trained",
     "How it is trained",
@@ -101,6 +101,11 @@ RUN: dict[str, Any] = {
     "faults": _option(
         Text, "faults", 'Simulated failures, by share of clients: "nan:0.05, huge:0.01, drop:0.1, slow:0.1".', LOCALLY
     ),
+    "clip": _option(Real, "clip", "Cut every upload to this length, from where it began.", PRIVATE),
+    "noise": _option(
+        Real, "noise", "Gaussian noise on uploads, in units of --clip; what it is worth is told at the end.", PRIVATE
+    ),
+    "delta": _option(Real, "delta", "The δ for which ε is told. Default: 1e-05.", PRIVATE),
     "checkpoint_every": _option(
         Text, "checkpoint_every", "Rounds (10) or seconds (60s) between checkpoints; 0: only when stopped.", COMPUTED
     ),
@@ -114,11 +119,15 @@ RUN: dict[str, Any] = {
 }
 
 
-def takes_run(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command all options of a run, read into its first argument, `settings`.
+def takes_run(
+    *, without: Sequence[str] = (), only: Sequence[str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a run, read into its first argument, `settings`.
 
-    The command's own options stand after the method in the help; `without` names those of a run that it has not.
+    The command's own options stand after the method in the help; `without` names those of a run that it has not,
+    `only` those that it has.
     """
+    taken = {key: kind for key, kind in RUN.items() if key not in without and (only is None or key in only)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
@@ -129,18 +138,18 @@ def takes_run(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]],
                 default=False if key in ("overwrite", "keep_rounds") else None,
                 annotation=kind,
             )
-            for key, kind in RUN.items()
-            if key not in without
+            for key, kind in taken.items()
         ]
         mine = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
         def call(**values: Any) -> None:
             kept = {one.name: values.pop(one.name) for one in mine}
-            if "method" in without:
+            if "method" not in taken:
                 values["method"] = command.__name__  # it has several, of its own
             command(_config(values), **kept)
 
-        parameters = [*of_run[:1], *mine, *of_run[1:]]
+        first = int("method" in taken)
+        parameters = [*of_run[:first], *mine, *of_run[first:]]
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -151,7 +160,7 @@ def takes_run(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]],
 
 def _config(given: dict[str, Any]) -> Config:
     """What was asked for: the config file, the flags, the hyper-parameters."""
-    path, pairs = given.pop("config"), given.pop("set_", None)
+    path, pairs = given.pop("config", None), given.pop("set_", None)
     flags = {key: value for key, value in given.items() if value is not None and value is not False}
     file, hyper = read(path) if path is not None else {}, _hyper(pairs or [])
     before, table = file.get("method"), file.get("set", {})

@@ -1,18 +1,21 @@
 """`bespoke split`: who gets which examples, written, drawn and handed to other frameworks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
+from bespokefl.experiments.config import LOADING, Config
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bespokefl.data import Clients, Dataset
+    from bespokefl.data import Clients
 
 MOST = 40  # clients that are drawn if not all are asked for
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -37,22 +40,7 @@ SplitText = Annotated[
     str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …: see "bespoke split list".')
 ]
 SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a split.json that was saved.")]
-Data = Annotated[str | None, typer.Option(help="A name or a file. Default: digits, or what the file was made for.")]
-Number = Annotated[
-    int | None, typer.Option("--clients", help="Number of clients. Default: as the split's paper has it, else 20.")
-]
-Seed = Annotated[int, typer.Option(help="Decides every random draw.")]
-Fractions = Annotated[
-    tuple[float, float, float], typer.Option(help="Shares of a client's examples for train, validation and test.")
-]
-SHARES = (0.6, 0.2, 0.2)
-TABLES = "Your own data"
-Label = Annotated[str | None, typer.Option(help="Of a table: the column to be predicted.", rich_help_panel=TABLES)]
-Client = Annotated[str | None, typer.Option(help="Of a table: the column of clients.", rich_help_panel=TABLES)]
-Drop = Annotated[str, typer.Option(help="Columns to leave out: id,date.", rich_help_panel=TABLES)]
-Task = Annotated[str | None, typer.Option(help="classification or regression.", rich_help_panel=TABLES)]
-TextColumn = Annotated[str | None, typer.Option("--text", help="The column of texts.", rich_help_panel=TABLES)]
-Missing = Annotated[str, typer.Option(help="Missing values: refuse, mean, drop.", rich_help_panel=TABLES)]
+LOADED = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what makes clients, beside the split
 
 
 @app.callback(invoke_without_command=True)
@@ -62,18 +50,10 @@ def _root(context: typer.Context) -> None:
 
 
 @app.command()
+@takes_run(only=LOADED)
 def make(
+    settings: Config,
     split: SplitText,
-    data: Data = None,
-    clients: Number = None,
-    seed: Seed = 0,
-    fractions: Fractions = SHARES,
-    label: Label = None,
-    client: Client = None,
-    drop: Drop = "",
-    task: Task = None,
-    text: TextColumn = None,
-    missing: Missing = "refuse",
     out: Annotated[Path | None, typer.Option(help="The split.json to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
 ) -> None:
@@ -83,8 +63,7 @@ def make(
     """
     if out is not None and out.exists() and not overwrite:
         raise InputError(f"{str(out)!r} is there already; use --overwrite to replace it, or another name")
-    table = _table(label, client, drop, task, text, missing)
-    made = _load(data or "digits", table).split(split, clients=clients, seed=seed, fractions=fractions)
+    made = _clients(settings, split)
     if out is None:
         _draw(made, all_=False)
         return
@@ -94,18 +73,10 @@ def make(
 
 
 @app.command()
+@takes_run(only=LOADED)
 def show(
+    settings: Config,
     split: SplitOrFile,
-    data: Data = None,
-    clients: Number = None,
-    seed: Seed = 0,
-    fractions: Fractions = SHARES,
-    label: Label = None,
-    client: Client = None,
-    drop: Drop = "",
-    task: Task = None,
-    text: TextColumn = None,
-    missing: Missing = "refuse",
     all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not {MOST} of them.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this web page (.html) instead.")] = None,
 ) -> None:
@@ -113,7 +84,7 @@ def show(
 
     bespoke split show ds-3 --data digits
     """
-    found = _clients(split, data, _table(label, client, drop, task, text, missing), clients, seed, fractions)
+    found = _clients(settings, split)
     if out is None:
         _draw(found, all_)
         return
@@ -127,20 +98,12 @@ def show(
 
 
 @app.command()
+@takes_run(only=LOADED)
 def export(
+    settings: Config,
     split: SplitOrFile,
     to: Annotated[str, typer.Option(help="pflib or flower.")],
     out: Annotated[Path, typer.Option(help="The folder to write: a new one.")],
-    data: Data = None,
-    clients: Number = None,
-    seed: Seed = 0,
-    fractions: Fractions = SHARES,
-    label: Label = None,
-    client: Client = None,
-    drop: Drop = "",
-    task: Task = None,
-    text: TextColumn = None,
-    missing: Missing = "refuse",
 ) -> None:
     """Write the clients' examples as another framework reads them.
 
@@ -148,7 +111,7 @@ def export(
     """
     from bespokefl.data.export import export as write
 
-    found = _clients(split, data, _table(label, client, drop, task, text, missing), clients, seed, fractions)
+    found = _clients(settings, split)
     write(found, to, out)
     _describe(found)
     print(f"Written to {out}.")
@@ -185,43 +148,20 @@ def _first_sentence(kind: Any) -> str:
     return " ".join(text.split())
 
 
-def _table(
-    label: str | None, client: str | None, drop: str, task: str | None, text: str | None, missing: str
-) -> dict[str, Any]:
-    """What is said about the columns of a table, as `load` takes it."""
-    columns = tuple(one.strip() for one in drop.split(",") if one.strip())
-    return {"label": label, "client": client, "drop": columns, "task": task, "text": text, "missing": missing}
-
-
-def _load(data: str, table: dict[str, Any]) -> "Dataset":
-    from bespokefl.data import load
-
-    return load(data, **table)
-
-
-def _clients(
-    split: str,
-    data: str | None,
-    table: dict[str, Any],
-    clients: int | None,
-    seed: int,
-    fractions: tuple[float, float, float],
-) -> "Clients":
-    """Of a saved split, or of a new one."""
-    if not split.endswith(".json"):
-        return _load(data or "digits", table).split(split, clients=clients, seed=seed, fractions=fractions)
+def _clients(settings: Config, split: str) -> "Clients":
+    """Of a saved split, or of a new one; a saved one knows its data."""
     from bespokefl.data.split_file import about
+    from bespokefl.experiments.run import load_clients
 
+    if not split.endswith(".json") or settings.data != Config.data:
+        return load_clients(replace(settings, split=split))
     made_for, _ = about(split)
     try:
-        dataset = _load(data or made_for, table)
+        return load_clients(replace(settings, split=split, data=made_for))
     except InputError:
-        if data is not None:
-            raise
         raise InputError(
             f"{split!r} was made for data called {made_for!r}, which cannot be found by that name; give --data"
         ) from None
-    return dataset.with_split(split)
 
 
 def _describe(clients: "Clients") -> None:
