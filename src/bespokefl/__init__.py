@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bespokefl.data.dataset import Dataset as Dataset
     from bespokefl.data.sources import load as load
     from bespokefl.experiments.compare import compare as compare
-    from bespokefl.experiments.compare import compare_runs as compare_runs
+    from bespokefl.experiments.compare_runs import compare_runs as compare_runs
     from bespokefl.experiments.comparison import Comparison as Comparison
     from bespokefl.experiments.diagnose import diagnose as diagnose
     from bespokefl.experiments.diagnosis import Diagnosis as Diagnosis
@@ -57,7 +57,7 @@ else:
         "Task": "bespokefl.core.task",
         "TrainingError": "bespokefl.core.errors",
         "compare": "bespokefl.experiments.compare",
-        "compare_runs": "bespokefl.experiments.compare",
+        "compare_runs": "bespokefl.experiments.compare_runs",
         "descend": "bespokefl.core.descend",
         "diagnose": "bespokefl.experiments.diagnose",
         "load": "bespokefl.data.sources",

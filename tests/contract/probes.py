@@ -76,6 +76,7 @@ class Listening(_Averaging):
     """Everybody trains, a sample reports."""
 
     name: ClassVar[str] = "listening"
+    public: ClassVar[tuple[str, ...]] = ("examples",)
 
     def phases(self, rounds: int) -> list[Phase]:
         return [Phase("train", rounds, trains=ALL)]

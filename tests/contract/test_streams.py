@@ -31,7 +31,7 @@ KNOWN: dict[str, tuple[float, float, float]] = {
     "fedrep": (BASE, BASE, 1),
     "ifca": (4, 1, 1),  # all clusters to everybody
     "cfl": (1, 1, 1),  # no split yet
-    "fedfomo": (COHORT * 5, 1, 1),  # N M
+    "fedfomo": (COHORT * 4, 1, 1),  # N M
     "ucfl": (COHORT, 1, 1),  # to each its own
     "ucfl-parallel": (FEDERATION, FEDERATION, FEDERATION),
     **dict.fromkeys(("fedavg", "fedavg-ft", "fedprox", "ditto", "apfl", "perfedavg", "pfedme"), (1, 1, 1)),

@@ -17,9 +17,11 @@ from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower.apps import client_app
 from bespokefl.engines.flower.node import Node, Prepared
+from bespokefl.engines.flower.patience import Patience
 from bespokefl.engines.flower.plan import Plan, fingerprint
-from bespokefl.engines.flower.post import Patience, Post
+from bespokefl.engines.flower.post import Post
 from bespokefl.engines.flower.server import Server
+from bespokefl.engines.privacy import Privacy
 from bespokefl.engines.simulation import choose_executor
 from tests.federations import BATCH, CLASSES, mlp
 
@@ -101,6 +103,7 @@ class TestHost:
     method: Method
     chunk: int | None = None
     factory: Callable[[], Any] = mlp
+    secret: bool = False  # noise as at a real node; else of the seed, so that it can be compared
 
     def about(self) -> dict[str, Any]:
         parts = {part: getattr(self.data, part).sizes.tolist() for part in ("train", "validation", "test")}
@@ -119,7 +122,9 @@ class TestHost:
         mark = fingerprint(task, warm=plan.warm)
         if executor.stacked:
             task.stack()
-        return Prepared(ClientSide(self.method, task, self.data, plan.budget, plan.seed), executor, mark)
+        privacy = Privacy(plan.clip, plan.noise, secret=self.secret)
+        side = ClientSide(self.method, task, self.data, plan.budget, plan.seed, privacy=privacy)
+        return Prepared(side, executor, mark)
 
 
 def only(data: Data, clients: Iterable[int]) -> Data:

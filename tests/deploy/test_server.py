@@ -73,7 +73,7 @@ def hosts(*names: str) -> dict[str, TestHost]:
 def test_an_answer_that_is_no_answer_is_refused(tmp_path: Path) -> None:
     def garble(reply: Message) -> Message:
         if "upload/weights" in records.unpack(reply.content):
-            reply.content["tensors"]["values"].data = b"short"  # type: ignore[index,union-attr,call-overload]
+            reply.content["own"]["data"] = b"short"  # type: ignore[index,union-attr,call-overload]
         return reply
 
     server, grid = deployment(FedAvg(), DATA, tmp_path)
@@ -235,7 +235,9 @@ def test_too_few_clients(tmp_path: Path) -> None:
     patience = replace(SHORT, minimum=4)
     server, grid = deployment(FedAvg(), DATA, tmp_path, patience=patience)
     grid.on_reply[WEST] = lambda reply: reply if "broken" not in records.unpack(reply.content) else None
-    with pytest.raises(TrainingError, match=r"only 3 of at least 4 clients answered in round 1 .* resume the run"):
+    with pytest.raises(
+        TrainingError, match=r"only 3 of at least 4 clients answered in round 1; start .* resume the run"
+    ):
         server.run()
 
 

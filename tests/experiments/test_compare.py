@@ -27,10 +27,14 @@ from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.engines.federation import Draw, Federation
 from bespokefl.experiments import compare as module
-from bespokefl.experiments import comparison as comparisons
 from bespokefl.experiments import contenders, jobs
-from bespokefl.experiments.compare import compare, compare_runs
+from bespokefl.experiments.compare import compare
+from bespokefl.experiments.compare_plan import Plan
+from bespokefl.experiments.compare_runs import compare_runs
 from bespokefl.experiments.comparison import Comparison
+from bespokefl.experiments.comparison_document import rounded
+from bespokefl.experiments.comparison_history import history, own_notes
+from bespokefl.experiments.config import Config
 from bespokefl.experiments.run import run
 from bespokefl.experiments.tune import tune
 
@@ -73,7 +77,7 @@ def found(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Compari
 
 def page(comparison: Comparison) -> dict[str, Any]:
     """What is written, without what it took."""
-    text = json.dumps(comparisons._rounded(comparison.page()))
+    text = json.dumps(rounded(comparison.page()))
     return json.loads(re.sub(r'("seconds": )(\[[^]]*\]|[-\d.e]+)', r"\g<1>null", text), object_pairs_hook=_placeless)
 
 
@@ -139,11 +143,10 @@ def test_processes_change_nothing(clients: Clients, found: Comparison) -> None:
 
 
 def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = module.Plan(
-        contenders.of(["ditto"]), clients, [0], module.Config(method="compare", workers=3), {}, "logistic", None
-    )  # type: ignore[arg-type]
+    config = Config(method="compare", workers=3)
+    plan = Plan(contenders.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
     assert plan._parallel() == (3, 1)
-    monkeypatch.setattr(module, "MANY", 7 * (4 * 3 + 3) - 1)
+    monkeypatch.setattr(jobs, "MANY", 7 * (4 * 3 + 3) - 1)
     assert plan._parallel() == (1, 3)
 
 
@@ -204,7 +207,9 @@ def test_verdicts_are_those_of_the_metrics(found: Comparison) -> None:
     place = bf.metrics.significance.standing(scores)  # type: ignore[arg-type]
     assert [name for name, one in found.figures.items() if one and one["best"]] == [place.best]
     assert {name for name, one in found.figures.items() if one and one["tie"]} == set(place.ties)
-    assert found.best == bf.metrics.verdict.best_performing(scores, found.gains)  # type: ignore[arg-type]
+    assert found.best == bf.metrics.verdict.best_performing(scores, found.gains, percent=True)  # type: ignore[arg-type]
+    mean = found.figures[found.best.method]["accuracy"]["mean"]  # type: ignore[index]
+    assert f"(mean {100 * mean:.1f} %, 95 % interval" in found.best.sentence  # in the unit of the table and the page
     assert found.fairest == bf.metrics.verdict.fairest(found.gains)
     assert found.best.sentence in repr(found) and found.fairest.sentence in repr(found)
 
@@ -268,7 +273,7 @@ def test_clients_without_test_data_are_left_out(clients: Clients) -> None:
     nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
     other = compare(["ditto"], replace(clients, test=nothing), seeds=[0], **QUICK)
     assert other.standing is None and "no client has test data" in other.best.sentence
-    json.dumps(comparisons._rounded(other.page()), allow_nan=False)
+    json.dumps(rounded(other.page()), allow_nan=False)
 
 
 def test_a_method_that_fails_is_reported_and_the_others_go_on(
@@ -643,10 +648,10 @@ def test_long_histories_are_thinned(found: Comparison) -> None:
         client_rounds=[],
         weights=result.weights,
     )
-    history = comparisons.history(kept)
-    assert history["round"] == list(range(5, 1001, 5)) and history["up_bytes"] == history["round"]
-    assert None not in history["accuracy"]
-    notes = comparisons.own_notes(kept)
+    columns = history(kept)
+    assert columns["round"] == list(range(5, 1001, 5)) and columns["up_bytes"] == columns["round"]
+    assert None not in columns["accuracy"]
+    notes = own_notes(kept)
     assert notes is not None
     alpha = notes["rounds"]["alpha"]
     assert len(alpha["round"]) == 60 and alpha["round"][0] == 1 and alpha["round"][-1] == 1000
@@ -679,7 +684,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert hyper["persfl-gd"]["lr"] == 0.1 and hyper["persfl-gd"]["distil_epochs"] == 2
     assert Path("runs/compare/report.html").exists()
     figures = written["methods"][2]["figures"]
-    assert table["persfl-gd"][1] == f"{figures['accuracy']['mean']:.4f}"
+    assert table["persfl-gd"][1] == f"{100 * figures['accuracy']['mean']:.2f}" and "test accuracy, %" in shown
 
     assert call("runs/compare/runs/local-0", "runs/compare/runs/fedavg-0", "--out", "c", "--quiet") == 0
     assert capsys.readouterr().out == "c\n"
@@ -706,9 +711,25 @@ def test_a_run_of_the_command_can_be_repeated(tmp_path: Path, monkeypatch: pytes
     assert one.about["split_hash"] == other.about["split_hash"]
 
 
+def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said, rng = ("good", "bad", "fine", "poor"), np.random.default_rng(0)
+    lines = [f"s{at % 3},{' '.join(rng.choice(said, 4))},{'ab'[at % 2]},{rng.normal():.3f}" for at in range(60)]
+    Path("own.csv").write_text("\n".join(["site,text,label,level", *lines]) + "\n")
+    common = ["--data", "own.csv", "--client", "site", "--rounds", "1", "--seeds", "0", "--workers", "2", "--quiet"]
+    words = ["--text", "text", "--label", "label", "--drop", "level", "--model", "lstm(4, 4)", "--vocabulary", "5"]
+    assert call("ditto", *common, *words, "--out", "texts") == 0
+    numbers = ["--label", "level", "--drop", "text", "--model", "mlp(hidden=(3,))", "--missing", "mean"]
+    assert call("ditto", *common, *numbers, "--out", "numbers") == 0
+    for name, score in (("texts", "accuracy"), ("numbers", "loss")):
+        written = json.loads(Path(name, "compare.json").read_text())
+        assert written["score"] == score and all(one["figures"] for one in written["methods"])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["ditto", "--model", "mpl"], "unknown model 'mpl'"),
         (["ditto", "ditto"], "ditto is named twice"),
         (["ditto", "."], "give methods or folders of runs, not both"),
         (["."], "is not the folder of a run"),

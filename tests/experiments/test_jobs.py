@@ -70,6 +70,13 @@ def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     assert list(found.values()) == [True, True]
 
 
+def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobs.at_once(jobs.MANY, 3, "cpu") == 3 and jobs.at_once(1, 0, "cpu") == jobs.cores()
+    assert jobs.at_once(jobs.MANY + 1, 3, "cpu") == jobs.at_once(1, 3, "cuda") == 1
+    monkeypatch.setattr(jobs, "can_fork", lambda: False)
+    assert jobs.at_once(1, 3, "cpu") == 1
+
+
 def test_a_process_that_dies_is_said_to_have_died() -> None:
     def die(tell: jobs.Tell) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -104,6 +111,17 @@ def test_a_job_that_was_stopped_stops_all(processes: int) -> None:
         ):
             seen.append(one.name)
     assert len(seen) < 21
+
+
+def test_ctrl_c_reaches_a_job_that_has_hardly_begun() -> None:
+    """It comes right after the fork, when the handler is still that of the main process."""
+    early = [True]
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT) if early else None)
+    try:
+        with pytest.raises(jobs.Interrupted):
+            list(jobs.do([job("a", 1), job("b", 2)], 2))
+    finally:
+        early.clear()
 
 
 def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The studies: their federations are what they say, and their claims hold, on digits and on clothes."""
 
-import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import Batch
-from bespokefl.data.dataset import Dataset
-from bespokefl.experiments.reproduce import digits, reproduce, selffl_synthetic
+from bespokefl.data.sources import load
+from bespokefl.experiments.reproduce import reproduce, selffl_synthetic, where_it_pays
 from bespokefl.theory import two_level
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
@@ -147,13 +147,13 @@ def test_a_claim_of_the_synthetic_study_can_fail() -> None:
 def test_a_study_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def counted(name: str, rate: float, epochs: int, clients: object) -> dict[str, list[float]]:
+    def counted(study: object, name: str, rate: float, epochs: int, clients: object) -> dict[str, list[float]]:
         calls.append(name)
         if len(calls) == 5:
             raise KeyboardInterrupt
         return {"validation": [0.5, 0.6], "test": [0.5, 0.6]}
 
-    monkeypatch.setattr(digits, "accuracies", counted)
+    monkeypatch.setattr(where_it_pays.Study, "accuracies", counted)
     with pytest.raises(KeyboardInterrupt):
         reproduce("digits", out=tmp_path, part=True)
     done = len(json.loads((tmp_path / "part.json").read_text()))
@@ -165,13 +165,39 @@ def test_a_study_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_claim_can_fail() -> None:
     cells = {
         f"{scenario.name}/{name}/lr=1": {"validation": [0.5] * 5, "test": [0.9 - 0.01 * seed for seed in range(5)]}
-        for scenario in digits.SCENARIOS
+        for scenario in where_it_pays.SCENARIOS
         for name in scenario.methods
     }
-    assert all(holds for _, holds in digits.claims(cells))
+    assert all(holds for _, holds in where_it_pays.claims(cells))
     cells["classes/ucfl/lr=1"]["test"] = [0.5] * 5
-    failed = [sentence for sentence, holds in digits.claims(cells) if not holds]
+    failed = [sentence for sentence, holds in where_it_pays.claims(cells) if not holds]
     assert len(failed) == 1 and "ucfl" in failed[0]
+
+
+def test_a_claim_that_only_the_slack_allows_says_so() -> None:
+    cells = {
+        f"{scenario.name}/{name}/lr=1": {"validation": [0.5] * 3, "test": [0.9, 0.8, 0.7]}
+        for scenario in where_it_pays.SCENARIOS
+        for name in scenario.methods
+    }
+    gaps = np.array([-0.04, 0.02, -0.01])  # mean −.01, SEM .0173
+    cells["permuted/ucfl/lr=1"]["test"] = (np.array([0.9, 0.8, 0.7]) + gaps).tolist()
+    found = where_it_pays.claims(cells)
+    assert all(holds for _, holds in found)
+    assert [one for one, _ in found if "slack" in one] == [
+        "permuted: ucfl is above local by -1.0 (SEM 1.7) points, within the slack"
+    ]
+
+
+def test_a_study_draws_its_pictures_seed_by_seed_and_shrinks_them() -> None:
+    study = replace(where_it_pays.DIGITS, clients=4, seeds=2, pictures={"permuted": 80}, shrink=2)
+    drawn = study.federations(where_it_pays.SCENARIOS[3])
+    assert [(len(one), len(one.x), one.shape) for one in drawn] == [(4, 80, (1, 4, 4))] * 2
+    squares = load("digits").x.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
+    apart = [torch.cdist(one.x.flatten(1), squares).min(1) for one in drawn]
+    assert max(float(one.values.max()) for one in apart) < 1e-4  # each is one of the data's pictures
+    assert [len(set(one.indices.tolist())) for one in apart] == [80, 80]
+    assert set(apart[0].indices.tolist()) != set(apart[1].indices.tolist())
 
 
 @pytest.mark.slow
@@ -183,26 +209,21 @@ def test_personalization_pays_on_digits(tmp_path: Path) -> None:
     """
     reproduce("digits", out=tmp_path)
     cells = json.loads((tmp_path / "cells.json").read_text())
-    failed = [sentence.split(" by ")[0] for sentence, holds in digits.claims(cells) if not holds]
+    failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
     assert failed == ["permuted: ucfl is above local"]
 
 
-def _read(name: str, offset: int) -> np.ndarray:
-    return np.frombuffer(gzip.decompress((FASHION / name).read_bytes()), dtype=np.uint8, offset=offset)
-
-
 @pytest.mark.slow
-def test_personalization_pays_on_fashion_mnist() -> None:
-    """Fifty clients with three kinds of clothes each, 6,000 pictures, two seeds: all four are above FedAvg."""
+def test_personalization_pays_on_fashion_mnist(tmp_path: Path) -> None:
+    """The same with fifty clients of clothes and three seeds.
+
+    All claims hold, but one only by its slack, and docs/where-it-pays.md says so: with 300 examples a client, UCFL's
+    survey gives clients that name the clothes differently 28 % of the weight, and UCFL is not above Local.
+    """
     if not FASHION.exists():
         pytest.skip("needs Fashion-MNIST: install Debian's package dataset-fashion-mnist")
-    x = _read("train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[:6000]
-    y = _read("train-labels-idx1-ubyte.gz", 8)[:6000].astype(np.int64)
-    data = Dataset.from_arrays(x, y, name="fashion-mnist")
-    scenario = digits.SCENARIOS[0]
-    clients = [scenario.clients(data, 50, seed) for seed in range(2)]
-    cells = {
-        f"{scenario.name}/{name}/lr=0.1": digits.accuracies(name, 0.1, 1, clients, rounds=15)
-        for name in scenario.methods
-    }
-    assert [sentence for sentence, holds in digits.claims(cells, [scenario]) if not holds] == []
+    reproduce("fashion", out=tmp_path)
+    cells = json.loads((tmp_path / "cells.json").read_text())
+    failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
+    assert failed == []
+    assert where_it_pays.difference(cells, "permuted", "ucfl", "local")[0] < 0  # should that change, the page has to

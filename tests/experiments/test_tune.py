@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import re
 import shlex
@@ -20,10 +21,12 @@ from bespokefl import cli, methods
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
+from bespokefl.experiments import jobs
 from bespokefl.experiments import tune as tuning_module
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.run import hold_back, run
-from bespokefl.experiments.tune import Step, Tuning, command, expand, tune, tune_config
+from bespokefl.experiments.tune import Step, tune, tune_config
+from bespokefl.experiments.tuning import Tuning, command, expand
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
@@ -242,6 +245,7 @@ def test_what_is_done_is_not_done_again(clients: Clients, tmp_path: Path, monkey
     assert wider.table[2]["validation_loss"] == first.table[1]["validation_loss"]
     tune("ditto", clients, grid={"pull": (0.1, 2.0)}, out=tmp_path, **QUICK)
     assert len(trained) == 5  # points of other grids stay
+    assert len(json.loads((tmp_path / "tuning.json").read_text())["points"]) == 2  # but the table is of this one
     tune("ditto", clients, grid={"pull": (2.0,)}, seeds=(0, 1), out=tmp_path, **QUICK)
     tune("ditto", clients, grid={"pull": (2.0,)}, out=tmp_path, **(QUICK | {"rounds": 3}))
     assert len(trained) == 7
@@ -338,6 +342,123 @@ def test_progress_is_told_of_all_points(clients: Clients) -> None:
         (number, 4, done) for number in (1, 2, 3, 4) for done in (1, 2)
     ]
     assert [step.text for step in steps[::2]] == [f"pull={pull}, seed {seed}" for pull in (0.1, 1.0) for seed in (0, 1)]
+
+
+# -- side by side
+
+
+def timeless(found: Tuning) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Every figure but the seconds."""
+    table = [{**line, "seconds": 0} for line in found.table]
+    return table, {key: {**cell, "seconds": 0} for key, cell in sorted(found.cells.items())}
+
+
+def test_points_trained_side_by_side_are_the_same_to_the_last_bit(
+    clients: Clients, tuning: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = counted(monkeypatch)
+    found = tune("ditto", clients, grid=GRID, out=tmp_path, **(QUICK | {"workers": 2}))
+    assert trained == []  # not here, so in processes of their own
+    assert timeless(found) == timeless(tuning) and found.best == tuning.best
+    again = tune("ditto", clients, grid=GRID, out=tmp_path, **QUICK)
+    assert trained == [] and again.table == found.table  # what was done there is not done again
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "many"),
+    [
+        ((0.1,), {"workers": 2}, None),  # a point alone
+        ((0.1, 1.0), {"workers": 3}, None),  # fewer points than workers
+        ((0.1, 1.0), {"workers": 2}, 5 * (3 * 4 + 3) - 1),  # models of 5 clients that do not fit into memory twice
+        ((0.1, 1.0), {"workers": 2, "state_dir": "states"}, None),  # whose place is that of one run
+    ],
+)
+def test_where_that_does_not_pay_or_fit_each_point_gets_all_workers(
+    clients: Clients,
+    values: tuple[float, ...],
+    settings: dict[str, Any],
+    many: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        given.append(kwargs["workers"])
+        return run(*args, **kwargs)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning_module, "run", counting)
+    monkeypatch.setattr(tuning_module, "_check_settings", lambda settings: None)
+    monkeypatch.setattr(jobs, "MANY", many or jobs.MANY)
+    found = tune("ditto", clients, grid={"pull": values}, **(QUICK | settings))
+    assert given == [settings["workers"]] * len(values) and found.chosen is not None
+
+
+def test_progress_of_points_side_by_side_is_one(clients: Clients) -> None:
+    steps: list[Step] = []
+    tune("ditto", clients, grid=GRID, progress=steps.append, **(QUICK | {"workers": 2, "rounds": 20}))
+    assert {step.text for step in steps} == {f"pull={pull}, lr={lr}" for pull in GRID["pull"] for lr in GRID["lr"]}
+    assert all(step.total == 4 and step.rounds.total == 20 and step.rounds.phase == "train" for step in steps)
+    done = [step.done for step in steps]
+    assert done == sorted(done) and 0 < done[0] < done[-1] <= 4
+    assert any(step.beside for step in steps)
+
+
+def test_a_point_that_diverges_does_not_lose_those_beside_it(clients: Clients) -> None:
+    grid, seeds = {"personal_lr": (1e30, 0.1, 0.2)}, (0, 1, 2, 3)
+    serial = tune("ditto", clients, grid=grid, seeds=seeds, **QUICK)
+    found = tune("ditto", clients, grid=grid, seeds=seeds, **(QUICK | {"workers": 2}))
+    assert timeless(found)[0] == timeless(serial)[0] and found.best == serial.best
+    assert "non-finite" in found.table[0]["failed"]
+    failed = [cell for cell in found.cells.values() if cell["failed"]]
+    assert 1 <= len(failed) <= 2  # those that were begun before the first had failed
+
+
+def test_ctrl_c_keeps_what_is_done_side_by_side(clients: Clients, tmp_path: Path) -> None:
+    def interrupt(step: Step) -> None:
+        if step.number >= 2 and not asked:
+            asked.append(step)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    asked: list[Step] = []
+    settings = QUICK | {"workers": 2, "rounds": 60}
+    whole = tune("ditto", clients, grid=GRID, **settings)
+    found = tune("ditto", clients, grid=GRID, out=tmp_path, progress=interrupt, **settings)
+    assert asked and found.interrupted and 1 <= len(found.cells) < 4 and found.chosen is None
+    assert len(json.loads((tmp_path / "tuning.json").read_text())["cells"]) == len(found.cells)
+    again = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
+    assert timeless(again) == timeless(whole)
+
+
+def test_a_process_that_dies_is_told_and_trained_again_when_asked(
+    clients: Clients, tuning: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = os.getpid()
+
+    def deadly(method: Any, *args: Any, **kwargs: Any) -> Any:
+        if method.pull == 0.1 and method.lr == 0.5:
+            assert os.getpid() != here
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(method, *args, **kwargs)
+
+    settings = QUICK | {"workers": 2}
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="bespokefl"):
+        patch.setattr(tuning_module, "run", deadly)
+        patch.setattr(tuning_module, "_check_settings", lambda settings: None)
+        found = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
+    assert "its process died (exit code -9)" in found.table[1]["failed"]
+    assert [line["failed"] is None for line in found.table] == [True, False, True, True]
+    assert found.chosen is not None and not found.interrupted
+    assert "pull=0.1, lr=0.5: its process died" in caplog.text
+    again = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
+    assert timeless(again) == timeless(tuning)
+
+
+def test_a_mistake_that_only_training_finds_is_told(clients: Clients) -> None:
+    for workers in (1, 2):
+        with pytest.raises(InputError, match="needs a split that knows the clients' true groups"):
+            tune("oracle", clients, grid={"lr": (0.1, 0.2)}, **(QUICK | {"workers": workers}))
 
 
 # -- the line to use

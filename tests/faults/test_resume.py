@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from bespokefl.engines import checkpoint, tensors
 from bespokefl.engines.checkpoint import Every
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.store import Store
-from bespokefl.experiments import folder
+from bespokefl.experiments import folder, jobs
+from bespokefl.experiments.compare import compare_config
+from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.run import resume, run, run_config
 
@@ -93,10 +96,10 @@ INSTANTS: list[tuple[Any, str]] = [
 ]
 
 
-def killed_at(rng: random.Random) -> Callable[[], None]:
-    """Arrange for the process to be killed at a random instant."""
+def killed_at(rng: random.Random, most: int = 2 * ROUNDS) -> Callable[[], None]:
+    """Arrange for the process to be killed at a random instant, at the latest with so many calls."""
     where, name = rng.choice(INSTANTS)
-    count, before = rng.randrange(1, 2 * ROUNDS), rng.random() < 0.5
+    count, before = rng.randrange(1, most), rng.random() < 0.5
     whole: Callable[..., Any] = getattr(where, name)
     left = [count]
 
@@ -170,6 +173,60 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
 
 def void(value: object) -> None:
     """For a lambda that must not answer."""
+
+
+def came_out(place: Path) -> Any:
+    """What a comparison says, but for timings, and the command, which names the number of workers."""
+
+    def timeless(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in pairs if key not in ("seconds", "command")}
+
+    return json.loads((place / "compare.json").read_text(), object_pairs_hook=timeless)
+
+
+@pytest.mark.slow
+def test_a_comparison_is_killed_and_goes_on(data: Path, tmp_path: Path) -> None:
+    """Ten times: in one process right at a call, or in several, whose main one is killed by the clock."""
+
+    def begin(number: int) -> Comparison:
+        workers = 1 + number % 2
+        return compare_config(config(data, "compare", tmp_path / f"{number}", workers=workers), ["ditto"], seeds=(0, 1))
+
+    begin(-2)  # in this process, so that all others have loaded what it takes
+    expected = came_out(tmp_path / "-2")
+    started = time.monotonic()
+    assert in_a_child(lambda: void(begin(-1))) == 0
+    lasts = time.monotonic() - started
+    assert came_out(tmp_path / "-1") == expected and len(expected["methods"]) == 3
+    rng = random.Random("compare")
+    unfinished = number = kills = 0
+    while kills < KILLS and number < 5 * KILLS:
+        killed = killed_in(begin, number, rng, lasts)
+        unfinished += killed and not (tmp_path / f"{number}" / "compare.json").exists()
+        assert in_a_child(lambda number=number: void(begin(number))) == 0, f"it cannot go on after kill {number}"
+        assert came_out(tmp_path / f"{number}") == expected, f"after kill {number}"
+        kills, number = kills + killed, number + 1
+    assert kills == KILLS and unfinished >= KILLS / 2
+
+
+def killed_in(begin: Callable[[int], object], number: int, rng: random.Random, lasts: float) -> bool:
+    """Whether a process that begins this was killed before its end."""
+    if number % 2 == 0:
+        arrange = killed_at(rng, 8 * ROUNDS)
+        code = in_a_child(lambda: void((arrange(), begin(number))))
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+    child = os.fork()
+    if child == 0:
+        try:
+            begin(number)
+        finally:
+            os._exit(0)
+    time.sleep(rng.uniform(0, 0.9 * lasts))
+    os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    time.sleep(3 * jobs.EVERY)  # until its jobs have seen that it is gone
+    return code != 0
 
 
 def clients() -> Clients:

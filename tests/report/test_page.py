@@ -1,8 +1,10 @@
 """The page of a comparison, in a real browser: that it shows, that it answers, that it fits, and that it is quick."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +230,26 @@ def test_reads_without_scripts(browser: Chromium, page: Path) -> None:
     assert browser.value("document.querySelector('.legend').checkVisibility()") is False
 
 
+def test_figures_wait_in_a_line(browser: Chromium, page: Path) -> None:
+    """Drawn one after the other, each seen before the next: what is in sight does not wait for what is near."""
+    browser.open(page)
+    browser.value(
+        """(() => {
+          window.steps = [];
+          const look = () => {
+            const now = document.querySelectorAll('.js-plotly-plot').length;
+            if (now !== window.steps.at(-1)) window.steps.push(now);
+            requestAnimationFrame(look);
+          };
+          look();
+          document.getElementById('part-1').scrollIntoView({behavior: 'instant'});
+        })()"""
+    )
+    browser.until("document.querySelectorAll('.js-plotly-plot').length >= 3")
+    steps = browser.value("window.steps")
+    assert all(after - before == 1 for before, after in pairwise(steps)), steps
+
+
 def test_prints_every_figure_on_white(browser: Chromium, page: Path, tmp_path: Path) -> None:
     browser.media(scheme="dark")
     browser.open(page)
@@ -375,14 +397,20 @@ def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp
     path = report.write(folder)
     assert time.perf_counter() - begun < 10
     assert path.stat().st_size < 8e6
+    took, computed = [], []
+    for _ in range(3):  # each time by a browser that has not seen it before
+        with chromium(watched=False) as fresh:
+            fresh.size(1600)
+            before, begun = fresh.computed(), time.perf_counter()
+            fresh.open(path)
+            come_to(fresh, "document.querySelector('.plot')")  # with the first figure
+            took.append(time.perf_counter() - begun)
+            computed.append(fresh.computed() - before)
+    # On a machine that has more to do than it can, time tells nothing; then what the browser computed has to do.
+    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert min(took) < 3 or (busy and min(computed) < 3), (took, computed)
     browser.size(1600)
-    took = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        browser.open(path)
-        come_to(browser, "document.querySelector('.plot')")
-        took.append(time.perf_counter() - begun)
-    assert min(took) < 3, took  # with the first figure; other work on the machine may slow down some of them
+    browser.open(path)
     scroll_through(browser)
     assert all(figures(browser).values())
     assert browser.complaints() == []

@@ -98,7 +98,9 @@ def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must be the folder of a comparison or of a run, but it has neither"):
+    with pytest.raises(
+        InputError, match=r"must be the folder of a comparison, a run or a diagnosis, but it has neither"
+    ):
         report.write(tmp_path)
     with pytest.raises(InputError, match="neither"):
         report.write(tmp_path / "nowhere")
@@ -131,6 +133,52 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code in (0, None)
     assert str(tmp_path / "page.html") in capsys.readouterr().out
     assert (tmp_path / "page.html").exists()
+
+
+def call(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code in (0, None)
+
+
+def test_a_diagnosis_is_written_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("diagnose", "--clients", "4", "--steps", "2", "--workers", "1", "--quiet", "--out", str(tmp_path / "d"))
+    page = tmp_path / "d" / "diagnosis.html"
+    first = page.read_text(encoding="utf-8")
+    page.unlink()
+    call("report", str(tmp_path / "d"))
+    assert str(page) in capsys.readouterr().out
+    assert page.read_text(encoding="utf-8") == first
+    call("report", str(tmp_path / "d" / "diagnosis.json"), "--out", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == first
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_shows_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "c"
+    options = ["--clients", "4", "--rounds", "1", "--seeds", "0,1", "--model", "logistic", "--workers", "1"]
+    call("compare", "ditto", *options, "--quiet", "--out", str(place))
+    for name in ("compare.json", "clients.csv", "report.html"):
+        (place / name).unlink()
+    for name in ("local-1", "ditto-0", "ditto-1"):
+        shutil.rmtree(place / "runs" / name)
+    shutil.copytree(place / "runs" / "local-0", place / "runs" / ".local-0.new-1-2")  # it was being written
+    call("report", str(place))
+    text = re.sub(r"\s+", " ", words(place / "report.html"))
+    assert "Unfinished: 3 of 6 runs are there." in text.replace(" :", ":")
+    assert "bespoke compare ditto --seeds 0,1" in text
+    assert "ditto has no finished run yet." in text
+    call("compare", "ditto", *options, "--quiet", "--out", str(place))
+    assert "Unfinished" not in words(place / "report.html")
+    for one in (place / "runs").iterdir():
+        shutil.rmtree(one)
+    (place / "compare.json").unlink()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(place)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("error: ") and "has no finished run yet; the command that began it goes on with it." in said
 
 
 @pytest.mark.slow

@@ -62,13 +62,14 @@ def compare(
         raise InputError(f"give methods or folders of runs, not both, got {other!r} and {folders[0]!r}.")
 
     from bespokefl.experiments import compare, contenders, folder, terminal
+    from bespokefl.experiments.compare_runs import compare_runs
     from bespokefl.experiments.run import RUNS
 
     aside = terminal.console(stderr=True)
     target = Path(settings.out) if settings.out is not None else folder.fresh(RUNS, "compare")
     with terminal.messages(aside, verbose):
         if folders:
-            found = compare.compare_runs(folders, out=target, overwrite=settings.overwrite)
+            found = compare_runs(folders, out=target, overwrite=settings.overwrite)
         else:
             placed = replace(settings, out=str(target))
             with terminal.jobs_bar(aside, "comparing", quiet) as progress:

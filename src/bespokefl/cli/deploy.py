@@ -114,10 +114,13 @@ def start(
     bespoke deploy start hospitals --method pfedvem --rounds 50
     """
     from bespokefl import methods
+    from bespokefl.experiments import privacy
     from bespokefl.experiments.deployment import demo, machines, place
+    from bespokefl.experiments.handover import engine_settings
 
     deployment = place.Deployment.at(folder)
-    methods.build(method, dict(settings.set))
+    engine_settings(settings).privacy.check(methods.build(method, dict(settings.set)))
+    privacy.check(settings)
     name = machines.start(deployment, replace(settings, method=method, data="deployment"), run)
     print(f"Run {name} has been started; see it with: bespoke deploy status {folder}")
     if wait:

@@ -16,6 +16,7 @@ MOST = 40  # clients that the table shows
 NOT_HERE = (
     *("method", "set_", "newcomers", "rounds", "participation", "batch_size", "local_epochs", "local_steps"),
     *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds"),
+    *("clip", "noise", "delta"),
 )
 
 

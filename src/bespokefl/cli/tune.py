@@ -35,7 +35,8 @@ def tune(
     asked, given = read_grid(grid or []), numbers(seeds)
 
     from bespokefl.experiments import terminal
-    from bespokefl.experiments.tune import command, tune_config, worded
+    from bespokefl.experiments.tune import tune_config
+    from bespokefl.experiments.tuning import command, worded
 
     aside = terminal.console(stderr=True)
     with terminal.messages(aside, verbose), terminal.grid_bar(aside, settings.method, quiet) as progress:

@@ -5,6 +5,7 @@ order of clients or on the number of workers. Philox is counter-based: a 128-bit
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -64,6 +65,18 @@ def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.n
         return np.sort(rng.choice(num, size=least, replace=False))  # what so small a share nearly always comes to
     size = max(int(share * num + 1e-9), 1)
     return np.sort(rng.choice(num, size=size, replace=False))
+
+
+def secret_normal(size: int) -> np.ndarray:
+    """Standard normal numbers that nobody can foresee or repeat: of the operating system's entropy (Box-Muller).
+
+    The one draw without a key: noise that hides something must not follow from a seed that others know.
+    """
+    half = -(-size // 2)
+    bits = np.frombuffer(os.urandom(16 * half), dtype=np.uint64).reshape(2, half)
+    uniform = ((bits >> 11) + 0.5) * 2.0**-53  # in (0, 1)
+    radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
 
 
 @contextmanager

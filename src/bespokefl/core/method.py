@@ -143,6 +143,10 @@ class Method(ABC):
 
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""  # BibTeX
+    # What clipping and noise have to know of its uploads, by name; all others are rows or real numbers.
+    positive: ClassVar[tuple[str, ...]] = ()  # numbers > 0, NaN where undefined: noise goes to their logarithms
+    public: ClassVar[tuple[str, ...]] = ()  # what the server knows anyway
+    choices: ClassVar[tuple[str, ...]] = ()  # which of several a client chose: what noise cannot cover
 
     def __post_init__(self) -> None:
         for name, kind in _kinds(type(self)).items():
@@ -205,6 +209,16 @@ class Method(ABC):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         """The server's half: its new state."""
         return server
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        """Where an upload of this name begins, known to both sides: clipping measures how far it went from there.
+
+        None: at zero, as a change or a gradient does.
+        """
+        if name not in message:
+            return None
+        begun: Rows = message[name]
+        return begun
 
     def workload(self, server: State, round: Round) -> float:
         """How many times over a client trains in this round, for the time that a round takes."""

@@ -12,6 +12,7 @@ from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Loop, Plan, Work
+from bespokefl.engines.privacy import Privacy
 
 PARTS = ("train", "validation", "test")
 
@@ -56,9 +57,18 @@ class Reply:
 class ClientSide:
     """Runs the client half of a method for any cohort of the clients whose data it holds."""
 
-    def __init__(self, method: Method, task: Task, data: Data, budget: Budget, seed: int, loop: Loop | None = None):
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        data: Data,
+        budget: Budget,
+        seed: int,
+        loop: Loop | None = None,
+        privacy: Privacy | None = None,
+    ) -> None:
         self.method, self.task, self.data, self.budget = method, task, data, budget
-        self.seed, self.loop = seed, loop
+        self.seed, self.loop, self.privacy = seed, loop, privacy or Privacy()
 
     def work(self, cohort: Sequence[int], number: int) -> Work:
         return Work(
@@ -86,6 +96,7 @@ class ClientSide:
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
                 fine &= value.finite().cpu()
+        upload = self.privacy.release(self.method, self.task, message, upload, work)
         return Reply(upload, new, work.notes, ~fine)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:

@@ -17,6 +17,7 @@ from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Found, Moment
 from bespokefl.engines.client import Budget, Data
 from bespokefl.engines.faults import NO_FAULTS, Entry, Faults, screen, spoil
+from bespokefl.engines.privacy import Privacy
 from bespokefl.engines.store import Store
 
 Values = dict[str, Any]
@@ -39,6 +40,8 @@ class Settings:
     reference: bool = False  # the plain loop instead of the fast engine
     keep_rounds: bool = False  # keep the common model of every round
     faults: Faults = NO_FAULTS  # clients that fail, simulated
+    clip: float | None = None  # how far an upload may be from where it began
+    noise: float | None = None  # on uploads, in units of clip
     state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
     record: bool = True  # False: only the outcome counts, nothing is counted, noted or screened (studies of small runs)
 
@@ -46,6 +49,10 @@ class Settings:
     def budget(self) -> Budget:
         lifetime = max(1, int(self.rounds * self.participation + 1e-9))
         return Budget(self.batch_size, self.local_epochs, self.local_steps, lifetime)
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(self.clip, self.noise)
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ class Federation:
     """A server and the clients' states. Clients are positions in `data.names`."""
 
     def __init__(self, method: Method, start: Rows, data: Data, settings: Settings) -> None:
+        settings.privacy.check(method)
         self.method, self.data, self.settings = method, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
         self.store = Store(
@@ -112,6 +120,7 @@ class Federation:
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
         self.lost: dict[str, Counter[str]] = {}  # by client: why and how often its upload did not count
+        self.uploaded: Counter[str] = Counter()  # by client: uploads that have left it, whether they counted or not
         self.by_client: set[str] = set()  # names in the history with a place for every client
         self._sent = 0  # bytes sent down up to the last round
         self._layout = start.layout
@@ -223,7 +232,8 @@ class Federation:
             "client_notes": list(self.client_notes),
             "by_client": sorted(self.by_client),
             "sent": self._sent,
-            "lost": self.lost,
+            "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
+            "uploaded": dict(self.uploaded),
         }
         return Moment(number, self.server, self.store.snapshot(), list(self.kept), record)
 
@@ -237,6 +247,7 @@ class Federation:
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client, self._sent = set(record["by_client"]), record["sent"]
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
+        self.uploaded = Counter(record.get("uploaded", {}))  # not kept by earlier versions, which had no noise
 
     # -- inside
 
@@ -262,6 +273,8 @@ class Federation:
             if not kept:
                 continue
             upload = under("upload", values)
+            if upload:
+                self.uploaded.update(self.data.names[part[at]] for at in kept)
             if len(kept) < len(part):
                 upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
             if self.settings.record:

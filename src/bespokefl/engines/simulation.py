@@ -44,6 +44,7 @@ class Outcome:
     globally: Scores | None
     history: list[dict[str, Any]]
     lost: dict[str, dict[str, int]]  # by client: why and how often its upload did not count
+    uploaded: dict[str, int]  # by client: uploads that have left it, whether they counted or not
     by_client: set[str]  # names in the history with a place for every client on each axis
     client_notes: list[dict[str, Any]]
     communication: Communication
@@ -107,7 +108,9 @@ class Simulation:
             task.stack()
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
         loop = ReferenceLoop(task) if self.settings.reference else None
-        self.side = ClientSide(method, task, self.data, self.settings.budget, self.settings.seed, loop)
+        self.side = ClientSide(
+            method, task, self.data, self.settings.budget, self.settings.seed, loop, self.settings.privacy
+        )
         members = zip(starts, data, settings, strict=True)
         self.federations = [Federation(method, start, one, own) for start, one, own in members]
         self._starts = list(accumulate((len(one) for one in data), initial=0))
@@ -184,6 +187,7 @@ class Simulation:
             globally=globally,
             history=federation.history,
             lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
+            uploaded=dict(sorted(federation.uploaded.items())),
             by_client=federation.by_client,
             client_notes=federation.client_notes,
             communication=federation.communication,

@@ -4,6 +4,7 @@ The same keys are flags of `bespoke run`, lines of a TOML file and arguments of 
 data, splits, models, losses) are looked up where they are used; everything else is checked here.
 """
 
+import math
 import operator
 import tomllib
 from collections.abc import Callable, Mapping
@@ -58,6 +59,9 @@ class Config:
     precision: str = "float32"
     engine: str = "simulation"
     faults: str = ""  # simulated: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
+    clip: float | None = None  # how far an upload may be from where it began, as a vector's length
+    noise: float | None = None  # Gaussian, on uploads, in units of clip
+    delta: float | None = None  # δ of the (ε, δ) that is told where there is noise; None: 1e-5
     checkpoint_every: str = "60s"  # rounds, or seconds; 0: only when the run is stopped
     state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
     start: str | None = None  # weights to begin with: a .safetensors file, or a run with a global model
@@ -77,6 +81,8 @@ class Config:
             raise InputError(
                 f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
             )
+        if self.noise and self.clip is None:
+            raise InputError(f"noise needs clip, as it is measured in units of it, got noise {self.noise:g} alone.")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Config":
@@ -196,4 +202,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "chunk": AT_LEAST_ONE,
     "precision": _one_of("float32", "float64"),
     "engine": _one_of("simulation", "reference"),
+    "clip": (lambda value: 0 < value < math.inf, "a number > 0, the length that an upload is cut to"),
+    "noise": (lambda value: 0 <= value < math.inf, "a number >= 0, the noise on uploads in units of clip"),
+    "delta": (lambda value: 0 < value < 1, "in (0, 1), the δ of (ε, δ)"),
 }

@@ -15,7 +15,7 @@ from bespokefl.experiments.comparison import BASELINES, Entry
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.run import find_method
-from bespokefl.experiments.tune import Grid, expand
+from bespokefl.experiments.tuning import Grid, expand
 
 EVERYTHING = "all"  # in the place of methods' names
 RATES = (0.2, 1.0, 5.0)  # times a method's own lr

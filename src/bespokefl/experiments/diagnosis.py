@@ -176,19 +176,20 @@ def _by_group(found: Diagnosis) -> Recommendation:
     num = found.streams
     reasons = [
         f"The clients fall into {num} groups"
-        + ("" if found.explained is None else f", which are {found.explained:.0%} of what is between them")
+        + ("" if found.explained is None else f", which are {_percent(found.explained)} of what is between them")
         + ": one model for each group, none for all."
     ]
     survey = found.survey
     if survey is not None and survey.inside >= SHARP:
         reasons.append(
-            f"User-Centric FL's survey gives {survey.inside:.0%} of the weight to a client's own group: it finds them."
+            f"User-Centric FL's survey gives {_percent(survey.inside)} of the weight to a client's own group: it finds "
+            "them."
         )
         return Recommendation("ucfl", {"streams": num}, tuple(reasons), ("ifca", "cfl"))
     if survey is not None:
         reasons.append(
-            f"User-Centric FL's survey would leave only {survey.inside:.0%} of the weight in a client's own group: its "
-            "gradients are too noisy here."
+            f"User-Centric FL's survey would leave only {_percent(survey.inside)} of the weight in a client's own "
+            "group: its gradients are too noisy here."
         )
     if "concept" in found.present:
         reasons.append("Where labels mean different things updates point apart, and clustered FL splits by that.")
@@ -201,16 +202,18 @@ def _differences(found: Diagnosis) -> str:
     surety = "" if found.surety is None else f", {found.surety:.1f} standard deviations above chance"
     if found.likeness == ALIKE:
         return (
-            f"The clients cannot be told apart: {found.share:.0%} of the variance of their models is between them, "
-            f"which is no more than chance{surety.replace(' above chance', ' from 0') if surety else ''}."
+            f"The clients cannot be told apart: {_percent(found.share)} of the variance of their models is between "
+            f"them, which is no more than chance{surety.replace(' above chance', ' from 0') if surety else ''}."
         )
     words = {
-        GROUPS: f"They form {found.streams} groups, which explain {found.explained or 0:.0%} of that.",
-        PARTLY_GROUPED: f"They form {found.streams} groups, which explain {found.explained or 0:.0%} of that; members "
+        GROUPS: f"They form {found.streams} groups, which explain {_percent(found.explained)} of that.",
+        PARTLY_GROUPED: f"They form {found.streams} groups, which explain {_percent(found.explained)} of that; members "
         "of a group differ, too.",
         SINGLE: "There are no clear groups: each client differs in its own way.",
     }
-    return f"{found.share:.0%} of the variance of their models is between clients{surety}. {words[found.likeness]}"
+    return (
+        f"{_percent(found.share)} of the variance of their models is between clients{surety}. {words[found.likeness]}"
+    )
 
 
 def _kinds(found: Diagnosis) -> list[str]:
@@ -221,7 +224,7 @@ def _kinds(found: Diagnosis) -> list[str]:
             f"by chance it would be {known['label_distance_by_chance']:.2f}."
         )
     elif "label" in found.present:
-        listed.append(f"Label skew: {found.kinds['label']:.0%} of the targets' variance is between clients.")
+        listed.append(f"Label skew: {_percent(found.kinds['label'])} of the targets' variance is between clients.")
     if "size" in found.present:
         listed.append(
             f"Size disparity: from {known['smallest']:.0f} to {known['largest']:.0f} training examples, Gini "
@@ -229,22 +232,22 @@ def _kinds(found: Diagnosis) -> list[str]:
         )
     if "feature" in found.present and known.get("as_labelled") is not None:
         listed.append(
-            f"Feature shift: {found.kinds['feature']:.0%} of the variance within a class is between clients, even if "
-            "labels are matched as well as can be: the same things look different."
+            f"Feature shift: {_percent(found.kinds['feature'])} of the variance within a class is between clients, "
+            "even if labels are matched as well as can be: the same things look different."
         )
     elif "feature" in found.present:
-        listed.append(f"Feature shift: {found.kinds['feature']:.0%} of the inputs' variance is between clients.")
+        listed.append(f"Feature shift: {_percent(found.kinds['feature'])} of the inputs' variance is between clients.")
     if "concept" in found.present and known.get("as_labelled") is not None:
         listed.append(
-            f"Concept shift: {known['as_labelled']:.0%} of the variance within a class is between clients, and "
-            f"{known['as_matched']:.0%} once labels are matched: the same things have different labels."
+            f"Concept shift: {_percent(known['as_labelled'])} of the variance within a class is between clients, and "
+            f"{_percent(known['as_matched'])} once labels are matched: the same things have different labels."
         )
     elif "concept" in found.present:
         listed.append("Concept shift: the inputs are alike, but what is learnt from them is not.")
     if "shift" in found.present:
         listed.append(
-            f"Feature or concept shift: {found.kinds['shift']:.0%} of the variance within a class is between clients, "
-            "but labels are too skewed to tell whether things look different or have different labels."
+            f"Feature or concept shift: {_percent(found.kinds['shift'])} of the variance within a class is between "
+            "clients, but labels are too skewed to tell whether things look different or have different labels."
         )
     return listed or ["No label skew, no size disparity, no feature shift, no concept shift worth a word."]
 
@@ -271,3 +274,7 @@ def _survey(found: Diagnosis) -> list[str]:
         f"User-Centric FL's rule alone, on gradients at the start, would take {survey.streams} streams (silhouette "
         f"{best:.2f}); suggested here: {found.streams}."
     ]
+
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0.0):.0f} %"

@@ -70,6 +70,8 @@ def engine_settings(config: Config, *, warm: bool = False) -> Settings:
         keep_rounds=config.keep_rounds,
         state_dir=config.state_dir,
         faults=Faults.of(config.faults),
+        clip=config.clip,
+        noise=config.noise,
     )
 
 

@@ -23,9 +23,11 @@ import torch
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines.simulation import stop_softly
+from bespokefl.engines.workers import cores
 
 log = logging.getLogger("bespokefl")
 
+MANY = 20_000_000  # parameters of all clients together; up to here several trainings at once fit into memory
 EVERY = 0.1  # seconds between two reports of a job, and between two looks whether to stop
 
 Tell = Callable[[float, str, Mapping[str, float]], None]  # the share that is done, where it is, scores
@@ -60,6 +62,12 @@ class Interrupted(Exception):  # noqa: N818 (nobody made a mistake)
 
 def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods()
+
+
+def at_once(parameters: int, workers: int, device: str) -> int:
+    """How many trainings of so many parameters to do side by side: as many as workers, or one with all of them."""
+    alone = parameters > MANY or device != "cpu" or not can_fork()
+    return 1 if alone else workers or cores()
 
 
 def do(jobs: Sequence[Job], processes: int, report: Report | None = None) -> Iterator[tuple[Job, Outcome]]:
@@ -176,7 +184,9 @@ def _start(job: Job, inherited: Sequence[Connection]) -> _Child:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(job, theirs, (ours, *inherited)), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the job can be told, or it would miss it
     process.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return _Child(job, process, ours)
 
@@ -206,6 +216,7 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
             send("tell", share, text, dict(scores))
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         send("done", job.work(tell))
     except InputError as error:
         send("InputError", str(error))
@@ -221,7 +232,7 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
 def _end_with(parent: int) -> None:
     """A main process that was killed says nothing; its jobs must not go on without it."""
     while os.getppid() == parent:
-        time.sleep(1)
+        time.sleep(EVERY)
     os._exit(1)
 
 

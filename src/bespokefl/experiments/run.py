@@ -28,7 +28,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import config as configs
-from bespokefl.experiments import folder, tables
+from bespokefl.experiments import folder, privacy, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import SPLIT, Config
 from bespokefl.experiments.final import Final
@@ -93,6 +93,9 @@ def run(
     precision: str = "float32",
     engine: str = "simulation",
     faults: str = "",
+    clip: float | None = None,
+    noise: float | None = None,
+    delta: float | None = None,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: str | int = "60s",
     state_dir: str | None = None,
@@ -116,6 +119,9 @@ def run(
     workers     processes, 0 for all cores; they do not change the result
     chunk       clients that are computed at once; None: chosen by a rule
     faults      simulated failures, by share of clients: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
+    clip        the length that every upload is cut to, measured from where it began
+    noise       Gaussian noise on uploads, in units of clip; result.json then tells each client's ε
+    delta       the δ of that (ε, δ); None: 1e-5
     checkpoint  a folder for checkpoints: called again with the same folder, a run that was stopped goes on
     checkpoint_every  rounds (10) or seconds ("60s") between them; 0: only when the run is stopped
     state_dir   keep clients' states in files here; None: in memory, if they fit
@@ -162,6 +168,9 @@ def run(
         precision=precision,
         engine=engine,
         faults=faults,
+        clip=clip,
+        noise=noise,
+        delta=delta,
         checkpoint_every=str(checkpoint_every),
         state_dir=state_dir,
     )
@@ -266,6 +275,7 @@ def _train(
     place: Path | None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here."""
+    privacy.check(config)
     everybody = clients
     teachers, _ = hold_back(everybody, config.newcomers, config.seed)
     how = {key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")}
@@ -360,6 +370,7 @@ def _train(
 def _identity(config: Config, clients: Clients, task: Task) -> dict[str, Any]:
     """What a checkpoint must agree in with the run that goes on from it."""
     apart = {"data", "split", "out", "overwrite", "workers", "device", "checkpoint_every", "state_dir", "start", "set"}
+    apart |= {"delta"}
     sha = hashlib.sha256()
     for block in task.start.blocks:
         sha.update(block.detach().cpu().contiguous().numpy().tobytes())
@@ -449,6 +460,8 @@ def _about(
         if without:
             who = listing([clients.names[i] for i in without])
             notes.append(f"Clients without {part} data are left out of the {part} figures: {who}.")
+    protected = privacy.account(config, clients.names, outcome.uploaded)
+    notes += privacy.sentences(protected)
     apart = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
     return {
         "method": config.method,
@@ -475,6 +488,7 @@ def _about(
         "global": None,
         "newcomers": None,
         "lost": outcome.lost,
+        "privacy": protected,
         "communication": asdict(outcome.communication)
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
         "timing": {

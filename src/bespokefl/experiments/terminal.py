@@ -16,6 +16,7 @@ from bespokefl.experiments import jobs, tune
 from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.newcomers import Newcomers
 from bespokefl.experiments.result import Result
+from bespokefl.experiments.tuning import SCORES, Tuning
 
 PIPE_WIDTH = 120  # where there is no terminal to ask
 
@@ -100,9 +101,8 @@ def grid_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[tune.
     with _moving(screen, title) as update:
 
         def report(now: tune.Step) -> None:
-            done = now.number - 1 + now.rounds.done / now.rounds.total
             rounds = f"round {now.rounds.done}/{now.rounds.total}"
-            update(done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores)
+            update(now.done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores)
 
         yield report
 
@@ -165,16 +165,16 @@ def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
     ]
 
 
-def grid(tuning: tune.Tuning) -> Table:
+def grid(tuning: Tuning) -> Table:
     """A tuning's points, the chosen one marked."""
     keys = list(tuning.points[0].values)
-    measures = [name for name in tune.SCORES if any(line[name] is not None for line in tuning.table)]
+    measures = [name for name in SCORES if any(line[name] is not None for line in tuning.table)]
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        scores = ["failed" if line["failed"] else number(line[name]) for name in measures or tune.SCORES[:1]]
+        scores = ["failed" if line["failed"] else number(line[name]) for name in measures or SCORES[:1]]
         rows.append([mark, *(written(line[key]) for key in keys), *scores, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(name.replace("_", " ") for name in measures or tune.SCORES[:1]), "seconds"]
+    columns = ["", *keys, *(name.replace("_", " ") for name in measures or SCORES[:1]), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
@@ -200,7 +200,8 @@ def comparison(results: Sequence[Result]) -> Table:
 
 def contest(found: Comparison) -> Table:
     """A comparison's methods, the best mean first, in bold and with a star; = marks what cannot be told from it."""
-    columns = ["method", f"test {found.score}", "SD", "worst 10 %", "better off", "worse off", "Jain", "sent"]
+    unit = f",{found.unit}" if found.unit else ""
+    columns = ["method", f"test {found.score}{unit}", "SD", "worst 10 %", "better off", "worse off", "Jain", "sent"]
     columns += ["time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
@@ -211,14 +212,14 @@ def contest(found: Comparison) -> Table:
             continue
         score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
-        spread = "" if score["sem"] is None else f" ± {score['sem']:.4f}"
+        spread = "" if score["sem"] is None else f" ± {found.told(score['sem'])}"
         style = "bold" if one["best"] else ""
         rows.append(
             [
                 Text(name, style),
-                Text(f"{number(score['mean'])}{spread} {mark}", style),
-                number(score["std"]),
-                number(score["worst_decile"]),
+                Text(f"{found.told(score['mean'])}{spread} {mark}", style),
+                found.told(score["std"]),
+                found.told(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
                 number((one["fairness"]["improved"] or {}).get("jain")),
                 size(one["up_bytes"] + one["down_bytes"]),

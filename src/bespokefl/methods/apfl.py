@@ -33,9 +33,10 @@ class APFL(Method):
   year={2020}
 }"""
 
-    lr: float = 0.05  # η, for w and v
+    # η and α are those of the authors' example for MNIST (github.com/MLOPTPSU/FedTorch, README.md).
+    lr: float = 0.1  # η, for w and v
     alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 Local; near 0, v hardly moves
-    alpha_rate: float = 0.05  # η_α, the paper's is η; 0 keeps α
+    alpha_rate: float = 0.1  # η_α, η in that code; 0 keeps α
     weights: str = "equal"  # the paper's mean, or "examples": n_k / n
 
     def check(self) -> None:

@@ -46,6 +46,8 @@ class CFL(Method):
   year={2021}
 }"""
 
+    # The rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others' copies),
+    # which also has a momentum of .9, and 1 % less of the rate in every round. The thresholds are not: see the docs.
     lr: float = 0.1  # η
     small: float = 0.5  # ε₁: the mean update is small, the cluster has converged
     large: float = 1.2  # ε₂: yet some client's update is large

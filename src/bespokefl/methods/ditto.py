@@ -31,6 +31,8 @@ class Ditto(Method):
   year={2021}
 }"""
 
+    # Rate and λ are those of github.com/litian96/ditto for Fashion MNIST, run_fashion_clean_ditto_lam1.sh, one rate for
+    # both models. In the paper clients choose λ among .1, 1 and 2 on validation data; those with few take 1.
     lr: float = 0.05  # η_g, for the global model
     personal_lr: float = 0.05  # η
     pull: float = 1.0  # λ; 0 is Local

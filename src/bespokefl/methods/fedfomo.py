@@ -41,10 +41,12 @@ class FedFOMO(Method):
   booktitle={ICLR},
   year={2021}
 }"""
+    public: ClassVar[tuple[str, ...]] = ("from",)  # as the server chose them
 
-    lr: float = 0.1  # η, as in the authors' code
-    downloads: int = 5  # M, models per client and round
-    explore: float = 0.3  # ε: the share of random choices, as in that code
+    # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of the rate, 1 % an epoch.
+    lr: float = 0.1  # η
+    downloads: int = 4  # M, others' models per client and round; with the client's own there are 5, as in that command
+    explore: float = 0.3  # ε: the share of random choices
     decay: float = 0.05  # what ε loses in every round; there in every epoch
     momentum: float = 0.0
 
@@ -96,6 +98,9 @@ class FedFOMO(Method):
         share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
         upload = {"weights": trained, "from": message["from"], "worth": share[:, 1:]}
         return upload, {"base": mixed, "personal": trained}
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        return task.start if name == "weights" else None  # the mixture that it begins at is the client's own
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients = torch.tensor(uploads.clients)

@@ -30,7 +30,7 @@ class FedPer(Method):
   year={2019}
 }"""
 
-    lr: float = 0.05  # η_j, the same for all clients and rounds
+    lr: float = 0.05  # η_j, the same for all clients and rounds: FedAvg's here; the paper's could not be looked up
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # γ_j = n_j / n, the paper's, or "equal"

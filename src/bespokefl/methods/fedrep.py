@@ -31,7 +31,9 @@ class FedRep(Method):
   year={2021}
 }"""
 
-    lr: float = 0.01  # α, for head and base; the authors' value, as are the next three
+    # lr and momentum are the authors' code's (github.com/lgcollins/FedRep, read in others' copies), with batches of 10
+    # and a weight decay of .0001, which is not here; the epochs are the paper's, of its experiments.
+    lr: float = 0.01  # α, for head and base
     head_epochs: int = 10  # τ
     finish_epochs: int = 10  # of the head alone, at the end
     momentum: float = 0.5

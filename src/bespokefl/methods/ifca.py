@@ -38,9 +38,11 @@ class IFCA(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
+    choices: ClassVar[tuple[str, ...]] = ("cluster",)
 
-    lr: float = 0.1  # γ, as in the authors' code for MNIST
-    clusters: int = 4  # p, as there; 1 is FedAvg
+    # lr and clusters are those of github.com/jichan3751/ifca, mnist/config.json, where a round is 10 full-batch steps.
+    lr: float = 0.1  # γ
+    clusters: int = 4  # p; 1 is FedAvg
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # within a cluster: n_k / n, or "equal"

@@ -66,6 +66,7 @@ class PFedVEM(Method):
   booktitle={CVPR},
   year={2023}
 }"""
+    positive: ClassVar[tuple[str, ...]] = ("confidence",)
 
     head_lr: float = 0.001  # η, on a sum over the client's examples
     base_lr: float = 0.01  # on a mean over a batch
@@ -115,6 +116,9 @@ class PFedVEM(Method):
         work.note(confidence=1 / variance, trace=trace, deviation=deviation, restored=restored.long())
         upload = {"weights": model, "confidence": 1 / variance}  # Σ_j stays
         return upload, {"personal": model, "raw": raw, "rounds": state["rounds"] + 1}
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        return 1 / self.initial_variance if name == "confidence" else super().origin(task, message, name)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         confidences: Tensor = uploads["confidence"]

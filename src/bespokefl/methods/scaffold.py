@@ -36,8 +36,8 @@ class Scaffold(Method):
   year={2020}
 }"""
 
-    lr: float = 0.05  # η, the clients' rate; the paper tunes it for each task
-    server_lr: float = 1.0  # η_g, the paper's
+    lr: float = 0.05  # η, the clients' rate: FedAvg's here, as the paper tunes it for each algorithm
+    server_lr: float = 1.0  # η_g, the paper's, in all its experiments
     weights: str = "equal"  # the paper's mean, or "examples": n_k / n
 
     def start_server(self, start: Rows, round: Round) -> State:
@@ -59,6 +59,9 @@ class Scaffold(Method):
         y = descend(corrected, x, work, self.lr, beside=(own, c))
         control = own - c + (x - y) / (work.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        return None  # both are changes
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         counts = server["counts"].clone()

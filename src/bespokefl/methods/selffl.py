@@ -62,6 +62,7 @@ class SelfFL(Method):
   booktitle={NeurIPS},
   year={2022}
 }"""
+    positive: ClassVar[tuple[str, ...]] = ("variance",)
 
     lr: float = 0.03  # η
     max_steps: int = 40  # ℓ_max
@@ -159,6 +160,9 @@ class SelfFL(Method):
         optimum = self._converged(task, personal, work)  # θ_{m,t}
         upload = {"weights": personal, "optimum": optimum, "variance": variance}
         return upload, {"personal": personal, "optimum": optimum, **vars(spread.add(optimum))}
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        return super().origin(task, message, "weights" if name == "optimum" else name)
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         name, variance = "optimum" if self.augmented else "weights", uploads["variance"]

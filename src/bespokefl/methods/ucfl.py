@@ -54,6 +54,7 @@ class UCFL(Method):
   journal={IEEE Transactions on Machine Learning in Communications and Networking},
   year={2023}
 }"""
+    positive: ClassVar[tuple[str, ...]] = ("variance",)
 
     lr: float = 0.01  # η
     momentum: float = 0.9  # β
@@ -202,6 +203,13 @@ class UCFLParallel(UCFL):
             return super().local_update(task, message, state, work, round)
         streams: Rows = message["streams"]
         return {f"weights{i}": self._train(task, streams[i : i + 1], work) for i in range(len(streams))}, state
+
+    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
+        if "streams" not in message:
+            return super().origin(task, message, name)
+        at = int(name.removeprefix("weights"))
+        begun: Rows = message["streams"][at : at + 1]
+        return begun
 
     def workload(self, server: State, round: Round) -> float:
         return super().workload(server, round) * (len(server["weights"]) if "weights" in server else 1)

@@ -41,10 +41,12 @@ def best_performing(
     seed: int = 0,
     resamples: int = 2000,
     higher_is_better: bool = True,
+    percent: bool = False,
 ) -> Verdict:
     """The best method by its scores, (M,) or (S, M) for each, and by who is better off where gains are given.
 
     level    of significance, for ties
+    percent  the scores are shares, and the sentence tells them in per cent
     """
     found = standing(scores, level=level, higher_is_better=higher_is_better)
     arrays = dict(zip(scores, alike(*scores.items()), strict=True))
@@ -57,7 +59,8 @@ def best_performing(
     stacked = np.stack([np.nan_to_num(sign * one, nan=-np.inf) for one in drawn.values()])
     support = float((np.array(list(drawn))[stacked.argmax(0)] == chosen).mean())
     ties = tuple(name for name in equals if name != chosen)
-    words = _performance(arrays, chosen, found.best, ties, helped, support, bootstrap(arrays[chosen], seed=seed))
+    interval = bootstrap(arrays[chosen], seed=seed)
+    words = _performance(arrays, chosen, found.best, ties, helped, support, interval, percent)
     return Verdict(chosen, ties, support, {}, words)
 
 
@@ -147,11 +150,17 @@ def _performance(
     helped: Mapping[str, float],
     support: float,
     interval: tuple[float, float] | None,
+    percent: bool,
 ) -> str:
     """best_performing's sentence."""
-    mean = f"mean {known(arrays[chosen]).mean():.4g}"
+
+    def told(value: float) -> str:
+        return f"{100 * value:.1f}" if percent else f"{value:.4g}"
+
+    unit = " %" if percent else ""
+    mean = f"mean {told(known(arrays[chosen]).mean())}{unit}"
     if interval is not None:
-        mean += f", 95 % interval {interval[0]:.4g} to {interval[1]:.4g}"
+        mean += f", 95 % interval {told(interval[0])} to {told(interval[1])}{unit}"
     if len(arrays) == 1:
         return f"{chosen} is the only method ({mean})."
     pairs = len(known(arrays[chosen]))
@@ -161,9 +170,10 @@ def _performance(
     if chosen == best:
         return f"{chosen} performs best ({mean}), but cannot be told from {listing(ties)}{few}; {_sure(support)}."
     rivals = listing([one for one in (chosen, *ties) if one != best])
+    highest = told(known(arrays[best]).mean()) + unit
     return (
-        f"{chosen} performs best ({mean}): {best} has the best mean, {known(arrays[best]).mean():.4g}, but cannot be "
-        f"told from {rivals}{few}, and of these {chosen} leaves most clients better off, {helped[chosen]:.3g} %; "
+        f"{chosen} performs best ({mean}): {best} has the best mean, {highest}, but cannot be told from "
+        f"{rivals}{few}, and of these {chosen} leaves most clients better off, {helped[chosen]:.3g} %; "
         f"it has the best mean in {100 * support:.3g} % of resamples."
     )
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
-from bespokefl.report import page
-from bespokefl.report.figures import Figure, rounded
-from bespokefl.report.inside import MOST_MAPPED, _ordered
+from bespokefl.report.figures import Figure, paired, rounded
+from bespokefl.report.frame import framed
+from bespokefl.report.maps import collaboration_map, shared
+from bespokefl.report.words import card
 
 SOURCE, NAME, FORMAT = "diagnosis.json", "diagnosis.html", "bespoke-diagnosis-1"
 KINDS = {
@@ -24,6 +25,11 @@ KINDS = {
     "concept": ("Concept shift", "the same as labels are, where matching them explains it"),
     "shift": ("Feature or concept shift", "the same, where labels are too skewed to tell which of both it is"),
 }
+
+
+def is_one(source: Path) -> bool:
+    """Whether this is a diagnosis, or the folder of one."""
+    return source.name == SOURCE or (source / SOURCE).is_file()
 
 
 def write(source: str | os.PathLike[str], target: str | os.PathLike[str] | None = None) -> Path:
@@ -65,27 +71,7 @@ def html(found: Mapping[str, Any]) -> str:
         "focus": 0,
         "parts": {one.key: one.data for one in figures if one.data},
     }
-    scripts = [page._plotly(), page._own("page.js")]
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src {' '.join(page._allowed(one) for one in scripts)}; base-uri 'none'; form-action 'none'"
-    )
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<meta name="generator" content="Bespoke">',
-        f"<title>Diagnosis: {escape(title)}</title>",
-        f"<style>{page._own('page.css')}</style></head><body>",
-        _body(found, title, figures),
-        f'<script type="application/json" id="numbers">{page._json(numbers)}</script>',
-        f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
-        f"<script>{scripts[1]}</script>",
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    return framed(f"Diagnosis: {title}", _body(found, title, figures), numbers)
 
 
 def _body(found: Mapping[str, Any], title: str, figures: list[Figure]) -> str:
@@ -97,14 +83,14 @@ def _body(found: Mapping[str, Any], title: str, figures: list[Figure]) -> str:
     alone = sum(one["advice"] == "stay alone" for one in found["clients"])
     how = ", ".join(KINDS[name][0].lower() for name in found["present"]).capitalize()
     cards = [
-        _card("Recommended", advised["method"], advised["flags"], " ".join(advised["reasons"])),
-        _card(
+        card("Recommended", escape(advised["method"]), escape(advised["flags"]), " ".join(advised["reasons"])),
+        card(
             "Expected gain",
             f"{np.median(gains):.2f} ×",
             f"{len(gains) - alone} of {len(gains)} clients have something to gain",
             "The median client's variance alone, over its variance with the others. 1 × is nothing to gain.",
         ),
-        _card("How they differ", how or "Not at all", "", str(found["sentences"][0])),
+        card("How they differ", how or "Not at all", "", str(found["sentences"][0])),
     ]
     sentences = "".join(f"<li>{escape(one)}</li>" for one in found["sentences"])
     return "\n".join(
@@ -118,19 +104,11 @@ def _body(found: Mapping[str, Any], title: str, figures: list[Figure]) -> str:
             f'<section id="kinds"><h2>Which kinds of difference</h2>{_kinds(found)}</section>',
             "<noscript><p class=missing>The figures below need JavaScript; the tables do not.</p></noscript>",
             '<section id="figures"><h2>Who resembles whom</h2>',
-            f'<div class="figures">{"".join(one.html() for one in page._paired(figures))}</div></section>',
+            f'<div class="figures">{"".join(one.html() for one in paired(figures))}</div></section>',
             f'<section id="clients"><h2>Client by client</h2>{_clients(found)}</section>',
             f'<section id="repeat"><h2>How to repeat it</h2>{_repeat(about)}</section></main>',
             f"<footer><p>Written by Bespoke {escape(str(about['versions'].get('bespokefl', '')))}.</p></footer>",
         ]
-    )
-
-
-def _card(title: str, winner: str, figure: str, said: str) -> str:
-    second = f'<p class="figure-of">{escape(figure)}</p>' if figure else ""
-    return (
-        f'<div class="card"><h2>{escape(title)}</h2><p class="winner">{escape(winner)}</p>{second}'
-        f"<p>{escape(said)}</p></div>"
     )
 
 
@@ -155,12 +133,13 @@ def _kinds(found: Mapping[str, Any]) -> str:
 def _clients(found: Mapping[str, Any]) -> str:
     grouped = found["likeness"] in ("groups", "partly")
     largest = max(one["gain"] for one in found["clients"])
-    heads = ["client", "advice", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
+    heads = ["client", "gain", "advice", "examples", *(["group"] if grouped else []), "with all", "paper's GAIN"]
     rows = []
     for one in sorted(found["clients"], key=lambda one: -one["gain"]):
-        cells = [escape(one["advice"]), str(one["examples"]), *([str(one["group"] + 1)] if grouped else [])]
         share = np.log(one["gain"]) / max(np.log(largest), 1e-9)
-        cells += [f"{one['gain']:.2f}{_bar(float(share))}", f"{one['gain_with_all']:.2f}", f"{one['paper_gain']:.2f}"]
+        cells = [f"{one['gain']:.2f}{_bar(float(share))}", escape(one["advice"]), str(one["examples"])]
+        cells += [str(one["group"] + 1)] if grouped else []
+        cells += [f"{one['gain_with_all']:.2f}", f"{one['paper_gain']:.2f}"]
         cells.append(escape(", ".join(one["nearest"])) or "nobody")
         name = f"<th scope=row>{escape(one['name'])}</th>"
         rows.append(f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
@@ -169,42 +148,28 @@ def _clients(found: Mapping[str, Any]) -> str:
         "<p>Gain: how many times less variance a client's model has when it learns from others as well as can be "
         "(exact Bayes, the better of everybody and its own group); bars are logarithmic. The paper's GAIN is Self-FL's "
         "own figure, with everybody; it is never below the exact one, and never says that one may stay alone.</p>"
-        f'<div class="wide"><table class="plain"><thead><tr>{top}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        "</div>"
+        f'<div class="wide"><table class="plain flat"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
 def _figures(found: Mapping[str, Any]) -> list[Figure]:
     weights = np.array(found["collaboration"], dtype=np.float64)
     groups = np.array([one["group"] for one in found["clients"]])
-    num = len(weights)
-    figures = []
-    if num > MOST_MAPPED:
-        missing = f"{num} clients are too many for a map."
-        figures.append(Figure("heat", "map", "Who learns from whom", "", "", missing=missing))
-    else:
-        order = _ordered(weights, groups)
-        apart = len(np.unique(groups)) < num
-        data = {
-            "order": order.tolist(),
-            "weights": (weights[np.ix_(order, order)] * 1e4).round().astype(int).tolist(),
-            "bounds": [k for k in range(1, num) if groups[order[k]] != groups[order[k - 1]]] if apart else [],
-            "streams": groups[order].tolist(),
-            "groups": found["true_groups"],
-        }
-        words = "Row: a client. Column: the weight that User-Centric FL's rule gives to another, from the short fits."
-        words += " Frames: the groups found." if apart else ""
-        label = f"Map of the weights that {num} clients give to each other."
-        figures.append(Figure("heat", "map", "Who learns from whom", words, label, data=data, half=True))
+    words = "Row: a client. Column: the weight that User-Centric FL's rule gives to another, from the short fits."
+    words += " Frames: the groups found." if shared(groups) else ""
+    figures = [collaboration_map("map", weights, groups, found["true_groups"], words)]
     if len(found["silhouettes"]) > 1:
         grouped = found["likeness"] in ("groups", "partly")
-        data = {"values": rounded(found["silhouettes"], False), "chosen": found["streams"] if grouped else None}
+        chosen = found["streams"] if grouped else None
+        told = {"noun": "groups", "taken": "are suggested"}
+        data = {"values": rounded(found["silhouettes"], False), "chosen": chosen, **told}
         words = "The higher, the better the clients fall into so many groups, by the short fits."
         label = "Line: silhouette against the number of groups."
         figures.append(Figure("silhouette", "groups", "How many groups", words, label, data=data, half=True))
     survey = found["survey"]
     if survey is not None and len(survey["silhouettes"]) > 1:
-        data = {"values": rounded(survey["silhouettes"], False), "chosen": None}
+        data = {"values": rounded(survey["silhouettes"], False), "chosen": None, "noun": "streams"}
         words = "The same by User-Centric FL's own first round, which has only the gradients at the start."
         label = "Line: silhouette against the number of streams, by gradients at the start."
         title = "How many streams, by the survey alone"

@@ -4,7 +4,7 @@ page.js draws them; here is only what it needs, rounded to what can be seen.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
@@ -49,6 +49,21 @@ class Figure:
             f'<p class="says" aria-live="polite"></p><div class="plot" role="img" data-kind="{self.kind}" '
             f'data-key="{self.key}" aria-label="{escape(self.label)}"></div></figure>'
         )
+
+
+def paired(found: Sequence[Figure]) -> list[Figure]:
+    """A narrow figure without a neighbour becomes wide."""
+    listed: list[Figure] = []
+    waiting = False  # for a neighbour
+    for at, one in enumerate(found):
+        narrow = one.half and not one.missing
+        if narrow and not waiting:
+            follows = at + 1 < len(found) and found[at + 1].half and not found[at + 1].missing
+            narrow = waiting = follows
+        else:
+            waiting = False
+        listed.append(replace(one, half=narrow))
+    return listed
 
 
 def rounded(values: Any, percent: bool) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bespokefl.report.figures import Figure, choice, rounded, table
+from bespokefl.report.maps import collaboration_map, shared
 from bespokefl.report.source import Document
 
-MOST_MAPPED = 400  # clients on a map: more cannot be told apart, and make the page large
 MOST_LINES = 40  # clients with a line of their own
 EVERYBODY = -1
 
@@ -46,37 +46,10 @@ def _collaboration(key: str, document: Document, method: Document, rounds: Any, 
     if "collaboration" not in rounds:
         return []
     weights = table(_last(rounds["collaboration"]))
-    num = len(weights)
-    streams = np.array(_last(rounds["stream"])) if "stream" in rounds else np.arange(num)
-    title = "Who learns from whom"
-    if num > MOST_MAPPED:
-        missing = f"{num} clients are too many for a map."
-        return [Figure("heat", f"{key}-map", title, "", "", missing=missing)]
-    order = _ordered(weights, streams)
-    apart = len(np.unique(streams)) < num
-    bounds = [k for k in range(1, num) if streams[order[k]] != streams[order[k - 1]]] if apart else []
-    frames = "Frames: clients that share a model." if apart else "Each client has a model of its own."
-    data = {
-        "order": order.tolist(),
-        "weights": (weights[np.ix_(order, order)] * 1e4).round().astype(int).tolist(),
-        "bounds": bounds,
-        "streams": streams[order].tolist(),
-        "groups": None if document["clients"]["groups"] is None else document["clients"]["groups"],
-    }
+    streams = np.array(_last(rounds["stream"])) if "stream" in rounds else np.arange(len(weights))
+    frames = "Frames: clients that share a model." if shared(streams) else "Each client has a model of its own."
     words = f"Row: a client. Column: how much weight its model gives to another's, in per cent. {frames}"
-    label = f"Map of the weights that {num} clients give to each other."
-    return [Figure("heat", f"{key}-map", title, words, label, data=data, half=True)]
-
-
-def _ordered(weights: np.ndarray, streams: np.ndarray) -> np.ndarray:
-    """Clients of a stream together, and within it those that resemble each other."""
-    num = len(weights)
-    order = np.arange(num)
-    if num > 2:
-        from scipy.cluster.hierarchy import leaves_list, linkage  # here, because it takes a while to import
-
-        order = np.array(leaves_list(linkage(np.sqrt(np.nan_to_num(weights)), "average")))
-    return order if len(np.unique(streams)) == num else order[np.argsort(streams[order], kind="stable")]
+    return [collaboration_map(f"{key}-map", weights, streams, document["clients"]["groups"], words)]
 
 
 def _silhouette(key: str, document: Document, method: Document, rounds: Any, clients: Any) -> list[Figure]:
@@ -86,7 +59,7 @@ def _silhouette(key: str, document: Document, method: Document, rounds: Any, cli
     chosen = _last(rounds["streams"]) if "streams" in rounds else None
     words = "The higher, the better the clients fall into so many groups. The large marker is what was used."
     label = "Line: silhouette score against the number of streams."
-    data = {"values": curve, "chosen": chosen}
+    data = {"values": curve, "chosen": chosen, "noun": "streams", "taken": "were used"}
     return [Figure("silhouette", f"{key}-silhouette", "How many models", words, label, data=data, half=True)]
 
 

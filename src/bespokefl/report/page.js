@@ -59,7 +59,8 @@
     const all = there(values).filter((one) => one > 0), low = Math.min(...all), high = Math.max(...all);
     if (!(high > 4 * low) || all.length < there(values).length) return { type: "linear" };
     const ticks = [];
-    for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) ticks.push(power, 2 * power, 5 * power);
+    const steps = high < 20 * low ? [1, 1.5, 2, 3, 5, 7] : [1, 2, 5];
+    for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) ticks.push(...steps.map((one) => one * power));
     return { type: "log", tickvals: ticks, ticktext: ticks.map(say) };
   };
 
@@ -153,9 +154,9 @@
         layout: layout({
           xaxis: axis(`with ${labels[part.reference]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
           yaxis: axis(`with ${labels[state.focus]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
-          shapes: [line(low, low, high, high)],
+          shapes: [line(low, low, high, high)], margin: { l: 8, r: 14, t: 22, b: 8 },
           annotations: [
-            note(`▲ ${upper}`, { xref: "paper", yref: "paper", x: 0.02, y: 0.99, xanchor: "left", yanchor: "top" }),
+            note(`▲ ${upper}`, { xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom" }), // no client is there
             note(`▼ ${lower}`, { xref: "paper", yref: "paper", x: 0.99, y: 0.02, xanchor: "right", yanchor: "bottom" }),
           ],
         }),
@@ -296,7 +297,7 @@
         customdata: part.weights.map((row, a) => row.map((one, b) => [order[a], order[b], (one / 100).toPrecision(3)])),
         hovertemplate: "<b>%{customdata[0]}</b> gives %{customdata[2]} %<br>to <b>%{customdata[1]}</b><extra></extra>",
         colorscale: ramp(), zmin: -2, zmax: 2, xgap: few ? 1 : 0, ygap: few ? 1 : 0,
-        colorbar: { title: { text: "weight" }, tickvals: [-2, -1, 0, 1, 2], ticktext: ["≤ .01 %", ".1 %", "1 %", "10 %", "100 %"], thickness: 10, outlinewidth: 0, len: 0.9 },
+        colorbar: { tickvals: [-2, -1, 0, 1, 2], ticktext: ["≤ .01 %", ".1 %", "1 %", "10 %", "100 %"], thickness: 10, outlinewidth: 0, len: 0.9 },
       }];
       const edges = [0, ...part.bounds, num];
       const shapes = part.bounds.length ? edges.slice(1).map((end, k) => ({ type: "rect", x0: edges[k] - 0.5, x1: end - 0.5, y0: edges[k] - 0.5, y1: end - 0.5, line: { color: css("--worse"), width: 2 } })) : [];
@@ -312,12 +313,12 @@
       const traces = [{
         type: "scatter", mode: "lines+markers", x: k, y: k.map((one) => part.values[one - 1]), line: { color: css("--c0"), width: 2 },
         marker: { opacity: 1, size: k.map((one) => (one === part.chosen ? 16 : k.length > 60 ? 3 : 6)), symbol: k.map((one) => (one === part.chosen ? "star" : "circle")), color: k.map((one) => css(one === part.chosen ? "--worse" : "--c0")) },
-        hovertemplate: "%{x} streams: %{y:.3f}<extra></extra>",
+        hovertemplate: `%{x} ${part.noun}: %{y:.3f}<extra></extra>`,
       }];
       const best = k.reduce((a, b) => (part.values[b - 1] > part.values[a - 1] ? b : a));
       return {
-        traces, ratio: 0.7, low: 280, high: 400, says: `Highest for ${best} streams` + (part.chosen ? `; ${part.chosen} were used.` : "."),
-        layout: layout({ xaxis: axis(narrow() ? "streams" : "streams (models that the server keeps)", { rangemode: "tozero" }), yaxis: axis("silhouette") }),
+        traces, ratio: 0.7, low: 280, high: 400, says: `Highest for ${best} ${part.noun}` + (part.chosen ? `; ${part.chosen} ${part.taken}.` : "."),
+        layout: layout({ xaxis: axis(part.noun === "streams" && !narrow() ? "streams (models that the server keeps)" : part.noun, { rangemode: "tozero" }), yaxis: axis("silhouette") }),
       };
     },
 
@@ -422,7 +423,7 @@
 
   function ridges(rows, traces, title, more, says) {
     return {
-      traces, height: Math.max(220, rows.length * 58 + 70), says: says ?? (rows.length ? "" : "Nothing is shown: choose a method above."),
+      traces, height: Math.max(220, visible().length * 58 + 70), says: says ?? (rows.length ? "" : "Nothing is shown: choose a method above."),
       layout: layout({
         barmode: "overlay", shapes: more.shapes, xaxis: axis(title, { range: more.range }),
         yaxis: axis("", { tickvals: rows.map((_, row) => rows.length - 1 - row), ticktext: rows.map((at) => labels[at]), range: [-0.2, rows.length], showgrid: true, ticks: "", fixedrange: true }),
@@ -446,10 +447,12 @@
     const cells = Array.from({ length: num }, () => []);
     for (const at of all) cells[Math.min(num - 1, Math.floor((values[at] - from) / step + 1e-9))].push(at);
     const full = cells.map((_, k) => k).filter((k) => cells[k].length);
+    const low = Math.min(...own), high = Math.max(...own);
+    const between = integers ? { tick0: 0, dtick: Math.max(1, Math.ceil((range ? range[1] - range[0] : high - low) / 10)), range: range ?? (high - low < 4 ? [low - 2.5, high + 2.5] : undefined) } : { range };
     return {
       traces: [{ type: "bar", x: full.map((k) => from + (k + 0.5) * step), y: full.map((k) => cells[k].length), width: step * 0.9, marker: { color: fade(fill, 0.7), line: { color: fill, width: 1 } },
         customdata: full.map((k) => [step === 1 && integers ? `${from + 0.5 + k}` : `${+(from + k * step + (integers ? 0.5 : 0)).toPrecision(4)} to ${+(from + (k + 1) * step - (integers ? 0.5 : 0)).toPrecision(4)}`, listing(cells[k])]), hovertemplate: `${title} <b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>` }],
-      ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis(title, { range }), yaxis: axis("clients", whole(cells.map((some) => some.length))) }),
+      ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis(title, between), yaxis: axis("clients", whole(cells.map((some) => some.length))) }),
     };
   }
 
@@ -499,8 +502,19 @@
 
   const again = (test = () => true) => [...drawn].filter(test).forEach(put);
   const kinds = (...some) => (plot) => some.includes(plot.dataset.kind);
+  // Those that come into view wait in a line: one is drawn and seen before the next is begun, what is in sight first.
+  const waiting = new Set();
+  function next() {
+    const away = (plot) => { const box = plot.getBoundingClientRect(); return Math.max(box.top - innerHeight, -box.bottom, 0); };
+    const plot = [...waiting].reduce((a, b) => (away(b) < away(a) ? b : a));
+    waiting.delete(plot);
+    if (!drawn.has(plot)) put(plot);
+    if (waiting.size) setTimeout(() => requestAnimationFrame(next));
+  }
   const near = new IntersectionObserver((seen) => {
-    for (const one of seen) if (one.isIntersecting) { near.unobserve(one.target); put(one.target); }
+    const idle = !waiting.size;
+    for (const one of seen) if (one.isIntersecting) { near.unobserve(one.target); waiting.add(one.target); }
+    if (idle && waiting.size) next();
   }, { rootMargin: "300px 0px" });
   plots.forEach((plot) => near.observe(plot));
   (window.requestIdleCallback ?? setTimeout)(library);

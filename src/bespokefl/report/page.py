@@ -1,25 +1,15 @@
-"""One file that holds everything: text, tables, numbers, and what draws them.
+"""The page of a comparison or a run: verdicts, tables, figures, and how to repeat it, in one file."""
 
-It asks nothing of any network, and its policy forbids it to: only the scripts that are written here can run, so that
-no name of a client or method can bring one along.
-"""
-
-import base64
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
-from bespokefl.report import figures, inside, tables, words
+from bespokefl.report import diagnosis, figures, inside, tables, words
 from bespokefl.report.figures import Figure
+from bespokefl.report.frame import framed
 from bespokefl.report.source import Document, read
 from bespokefl.report.style import Look, looks
 
@@ -33,12 +23,14 @@ def write(
     *,
     citations: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the page of a comparison or a run, and tell where it is.
+    """Write the page of a comparison, a run or a diagnosis, and tell where it is.
 
-    target       the file to write; report.html in the same folder if not given
+    target       the file to write; report.html in the same folder if not given, diagnosis.html for a diagnosis
     citations    BibTeX by method, for a run, which has none on disk
     """
     origin = Path(source)
+    if diagnosis.is_one(origin):
+        return diagnosis.write(origin, target)
     document = read(origin)
     folder = origin.parent if origin.is_file() else origin
     path = folder / NAME if target is None else Path(target)
@@ -58,27 +50,8 @@ def html(document: Document, citations: Mapping[str, str]) -> str:
         drawn = figures.numbers(document, methods, styles)
         sections = figures.general(document, drawn) + inside.sections(document, methods)
         drawn["parts"] = {one.key: one.data for _, _, found in sections for one in found if one.data}
-    scripts = [_plotly(), _own("page.js")] if methods else []
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src {' '.join(_allowed(one) for one in scripts) or repr('none')}; base-uri 'none'; form-action 'none'"
-    )
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<meta name="generator" content="Bespoke">',
-        f"<title>{escape(document['title'])}</title>",
-        f"<style>{_own('page.css')}</style></head><body>",
-        _body(document, methods, styles, sections, citations),
-        f'<script type="application/json" id="numbers">{_json(drawn)}</script>',
-        *([f'<script type="text/plain" id="plotly">{_plotly()}</script>'] if methods else []),
-        *([f"<script>{_own('page.js')}</script>"] if methods else []),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    body = _body(document, methods, styles, sections, citations)
+    return framed(document["title"], body, drawn, drawn=bool(methods))
 
 
 def _body(
@@ -119,7 +92,7 @@ def _body(
             clients = title == "Client by client" and not all(one.missing for one in found)
             if clients:
                 parts.append(_finder(document, methods))
-            parts.append(f'<div class="figures">{"".join(one.html() for one in _paired(found))}</div>')
+            parts.append(f'<div class="figures">{"".join(one.html() for one in figures.paired(found))}</div>')
             if clients:
                 parts.append(tables.clients(document, methods))
             parts.append("</section>")
@@ -130,21 +103,6 @@ def _body(
         f"</main><footer><p>Written by Bespoke {escape(str(document['versions'].get('bespokefl', '')))}.</p></footer>",
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _paired(found: Sequence[Figure]) -> list[Figure]:
-    """A narrow figure without a neighbour becomes wide."""
-    listed: list[Figure] = []
-    waiting = False  # for a neighbour
-    for at, one in enumerate(found):
-        narrow = one.half and not one.missing
-        if narrow and not waiting:
-            follows = at + 1 < len(found) and found[at + 1].half and not found[at + 1].missing
-            narrow = waiting = follows
-        else:
-            waiting = False
-        listed.append(replace(one, half=narrow))
-    return listed
 
 
 def _table_words(document: Document) -> str:
@@ -177,26 +135,3 @@ def _finder(document: Document, methods: Sequence[Document]) -> str:
         'autocomplete="off" spellcheck="false" placeholder="its name"></label><datalist id="names"></datalist></div>'
         '<p id="found" class="found" aria-live="polite"></p>'
     )
-
-
-def _json(value: Any) -> str:
-    """For a script element, which a "</script>" in a name would end."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _allowed(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-@cache
-def _own(name: str) -> str:
-    return resources.files("bespokefl.report").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    try:
-        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    except (ModuleNotFoundError, FileNotFoundError):
-        raise InputError("the figures of a report need plotly, which is not installed; pip install plotly.") from None

@@ -43,8 +43,8 @@ def read(path: Path) -> Document:
     if (folder / RUN[0]).is_file() and any(folder.glob(CHECKPOINTS)):
         return _guarded(folder, _unfinished)
     raise InputError(
-        f"{str(path)!r} must be the folder of a comparison or of a run, but it has neither {COMPARISON} nor "
-        f"{' and '.join(RUN)}; make one with bespoke compare or bespoke run."
+        f"{str(path)!r} must be the folder of a comparison, a run or a diagnosis, but it has neither {COMPARISON} nor "
+        f"{' and '.join(RUN)} nor diagnosis.json; make one with bespoke compare, bespoke run or bespoke diagnose."
     )
 
 

@@ -51,13 +51,14 @@ def _unfinished(document: Document) -> str:
             f"<strong>Unfinished:</strong> the run stopped after {run['rounds_done']} of {run['rounds_planned']} "
             "rounds. This is what there is."
         )
-    methods, seeds = document["methods"], document["seeds"]
+    methods = document["methods"]
+    planned = document.get("planned", len(methods) * len(document["seeds"]))
     there = sum(len(finished(method)) for method in methods)
     part = sum(bool(run.get("interrupted")) for method in methods for run in finished(method))
     stopped = f", {part} of them stopped before the last round" if part else ""
     return (
-        f"<strong>Unfinished:</strong> {there} of {len(methods) * len(seeds)} runs are there{stopped}. This is what "
-        "there is; the same command goes on with it."
+        f"<strong>Unfinished:</strong> {there} of {planned} runs are there{stopped}. This is what there is; the same "
+        "command goes on with it."
     )
 
 
@@ -72,12 +73,12 @@ def verdicts(document: Document, methods: Sequence[Document], looks: Sequence[Lo
             continue
         winner = by_name.get(verdict["method"])
         if winner is None:
-            cards.append(_card(title, "none", "", verdict["sentence"]))
+            cards.append(card(title, "none", "", verdict["sentence"]))
             continue
         found = winner[0]["figures"][score]
         error = "" if found["sem"] is None else f" ± {error_of(found['sem'], percent)}"
         figure = f"{short(found['mean'], percent)}{error}{' %' if percent else ''}" if key == "best" else _sure(verdict)
-        cards.append(_card(title, name(*winner), figure, verdict["sentence"]))
+        cards.append(card(title, name(*winner), figure, verdict["sentence"]))
     better = _better_off(document, methods)
     return f'<div class="cards">{"".join(cards)}{better}</div>' if cards or better else ""
 
@@ -87,7 +88,8 @@ def _sure(verdict: Mapping[str, Any]) -> str:
     return f"{votes.count(verdict['method'])} of {len(votes)} measures" if votes else ""
 
 
-def _card(title: str, winner: str, figure: str, sentence: str) -> str:
+def card(title: str, winner: str, figure: str, sentence: str) -> str:
+    """A verdict; winner and figure are HTML."""
     large = f'<p class="figure-of">{figure}</p>' if figure else ""
     return (
         f'<section class="card"><h2>{escape(title)}</h2><p class="winner">{winner}</p>{large}'
@@ -128,7 +130,7 @@ def _better_off(document: Document, methods: Sequence[Document]) -> str:
         f'<i class="same" style="width:{max(0.0, 100 - better - worse):.1f}%"></i>'
         f'<i class="worse" style="width:{worse:.1f}%"></i></span>'
     )
-    head = "Every client" if worse == 0 and better == 100 else "Everybody" if worse == 0 else "Not everybody"
+    head = "Every client" if better == 100 else "Nobody is worse off" if worse == 0 else "Not everybody"
     return (
         f'<section class="card"><h2>Better off?</h2><p class="winner">{head}</p>'
         f'<p class="figure-of">{better:.0f} % better, {worse:.0f} % worse</p>{bar}<p>{escape(sentence)}</p></section>'
@@ -136,16 +138,13 @@ def _better_off(document: Document, methods: Sequence[Document]) -> str:
 
 
 def remarks(document: Document) -> str:
-    """Notes, failures and what was left out, one sentence each."""
+    """The notes, which tell failures and what was left out, too, and who is in no figure; one sentence each."""
     found = [str(one) for one in document["notes"]]
     for method in document["methods"]:
         if method["failed"]:
-            found.append(f"{method['name']} failed, and is in no figure: {method['failed']}")
+            found.append(f"{method['name']} is in no figure, as it failed.")
         elif method["figures"] is None:
             found.append(f"{method['name']} is in no figure, as none of its runs is there yet.")
-        said = {note for run in method["runs"] for note in run.get("notes") or []}
-        found += [f"{method['name']}: {note}" for note in sorted(said)]
-    found += [f"{one['method']} was left out: {one['reason']}" for one in document["left_out"]]
     if not found:
         return ""
     return f'<ul class="remarks">{"".join(f"<li>{escape(one)}</li>" for one in found)}</ul>'

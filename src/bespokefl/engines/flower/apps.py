@@ -5,9 +5,11 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import http_grid
 
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.blob import UnreadableError
+from bespokefl.engines.flower.carrier import eager_pull
 from bespokefl.engines.flower.node import Node
 
 
@@ -37,6 +39,7 @@ def answer(node: Node, message: Message) -> Message:
 def server_app(run: Callable[[Grid, str], None]) -> ServerApp:
     """The server's app: the only thing that it is told is the name of the run."""
     app = ServerApp()
+    http_grid.pull_objects = eager_pull  # type: ignore[attr-defined]
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

@@ -28,14 +28,17 @@ def write(values: Mapping[str, Any]) -> tuple[str, bytes]:
     """A JSON text that says what is where, and the tensors' bytes end to end."""
     header, tensors = wire.flatten(values)
     places: list[Any] = []
-    data = bytearray()
+    pieces: list[memoryview | bytes] = []
+    at = 0
     for tensor in tensors:
         raw = plain(tensor)
-        places.append([len(data), str(raw.dtype).removeprefix("torch."), list(raw.shape)])
-        if raw.numel():
-            data += raw.flatten().view(torch.uint8).numpy().tobytes()
-        data += bytes(-len(data) % ALIGN)
-    return json.dumps([header, places]), bytes(data)
+        places.append([at, str(raw.dtype).removeprefix("torch."), list(raw.shape)])
+        size = raw.numel() * raw.element_size()
+        if size:
+            pieces.append(raw.flatten().view(torch.uint8).numpy().data)
+        pieces.append(bytes(-size % ALIGN))
+        at += size + -size % ALIGN
+    return json.dumps([header, places]), b"".join(pieces)
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -80,4 +83,6 @@ def _check(rows: Rows) -> None:
 
 
 def digest(text: str, data: bytes) -> str:
-    return hashlib.sha256(text.encode() + b"\0" + data).hexdigest()
+    sha = hashlib.sha256(text.encode() + b"\0")
+    sha.update(data)
+    return sha.hexdigest()

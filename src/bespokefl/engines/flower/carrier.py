@@ -53,10 +53,12 @@ log = logging.getLogger("bespokefl")
 
 HEARTBEAT = 15.0  # seconds between two; a node that misses two of them counts as gone
 FLOWER_HEARTBEAT = 30  # what Flower is told: it takes no less
-BUSY, IDLE, AWAKE = 0.1, 1.0, 60.0  # seconds between two looks for messages, and how long after one they are short
+AT_ONCE = 0.1  # seconds: the SuperLink keeps a request for messages until there are some; who answers sooner is paced
 PAUSE = 3.0  # seconds until a connection that failed is tried again
 REFUSED = 75.0  # seconds after which a node that is refused gives up: a killed one may count as there for 60
 UNREACHABLE = (502, 503, 504)
+# Seconds until pieces of a message that are still on their way to the SuperLink are looked for again: Flower waits 1.
+eager_pull = partial(pull_objects, initial_backoff=0.03, backoff_cap=1.0)
 
 Answer = Callable[[Message], Message]
 T = TypeVar("T")
@@ -104,17 +106,15 @@ def carry(line: Line, answer: Answer, stopped: threading.Event, ready: Callable[
     )
     with client, _activated(client, line, keys, stopped) as node:
         ready()
-        last = time.monotonic()
         while not stopped.is_set():
+            began = time.monotonic()
             try:
                 came = _one(client, node, answer, stopped)
             except (httpx.HTTPStatusError, OSError, ValueError, RuntimeError) as error:
                 log.warning("a message was lost and will come again: %s", _worded(error))
                 came = False
-            if came:
-                last = time.monotonic()
-            else:
-                stopped.wait(BUSY if time.monotonic() - last < AWAKE else IDLE)
+            if not came and time.monotonic() - began < AT_ONCE:
+                stopped.wait(AT_ONCE)
 
 
 def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threading.Event) -> bool:
@@ -125,7 +125,7 @@ def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threadi
         return False
     asked, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
     run, id = asked.metadata.run_id, asked.metadata.message_id
-    contents = pull_objects(
+    contents = eager_pull(
         [one.object_id for one in iterate_object_tree(tree)],
         pull_object_fn=make_pull_object_fn_protobuf(lambda one: call(lambda: client.PullObject(one)), node, run),
     )

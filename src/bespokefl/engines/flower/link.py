@@ -1,13 +1,28 @@
-"""Flower's SuperLink, with one more door shut: only this machine may start runs, register nodes or fetch tasks.
+"""Flower's SuperLink, with one more door shut, and a bell: who asks for messages may wait until there are some.
 
-Flower serves nodes and administrators on one port, and the latter without asking who they are. `python -m
-bespokefl.engines.flower.link` takes the arguments of `flower-superlink`.
+Flower serves nodes and administrators on one port, and the latter without asking who they are: here only this machine
+may start runs, register nodes or fetch tasks. `python -m bespokefl.engines.flower.link` takes the arguments of
+`flower-superlink`.
 """
 
+import asyncio
 import ipaddress
 import os
+from contextlib import suppress
 from typing import Any
 
+LONGEST = 2.0  # seconds that a request is kept: what comes without a bell is found then, and nobody hangs for long
+RINGS = {
+    "/v1/runtime/push-messages": "for nodes",
+    "/v1/fleet/push-messages": "for the server's app",
+    "/v1/control/start-run": "for whoever starts apps",
+}
+WAITS = {
+    "/v1/fleet/pull-messages": "for nodes",
+    "/v1/runtime/pull-messages": "for the server's app",
+    "/v1/runtime/acquire-task": "for whoever starts apps",
+}
+WHO = (b"flwr-public-key", b"flwr-task-token")  # the headers that tell who asks
 OPEN = ("/v1/fleet/", "/health", "/ready")  # what nodes need; they are asked for their keys
 
 
@@ -25,6 +40,50 @@ class OnlyNodesFromOutside:
         await self.app(scope, receive, send)
 
 
+class Bell:
+    """Answers whoever asks for messages when there may be some, so that nobody has to ask again and again.
+
+    A request that would find nothing, because nothing came since the same one found nothing, is kept for a while.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._rung = dict.fromkeys(WAITS.values(), 0)
+        self._bells = {what: asyncio.Event() for what in self._rung}
+        self._seen: dict[tuple[str, bytes], int] = {}  # what had been rung when somebody last found nothing
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path in WAITS:
+            await self._wait(path, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+        if path in RINGS:
+            what = RINGS[path]
+            self._rung[what] += 1
+            self._bells[what].set()
+            self._bells[what] = asyncio.Event()
+
+    async def _wait(self, path: str, scope: Any, receive: Any, send: Any) -> None:
+        what = WAITS[path]
+        who = what, next((value for name, value in scope["headers"] if name in WHO), b"")
+        if self._seen.get(who) == self._rung[what]:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._bells[what].wait(), LONGEST)
+        rung, status, found = self._rung[what], 0, 0
+
+        async def watch(message: Any) -> None:
+            nonlocal status, found
+            status = message.get("status", status)
+            found += len(message.get("body", b""))
+            await send(message)
+
+        await self.app(scope, receive, watch)
+        self._seen.pop(who, None)
+        if status == 200 and not found:
+            self._seen[who] = rung
+
+
 def _here(client: tuple[str, int] | None) -> bool:
     try:
         return client is not None and ipaddress.ip_address(client[0]).is_loopback
@@ -38,7 +97,7 @@ def main() -> None:
     from starlette.middleware import Middleware
 
     given = extensions.get_middleware
-    extensions.get_middleware = lambda: (Middleware(OnlyNodesFromOutside), *given())
+    extensions.get_middleware = lambda: (Middleware(OnlyNodesFromOutside), Middleware(Bell), *given())
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     flower_superlink()
 

@@ -135,6 +135,8 @@ class Node:
         new = stack([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
         upload = stack([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
         notes = stack([(part, reply.notes) for part, reply in zip(parts, replies, strict=True)], size)
+        if side.privacy.noise:  # figures beside the uploads would tell what the noise hides
+            notes = {}
         reports = values["reports"].nonzero().flatten()
         reply = {
             "broken": broken,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,8 +13,7 @@ from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Budget
 from bespokefl.engines.federation import Settings
-
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a run's name becomes a folder's at every node
+from bespokefl.engines.flower.names import check_run
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class Plan:
     local_steps: int | None
     seed: int
     warm: bool = False
+    clip: float | None = None  # how far an upload may be from where it began
+    noise: float | None = None  # on uploads, in units of clip; each node draws its own
     groups: tuple[int, ...] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,6 +48,8 @@ class Plan:
             local_steps=settings.local_steps,
             seed=settings.seed,
             warm=settings.warm,
+            clip=settings.clip,
+            noise=settings.noise,
             groups=groups,
             recipe=recipe,
         )
@@ -84,6 +86,8 @@ class Plan:
             local_steps=self.local_steps,
             seed=self.seed,
             warm=self.warm,
+            clip=self.clip,
+            noise=self.noise,
         )
 
     @property
@@ -101,12 +105,6 @@ class Plan:
             warm=self.warm,
             groups=self.groups if method.needs_groups else None,
         )
-
-
-def check_run(name: str) -> str:
-    if not isinstance(name, str) or not RUN.fullmatch(name):
-        raise InputError(f"a run's name must be of letters, digits, dots, dashes and underscores, got {name!r}.")
-    return name
 
 
 def fingerprint(task: Task, *, warm: bool) -> str:

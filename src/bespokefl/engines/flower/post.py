@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from flwr.app import Message
 
-from bespokefl.core.errors import InputError
 from bespokefl.engines.federation import Values
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.blob import UnreadableError
 from bespokefl.engines.flower.node import HELLO
+from bespokefl.engines.flower.patience import Patience
 
 log = logging.getLogger("bespokefl")
 
@@ -34,25 +34,6 @@ class Grid(Protocol):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]: ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long the server waits, in seconds, and for how many."""
-
-    timeout: float = 600.0  # for the answers of a round
-    minimum: int = 1  # clients that must have answered before a round may end
-    give_up: float = 3600.0  # for the minimum
-    gather: float = 600.0  # for the nodes, at the beginning
-    resend: float = 90.0  # until a letter without an answer is sent again
-    poll: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("timeout", "give_up", "gather", "resend"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be more than 0 seconds, got {getattr(self, name)}.")
-        if self.minimum < 1:
-            raise InputError(f"the minimum of clients must be at least 1, got {self.minimum}.")
 
 
 @dataclass

@@ -17,23 +17,21 @@ import torch
 
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.method import Method, Phase, State
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import PARTS, Data
 from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
 from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
+from bespokefl.engines.flower import answers as answered
 from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.flower.post import Post
-from bespokefl.engines.flower.shelf import LATEST, join, stack
+from bespokefl.engines.flower.roster import counted, homes, remote_data
+from bespokefl.engines.flower.shelf import LATEST
 from bespokefl.engines.simulation import Progress, Report
 
 log = logging.getLogger("bespokefl")
-
-TOGETHER = 1 << 30  # bytes of uploads that are put together into one matrix
 
 
 @dataclass
@@ -47,6 +45,7 @@ class Outcome:
     globally: Scores | None
     history: list[dict[str, Any]]
     lost: dict[str, dict[str, int]]
+    uploaded: dict[str, int]
     by_client: set[str]
     client_notes: list[dict[str, Any]]
     communication: Communication
@@ -139,35 +138,44 @@ class Server:
             mine = {"reports": torch.tensor([client in reports for client in part])}
             requests[node] = {"what": TRAIN} | self._head | self._start(part) | self._asked(part) | mine | request
         answers = self.post.exchange(_without_states(requests), number, self._enough(parts, number))
+        self._refuse_too_few(parts, answers, number)
         self._commit(draw, phase, parts, answers)
         seconds = time.perf_counter() - began
         self._seconds.append(seconds)
         self.federation.history[-1]["seconds"] = seconds
 
     def _enough(self, parts: Mapping[str, Sequence[int]], number: int) -> Callable[[Mapping[str, Values], float], bool]:
-        """Whether a round may end: after the time-out, if enough clients have answered."""
+        """Whether to wait no longer: after the time-out, if enough clients have answered; at last in any case."""
         patience = self.post.patience
-        most = sum(map(len, parts.values()))
-        needed = min(patience.minimum, most)
+        needed = self._needed(parts)
         told: list[bool] = []
 
         def over(answers: Mapping[str, Values], seconds: float) -> bool:
             if seconds < patience.timeout:
                 return False
-            heard = sum(len(parts[node]) for node, values in answers.items() if "error" not in values)
-            if heard >= needed:
+            heard = _heard(parts, answers)
+            if heard >= needed or seconds >= patience.give_up:
                 return True
-            if seconds >= patience.give_up:
-                raise TrainingError(
-                    f"only {heard} of at least {needed} clients answered in round {number} within "
-                    f"{patience.give_up:g} seconds; start the other nodes, then resume the run."
-                )
             if not told:
                 told.append(True)
                 log.warning("round %d has %d of at least %d clients and waits on", number, heard, needed)
             return False
 
         return over
+
+    def _needed(self, parts: Mapping[str, Sequence[int]]) -> int:
+        return min(self.post.patience.minimum, sum(map(len, parts.values())))
+
+    def _refuse_too_few(self, parts: Mapping[str, Sequence[int]], answers: Mapping[str, Values], number: int) -> None:
+        heard, needed = _heard(parts, answers), self._needed(parts)
+        if heard >= needed:
+            return
+        wrong = [f"node {node}: {values['error']}" for node, values in answers.items() if "error" in values]
+        why = wrong[0] if wrong else f"start the other nodes (waited {self.post.patience.give_up:g} seconds)"
+        raise TrainingError(
+            f"only {heard} of at least {needed} clients answered in round {number}; {why.rstrip('.')}, then resume the "
+            "run."
+        )
 
     def _commit(
         self, draw: Draw, phase: Phase, parts: Mapping[str, Sequence[int]], answers: Mapping[str, Values]
@@ -179,7 +187,7 @@ class Server:
         broken: list[str] = []
         for node, values in answers.items():
             part = parts[node]
-            found = _pieces(part, [client in reporting for client in part], values)
+            found = answered.pieces(part, [client in reporting for client in part], values)
             if found is None:
                 if "error" not in values or values.get("damaged"):
                     log.warning("node %s: its answer is refused: it is not in the form that was asked for", node)
@@ -195,7 +203,7 @@ class Server:
                     f"the weights of all clients became non-finite in round {draw.round.number}: use a smaller "
                     "learning rate."
                 )
-        pieces = _in_order(pieces, self.federation.sizes)
+        pieces = answered.in_order(pieces, self.federation.sizes)
         reports = [client for client in draw.reports if client in heard]
         missing = tuple(client for client in draw.trains if client not in heard)
         taken = replace(
@@ -206,6 +214,9 @@ class Server:
             dropped=missing,
         )
         self.federation.commit(taken, [part for part, _ in pieces], [values for _, values in pieces])
+        if not pieces or any(under("upload", values) for _, values in pieces):
+            # an answer that never came, or came too late, may have left its client all the same
+            self.federation.uploaded.update(self.data.names[client] for client in missing if client in reporting)
         lost = self.federation.history[-1].get("lost", {})
         for client in draw.trains:
             name = self.data.names[client]
@@ -223,8 +234,9 @@ class Server:
         common = self.method.global_model(self.federation.server)
         alone = common is not None and type(self.method).personal is Method.personal
         round = self.federation.round(number, "evaluate")
+        parts = self._by_node(range(len(self.data)))
         requests = {}
-        for node, part in self._by_node(range(len(self.data))).items():
+        for node, part in parts.items():
             request = (
                 {"number": number, "phase": "evaluate"} if alone else self.federation.request(part, round, count=False)
             )
@@ -232,15 +244,15 @@ class Server:
             requests[node] = (
                 {"what": SCORE, "keep": keep} | self._head | self._start(part) | self._asked(part) | whole | request
             )
-        answers = self.post.exchange(_without_states(requests), number)
+        answers = self.post.exchange(_without_states(requests), number, self._enough(parts, number))
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
-        for node, part in self._by_node(range(len(self.data))).items():
+        for node, part in parts.items():
             values = answers.get(node, {})
-            if "error" in values or not _fits(under("score", values), len(part)):
+            if "error" in values or not answered.fits(under("score", values), len(part)):
                 continue
             personal.append((part, under("score", values)))
-            if common is not None and _fits(under("common", values), len(part)):
+            if common is not None and answered.fits(under("common", values), len(part)):
                 globally.append((part, under("common", values)))
         heard = {client for part, _ in personal for client in part}
         unheard = [name for at, name in enumerate(self.data.names) if at not in heard]
@@ -250,13 +262,17 @@ class Server:
             raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
         self._refuse_non_finite(personal, number)
         size = len(self.data)
-        return _spread(personal, size), (_spread(globally, size) if common is not None else None), unheard
+        return (
+            answered.spread(personal, size),
+            (answered.spread(globally, size) if common is not None else None),
+            unheard,
+        )
 
     def _refuse_non_finite(self, parts: Sequence[tuple[Sequence[int], State]], number: int) -> None:
         """Of those who answered; test data stop nothing."""
         for part, scores in parts:
             names = tuple(self.data.names[client] for client in part)
-            train, validation, test = (_counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS)
+            train, validation, test = (counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS)
             whose = Data(self.data.x, self.data.y, names, train, validation, test)
             refuse_non_finite(scores, whose, number)
 
@@ -280,6 +296,7 @@ class Server:
             globally=globally,
             history=federation.history,
             lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
+            uploaded=dict(sorted(federation.uploaded.items())),
             by_client=federation.by_client,
             client_notes=federation.client_notes,
             communication=federation.communication,
@@ -308,36 +325,9 @@ class Server:
         return {"start": self.task.start} if self.settings.warm and new else {}
 
 
-def homes(post: Post) -> dict[str, list[str]]:
-    """The clients of every node; a client that two nodes name is refused."""
-    found: dict[str, str] = {}
-    for node in sorted(post.known):
-        for client in post.known[node].about["clients"]:
-            if client in found:
-                raise InputError(f"client {client!r} is named by two nodes, {found[client]} and {node}: rename one.")
-            found[client] = node
-    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(post.known)}
-
-
-def remote_data(post: Post) -> Data:
-    """All that a server knows of the clients' data: how many examples each has of which part."""
-    clients: dict[str, dict[str, Any]] = {}
-    for known in post.known.values():
-        clients |= known.about["clients"]
-    names = tuple(sorted(clients))
-    empty = torch.zeros(0)
-
-    def part(kind: str) -> Part:
-        return _counted(torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64))
-
-    groups = [clients[name].get("group") for name in names]
-    known_groups = None if None in groups else tuple(int(one) for one in groups if one is not None)
-    return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
-
-
-def _counted(sizes: torch.Tensor) -> Part:
-    """A part of which only the numbers of examples are known."""
-    return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+def _heard(parts: Mapping[str, Sequence[int]], answers: Mapping[str, Values]) -> int:
+    """How many clients' answers have come."""
+    return sum(len(parts[node]) for node, values in answers.items() if "error" not in values)
 
 
 def _without_states(requests: Mapping[str, Values]) -> dict[str, Values]:
@@ -346,73 +336,3 @@ def _without_states(requests: Mapping[str, Values]) -> dict[str, Values]:
         node: {name: value for name, value in values.items() if not name.startswith("state/")}
         for node, values in requests.items()
     }
-
-
-def _pieces(part: Sequence[int], reports: Sequence[bool], values: Values) -> list[tuple[list[int], Values]] | None:
-    """A node's answer, for those that report and for those that do not; None if it is not in the right form."""
-    broken, notes, upload = values.get("broken"), under("note", values), under("upload", values)
-    count = sum(reports)
-    if "error" in values or not isinstance(broken, torch.Tensor) or broken.shape != (len(part),):
-        return None
-    if not _fits(notes, len(part), least=0) or not _fits(upload, count, least=0):
-        return None
-    found = []
-    for reporting in (True, False):
-        places = [at for at, one in enumerate(reports) if one == reporting]
-        if places:
-            index = torch.tensor(places)
-            own = {f"note/{name}": value[index] for name, value in notes.items()}
-            # what is not finite is refused by the screening, like every other upload that cannot be used
-            own["broken"] = torch.zeros(len(places), dtype=torch.bool)
-            if reporting:
-                own |= {f"upload/{name}": value for name, value in upload.items()}
-            found.append(([part[at] for at in places], own))
-    return found
-
-
-def _in_order(pieces: list[tuple[list[int], Values]], sizes: Sequence[int]) -> list[tuple[list[int], Values]]:
-    """The same, whatever the order of the answers and whoever lives where: as the simulation has it, largest first.
-
-    Answers that do not look alike, or are too large to be put together, stay apart, node by node.
-    """
-    alike: dict[object, list[tuple[list[int], Values]]] = {}
-    for piece in pieces:
-        large = wire.size(piece[1])[0] > TOGETHER / len(pieces)
-        alike.setdefault((_looks(piece[1]), piece[0][0] if large else None), []).append(piece)
-    found = []
-    for group in alike.values():
-        clients = [client for part, _ in group for client in part]
-        order = sorted(range(len(clients)), key=lambda at: (-sizes[clients[at]], clients[at]))
-        index = torch.tensor(order)
-        values = {name: join([one[name] for _, one in group])[index] for name in group[0][1]}
-        found.append(([clients[at] for at in order], values))
-    return sorted(found, key=lambda piece: piece[0][0])
-
-
-def _looks(values: Values) -> object:
-    """What rows and tensors look like, but for the number of clients."""
-    return tuple(
-        (name, value.layout, value.dtype) if isinstance(value, Rows) else (name, tuple(value.shape[1:]), value.dtype)
-        for name, value in sorted(values.items())
-    )
-
-
-def _fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
-    """Whether these are rows or tensors with a place for each of so many clients."""
-    return len(values) >= least and all(
-        isinstance(value, Rows | torch.Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
-        for value in values.values()
-    )
-
-
-def _spread(parts: Sequence[tuple[Sequence[int], State]], size: int) -> Scores:
-    """Scores of some clients as scores of all; NaN for the others."""
-    heard = [client for part, _ in parts for client in part]
-    found = stack([(list(part), dict(scores)) for part, scores in parts], size) if len(heard) == size else None
-    if found is not None:
-        return found
-    scores: Scores = {}
-    for part, own in parts:
-        for name, values in own.items():
-            scores.setdefault(name, torch.full((size,), torch.nan, dtype=values.dtype))[torch.tensor(part)] = values
-    return scores

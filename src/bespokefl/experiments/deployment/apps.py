@@ -6,8 +6,8 @@ from pathlib import Path
 from bespokefl.engines.flower.apps import client_app, server_app
 from bespokefl.engines.flower.node import Node
 from bespokefl.experiments.deployment.host import LocalHost
-from bespokefl.experiments.deployment.place import node_folder, node_settings
-from bespokefl.experiments.deployment.serve import PLACE, serve
+from bespokefl.experiments.deployment.place import PLACE, node_folder, node_settings
+from bespokefl.experiments.deployment.serve import serve
 
 
 def _node() -> Node:

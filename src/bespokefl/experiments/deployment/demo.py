@@ -1,5 +1,7 @@
 """A deployment on one machine: a server and three nodes, each a process of its own, with TLS and keys."""
 
+import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -7,8 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +20,8 @@ from bespokefl.data import load
 from bespokefl.data.clients import Clients
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import machines
+from bespokefl.experiments.deployment.news import RESULT, told
 from bespokefl.experiments.deployment.place import Deployment, init
-from bespokefl.experiments.deployment.serve import RESULT, told
 from bespokefl.experiments.result import Result, load_run
 
 HOSPITALS: dict[str, int] = {"hospital-a": 3, "hospital-b": 2, "hospital-c": 1}  # and how many clients each has
@@ -48,11 +51,16 @@ def demo(method: str, rounds: int, seed: int, out: Path, say: Say) -> Result:
 
 
 @contextmanager
-def running(deployment: Deployment, nodes: Sequence[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """The processes of a deployment, all on this machine, for as long as they are needed."""
+def running(
+    deployment: Deployment, nodes: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """The processes of a deployment, all on this machine, for as long as they are needed.
+
+    environment     more variables for the server
+    """
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        processes["server"] = launch(deployment, "server", deployment.root)
+        processes["server"] = launch(deployment, "server", deployment.root, environment)
         for name in nodes:
             processes[name] = launch(deployment, "node", deployment.root / "nodes" / name)
         for name, process in processes.items():
@@ -63,25 +71,30 @@ def running(deployment: Deployment, nodes: Sequence[str]) -> Iterator[dict[str, 
         machines.end(*(process for name, process in processes.items() if name == "server"))
 
 
-def launch(deployment: Deployment, what: str, where: Path) -> "subprocess.Popen[bytes]":
+def launch(
+    deployment: Deployment, what: str, where: Path, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
     name = "server" if what == "server" else where.name
     with _output(deployment, name).open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", machines.__name__, what, str(where)],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
 
 
-def wait_for(deployment: Deployment, name: str, process: "subprocess.Popen[bytes]") -> None:
+def wait_for(
+    deployment: Deployment, name: str, process: "subprocess.Popen[bytes]", longest: float = machines.UP
+) -> None:
     """Until a process says that it is ready."""
     began = time.monotonic()
     while True:
         said = _output(deployment, name).read_text(encoding="utf-8", errors="replace")
         if "ready" in said.split():
             return
-        if process.poll() is not None or time.monotonic() - began > machines.UP:
+        if process.poll() is not None or time.monotonic() - began > longest:
             raise TrainingError(f"{name} did not come up: {said.strip().splitlines()[-1] if said.strip() else ''}")
         time.sleep(0.1)
 
@@ -92,11 +105,13 @@ def follow(
     processes: Mapping[str, "subprocess.Popen[bytes]"],
     say: Say = lambda _: None,
     longest: float = LONGEST,
+    watch: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Until the run is done; says its rounds."""
+    """Until the run is done; says its rounds, and shows whatever is news."""
     began, last = time.monotonic(), ""
     while True:
         news = told(deployment.run(name))
+        watch(news)
         state = news.get("state", "")
         line = f"round {news.get('round')} of {news.get('rounds')}" if state == "running" else state
         if line != last:
@@ -111,7 +126,7 @@ def follow(
                 raise TrainingError(f"{who} ended in the middle of the run, with code {process.returncode}.")
         if time.monotonic() - began > longest:
             raise TrainingError(f"the run was not done within {longest:g} seconds.")
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 def share_out(clients: Clients, folder: Path, counts: Mapping[str, int]) -> None:
@@ -129,9 +144,12 @@ def share_out(clients: Clients, folder: Path, counts: Mapping[str, int]) -> None
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the system gives to connections: one of them could be given away before the server has it."""
+    while True:
+        port = 15_000 + secrets.randbelow(15_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _examples(clients: Clients, client: int) -> np.ndarray:

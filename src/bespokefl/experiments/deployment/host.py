@@ -21,6 +21,7 @@ from bespokefl.data.prepare import Preparation, Sums, features_of
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower.node import Prepared
 from bespokefl.engines.flower.plan import Plan, fingerprint
+from bespokefl.engines.privacy import Privacy
 from bespokefl.engines.simulation import choose_executor
 from bespokefl.experiments.deployment.place import NodeSettings
 from bespokefl.experiments.handover import check_clients, engine_data, find_device
@@ -78,6 +79,11 @@ class LocalHost:
                 f"the server asks node {self.name} for the model {model!r}, which runs code that this node has not "
                 f'agreed to; to agree, write model = "{model}" into its node.toml.'
             )
+        if self.settings.noise and (plan.clip is None or not (plan.noise or 0.0) >= self.settings.noise):
+            raise InputError(
+                f"node {self.name} insists on noise of at least {self.settings.noise:g} on its uploads, and the run "
+                f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
+            )
         preparation = Preparation.from_json(recipe["preparation"])
         clients, _ = preparation.fit(self._relabelled(labels))
         device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
@@ -107,7 +113,8 @@ class LocalHost:
             tokens=preparation.tokens,
         )
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
-        side = ClientSide(method, task, data, plan.budget, plan.seed)
+        privacy = Privacy(plan.clip, plan.noise, secret=True)
+        side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
         return Prepared(side, executor, mark, asdict(blueprint))
 
     # -- inside

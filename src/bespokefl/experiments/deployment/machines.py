@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, unknown
-from bespokefl.experiments import folder
+from bespokefl.core.files import write_text
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import keys
+from bespokefl.experiments.deployment.news import RESULT, tell, told
 from bespokefl.experiments.deployment.place import (
+    PLACE,
     Deployment,
     NodeSettings,
     ServerSettings,
@@ -34,7 +36,6 @@ from bespokefl.experiments.deployment.place import (
     node_settings,
     port_of,
 )
-from bespokefl.experiments.deployment.serve import PLACE, RESULT, tell, told
 
 log = logging.getLogger("bespokefl")
 
@@ -153,12 +154,13 @@ def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, read
 def start(deployment: Deployment, config: Config, name: str | None = None) -> str:
     """Start a run, or go on with one of this name that was stopped; its name."""
     from bespokefl.engines.flower.control import control
+    from bespokefl.experiments import folder
 
     runs = deployment.server / "runs"
     place = folder.fresh(runs, config.method) if name is None else deployment.run(name)
     if not place.exists():
         place.mkdir(parents=True)
-        folder.write_text(place / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
+        write_text(place / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
     elif told(place).get("state") in ("submitted", *UNFINISHED) and _alive(told(place).get("pid")):
         raise InputError(f"the run {place.name} is under way already; see bespoke deploy status.")
     with control(deployment.local, deployment.authority) as link:
@@ -212,6 +214,8 @@ def present(deployment: Deployment) -> dict[str, str]:
 
 def fetch(deployment: Deployment, name: str, out: Path) -> None:
     """A copy of a finished run's result."""
+    from bespokefl.experiments import folder
+
     place = deployment.run(name)
     news = told(place)
     if not news:

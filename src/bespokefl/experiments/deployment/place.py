@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.engines.flower.post import Patience
-from bespokefl.experiments.folder import check_above
+from bespokefl.engines.flower.names import check_run
+from bespokefl.engines.flower.patience import Patience
 
 PORT = 9092
+PLACE = "BESPOKE_DEPLOYMENT"  # the environment variable that names the deployment's folder to Flower's apps
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 APP = '''"""The Flower app of a deployment: both halves are Bespoke's own, configured on each machine."""
 
@@ -80,6 +81,7 @@ server = {address}
 # state = "state"          # the folder for clients' states and models, kept from run to run
 # device = "cpu"
 # model = "module:function"  # a model of one's own that the server may ask for by this name
+# noise = 0.0              # the least noise on uploads that this node insists on; a run with less is refused
 """
 
 
@@ -122,6 +124,7 @@ class NodeSettings:
     state: str = "state"
     device: str = "cpu"
     model: str | None = None
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,6 @@ class Deployment:
         return {path.stem: path for path in sorted((self.server / "keys").glob("*.pub"))}
 
     def run(self, name: str) -> Path:
-        from bespokefl.engines.flower.plan import check_run
-
         return self.server / "runs" / check_run(name)
 
 
@@ -242,6 +243,8 @@ def _certificate(folder: Path, host: str, days: int) -> None:
 
 
 def _check(folder: Path, nodes: Sequence[str], address: str, insecure: bool, days: int) -> None:
+    from bespokefl.experiments.folder import check_above
+
     if not nodes:
         raise InputError("a deployment needs nodes: name each, as in --node hospital-a --node hospital-b.")
     for name in nodes:

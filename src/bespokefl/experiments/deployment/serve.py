@@ -1,6 +1,5 @@
 """A run of a deployment, as the server sees it: who is there, what is trained, what is written."""
 
-import json
 import logging
 import os
 import platform
@@ -26,10 +25,11 @@ from bespokefl.engines.flower.post import Grid, Known, Post
 from bespokefl.engines.flower.server import Outcome, Server
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import config as configs
-from bespokefl.experiments import folder, tables
+from bespokefl.experiments import folder, privacy, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment.place import Deployment
+from bespokefl.experiments.deployment.news import RESULT, tell
+from bespokefl.experiments.deployment.place import PLACE, Deployment
 from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import engine_settings
 from bespokefl.experiments.result import Result
@@ -39,8 +39,7 @@ from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
 
-PLACE = "BESPOKE_DEPLOYMENT"  # the environment variable that names the deployment's folder
-RESULT, STATUS, LOG = "result", "status.json", "log.txt"
+LOG = "log.txt"
 
 
 class AtTheNodes(Kept):
@@ -158,19 +157,6 @@ def _described(features: Mapping[str, Any]) -> str:
     return f"examples of shape {tuple(features['shape'])} with columns {listing(columns)}"
 
 
-def tell(place: Path, **news: Any) -> None:
-    """What is known of a run, for whoever asks."""
-    folder.write_text(place / STATUS, json.dumps(told(place) | {"time": time.time()} | news, indent=2) + "\n")
-
-
-def told(place: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((place / STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
 def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:
     fitting = "mse" if labels is None else "cross_entropy"
     if config.loss not in (None, fitting):
@@ -253,6 +239,8 @@ def _about(
         notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
     if outcome.unheard:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unheard)}.")
+    protected = privacy.account(config, server.data.names, outcome.uploaded)
+    notes += privacy.sentences(protected)
     apart = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
     return {
         "method": config.method,
@@ -277,6 +265,7 @@ def _about(
         "python": {},
         "nodes": server.homes,
         "lost": outcome.lost,
+        "privacy": protected,
         "communication": asdict(outcome.communication)
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
         "timing": {

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bespokefl.core.errors import unknown
-from bespokefl.experiments.reproduce import digits, papers, selffl_synthetic
+from bespokefl.experiments.reproduce import papers, selffl_synthetic, where_it_pays
 
 Main = Callable[[Path, bool], None]
 
 STUDIES: dict[str, tuple[str, Main]] = {
-    **{one.NAME: ((one.__doc__ or "").splitlines()[0], one.main) for one in (selffl_synthetic, digits)},
+    selffl_synthetic.NAME: ((selffl_synthetic.__doc__ or "").splitlines()[0], selffl_synthetic.main),
+    **{one.name: (one.what, one.main) for one in where_it_pays.STUDIES},
     **{one.name: (f"{one.what} ({one.source})", one.main) for one in papers.STUDIES},
 }
 
