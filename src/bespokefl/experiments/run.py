@@ -2,10 +2,9 @@
 
 import hashlib
 import logging
-import platform
 import shutil
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -30,6 +29,7 @@ from bespokefl.engines.simulation import Outcome, Report, Simulation
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, privacy, tables
 from bespokefl.experiments import start as starts
+from bespokefl.experiments.about import summary
 from bespokefl.experiments.config import SPLIT, Config
 from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import (
@@ -57,7 +57,6 @@ from bespokefl.experiments.weights import (
     untrained,
     write_state,
 )
-from bespokefl.metrics.communication import streams_per_round, total_times
 from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
@@ -344,11 +343,11 @@ def _train(
         tokens=preparation.tokens,
     )
     recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
-    about = _about(config, method, clients, data, outcome, seconds)
-    about["python"] = _from_python(config, method, loss, lost)
+    found = _about(config, method, clients, data, outcome, seconds)
+    found["python"] = _from_python(config, method, loss, lost)
     result = Result(
         config=final_config,
-        about=about,
+        about=found,
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in tables.SIZES},
         personal=scores_of(clients, data, outcome.personal),
@@ -438,10 +437,7 @@ def _in_toml(value: Any) -> bool:
 def _about(
     config: Config, method: Method, clients: Clients, data: Data, outcome: Outcome, seconds: float
 ) -> dict[str, Any]:
-    interrupted = outcome.rounds_done < outcome.rounds_planned
     notes = []
-    if interrupted:
-        notes.append(f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}.")
     names = clients.label_names
     if names and all(name.isdigit() for name in names) and names != tuple(map(str, range(len(names)))):
         notes.append(f"Labels {listing(names)} are outputs 0 to {len(names) - 1} of the model, in this order.")
@@ -449,9 +445,6 @@ def _about(
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
         notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
-    if outcome.lost:
-        times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
-        notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
     endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
     if endless:
         notes.append(f"The test loss is not finite for {listing(endless)}: it is left out of the figures.")
@@ -460,45 +453,25 @@ def _about(
         if without:
             who = listing([clients.names[i] for i in without])
             notes.append(f"Clients without {part} data are left out of the {part} figures: {who}.")
-    protected = privacy.account(config, clients.names, outcome.uploaded)
-    notes += privacy.sentences(protected)
-    apart = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
-    return {
-        "method": config.method,
-        "hyper": method.hyper(),
+    origin = {
         "data": clients.data_name,
         "split": clients.split_name,
         "split_hash": clients.hash,
         "split_seed": clients.seed,
-        "clients": len(clients),
         "examples": {
             "shape": clients.shape,
             "tokens": not clients.x.is_floating_point(),
             "labels": None if clients.classes is None else labels_of(clients),
         },
-        "model": config.model,
-        "seed": config.seed,
-        "rounds": config.rounds,
-        "rounds_planned": outcome.rounds_planned,
-        "rounds_done": outcome.rounds_done,
-        "interrupted": interrupted,
-        "notes": notes,
-        "settings": {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
-        "personal": None,  # both are worked out from the clients' scores
-        "global": None,
-        "newcomers": None,
-        "lost": outcome.lost,
-        "privacy": protected,
-        "communication": asdict(outcome.communication)
-        | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
-        "timing": {
-            "seconds_per_round": outcome.seconds_per_round,
-            "seconds": seconds,
-            "chunk": outcome.executor.chunk,
-            "stacked": outcome.executor.stacked,
-            "reason": outcome.executor.reason,
-            "workers": outcome.workers,
-        },
-        "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy")}
-        | {"python": platform.python_version()},
     }
+    return summary(
+        config,
+        method,
+        outcome,
+        origin=origin,
+        names=clients.names,
+        notes=notes,
+        seconds=seconds,
+        executor=outcome.executor,
+        workers=outcome.workers,
+    )

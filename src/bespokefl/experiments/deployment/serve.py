@@ -2,10 +2,8 @@
 
 import logging
 import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,15 @@ from bespokefl.core.task import Task
 from bespokefl.data.features import Features
 from bespokefl.data.prepare import Preparation, Sums
 from bespokefl.engines.checkpoint import Checkpoints, Every
+from bespokefl.engines.chunks import Executor
 from bespokefl.engines.flower.plan import fingerprint
 from bespokefl.engines.flower.post import Grid, Known, Post
 from bespokefl.engines.flower.server import Outcome, Server
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import config as configs
-from bespokefl.experiments import folder, privacy, tables
+from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
+from bespokefl.experiments.about import summary
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment.news import RESULT, tell
 from bespokefl.experiments.deployment.place import PLACE, Deployment
@@ -34,7 +34,6 @@ from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import engine_settings
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.weights import PRECISIONS, START, Blueprint, Kept, Recipe, untrained, write_state
-from bespokefl.metrics.communication import streams_per_round, total_times
 from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
@@ -232,50 +231,26 @@ def _about(
     preparation: Preparation,
     labels: list[str] | None,
 ) -> dict[str, Any]:
-    interrupted = outcome.rounds_done < outcome.rounds_planned
     notes = [f"Clients' own models are at the {len(server.homes)} nodes, in personal.safetensors of the run's folder."]
-    if outcome.lost:
-        times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
-        notes.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
     if outcome.unheard:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unheard)}.")
-    protected = privacy.account(config, server.data.names, outcome.uploaded)
-    notes += privacy.sentences(protected)
-    apart = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
-    return {
-        "method": config.method,
-        "hyper": method.hyper(),
+    origin = {
         "data": config.data,
         "split": f"{len(server.homes)} nodes",
         "split_hash": "",
         "split_seed": 0,
-        "clients": len(server.data),
         "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
-        "model": config.model,
-        "seed": config.seed,
-        "rounds": config.rounds,
-        "rounds_planned": outcome.rounds_planned,
-        "rounds_done": outcome.rounds_done,
-        "interrupted": interrupted,
-        "notes": notes,
-        "settings": {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
-        "personal": None,
-        "global": None,
-        "newcomers": None,
-        "python": {},
-        "nodes": server.homes,
-        "lost": outcome.lost,
-        "privacy": protected,
-        "communication": asdict(outcome.communication)
-        | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
-        "timing": {
-            "seconds_per_round": outcome.seconds_per_round,
-            "seconds": seconds,
-            "chunk": 0,
-            "stacked": False,
-            "reason": "the nodes choose for themselves",
-            "workers": len(server.homes),
-        },
-        "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy", "flwr")}
-        | {"python": platform.python_version()},
     }
+    found = summary(
+        config,
+        method,
+        outcome,
+        origin=origin,
+        names=server.data.names,
+        notes=notes,
+        seconds=seconds,
+        executor=Executor(0, False, "the nodes choose for themselves"),
+        workers=len(server.homes),
+        packages=("bespokefl", "torch", "numpy", "flwr"),
+    )
+    return found | {"nodes": server.homes}
