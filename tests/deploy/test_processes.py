@@ -93,6 +93,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                preexec_fn=machines.end_with_parent,
             )
 
     def ready(self, node: str) -> None:

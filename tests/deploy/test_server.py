@@ -15,7 +15,7 @@ from bespokefl.core.method import Phase
 from bespokefl.core.rows import Rows
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.flower import records
+from bespokefl.engines.flower import post, records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.server import Server
 from bespokefl.methods import Ditto, FedAvg
@@ -207,8 +207,10 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
     assert plain == [{k: v for k, v in line.items() if k != "seconds"} for line in expected.history]
 
 
-def test_a_node_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+def test_a_node_that_comes_back_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes away with the letter, and is back a little later: nobody is lost."""
+    monkeypatch.setattr(post, "LOOK", 0.05)
+    monkeypatch.setattr(post, "AGAIN", 0.1)
     server, grid = deployment(Ditto(), DATA, tmp_path, rounds=2)
     expected = run(Ditto(), DATA, rounds=2)[1]
     pulls: list[int] = []
@@ -235,9 +237,17 @@ def test_too_few_clients(tmp_path: Path) -> None:
     patience = replace(SHORT, minimum=4)
     server, grid = deployment(FedAvg(), DATA, tmp_path, patience=patience)
     grid.on_reply[WEST] = lambda reply: reply if "broken" not in records.unpack(reply.content) else None
-    with pytest.raises(
-        TrainingError, match=r"only 3 of at least 4 clients answered in round 1; start .* resume the run"
-    ):
+    sentence = r"only 3 of at least 4 clients answered in round 1; start the other nodes .*, then resume the run"
+    with pytest.raises(TrainingError, match=sentence):
+        server.run()
+
+
+def test_nodes_that_answer_with_an_error_do_not_count_towards_the_minimum(tmp_path: Path) -> None:
+    server, grid = deployment(FedAvg(), DATA, tmp_path)
+    for node in grid.apps:
+        grid.on_reply[node] = changed(lambda values: {"error": "the roof leaks."}, when="broken")
+    sentence = r"only 0 of at least 1 clients answered in round 1; node \w+: the roof leaks, then resume the run"
+    with pytest.raises(TrainingError, match=sentence):
         server.run()
 
 

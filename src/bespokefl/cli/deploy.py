@@ -215,6 +215,25 @@ def demo(
     screen.print(f"Written to {target}; open {page} with a browser.", markup=False)
 
 
+@app.command()
+def overhead(
+    rounds: Annotated[int, typer.Option(help="Rounds of each; the first does not count.")] = 6,
+    model: Annotated[list[str] | None, typer.Option(help='"100 kB" or "10 MB". Default: both.')] = None,
+    flower: Annotated[bool, typer.Option("--flower/--no-flower", help="Flower's own nodes and strategy, too.")] = True,
+) -> None:
+    """Measure what a round costs beside training, with three nodes on this machine, and Flower's own for the same.
+
+    bespoke deploy overhead --model "100 kB" --no-flower --rounds 3
+    """
+    from bespokefl.experiments import terminal
+    from bespokefl.experiments.deployment import overhead
+
+    found = overhead.overhead(rounds, _say(), model or tuple(overhead.WIDTHS), flower=flower)
+    rows = [[size, *(f"{seconds:.2f}" for seconds in own.values())] for size, own in found.items()]
+    names = ["bespoke deploy node", "Flower's SuperNode"][: 1 + flower]
+    terminal.console().print(terminal.table(["seconds per round", *names], rows, left=1))
+
+
 def _say() -> Callable[[str], None]:
     import time
 

@@ -159,8 +159,12 @@ def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threadi
 def _activated(client: FleetHttpClient, line: Line, keys: Keys, stopped: threading.Event) -> Iterator[NodeId]:
     """The node's number, for as long as it is there; heartbeats say that it still is."""
     node = NodeId(node_id=_activate(client, line, public_key_to_bytes(keys[1]), stopped))
-    line.memory.parent.mkdir(parents=True, exist_ok=True)
-    line.memory.write_text(str(node.node_id), encoding="utf-8")
+    try:
+        line.memory.parent.mkdir(parents=True, exist_ok=True)
+        line.memory.write_text(str(node.node_id), encoding="utf-8")
+    except OSError as error:
+        folder = str(line.memory.parent)
+        raise TrainingError(f"nothing can be kept in {folder!r}: {error.strerror or error}; make room there.") from None
     over = threading.Event()
 
     def beat() -> None:
@@ -179,7 +183,7 @@ def _activated(client: FleetHttpClient, line: Line, keys: Keys, stopped: threadi
 
 
 def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threading.Event) -> int:
-    began = time.monotonic()
+    began, refusals = time.monotonic(), 0
     while True:
         try:
             if line.key is None:
@@ -196,7 +200,9 @@ def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threa
                         f"the server at {line.address} refuses this node: its key is not registered there, or a node "
                         "with the same key is running."
                     ) from None
-                log.warning("the server at %s refuses this node's key; it is tried again", line.address)
+                refusals += 1
+                if refusals > 1:  # the first one is usual: of a server that comes up, or of a node that was killed
+                    log.warning("the server at %s refuses this node's key; it is tried again", line.address)
         except httpx.TransportError as error:
             _refuse_bad_certificate(error, line)
             log.warning("the server at %s does not answer yet: %s", line.address, _worded(error))

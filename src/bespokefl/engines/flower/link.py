@@ -23,6 +23,9 @@ WAITS = {
     "/v1/runtime/acquire-task": "for whoever starts apps",
 }
 WHO = (b"flwr-public-key", b"flwr-task-token")  # the headers that tell who asks
+# Seconds for a server's app to come up before another is started in its place. Flower's own 30 are too few on a busy
+# machine: each app that is started in vain makes all others slower.
+STARTING = 180
 OPEN = ("/v1/fleet/", "/health", "/ready")  # what nodes need; they are asked for their keys
 
 
@@ -92,12 +95,14 @@ def _here(client: tuple[str, int] | None) -> bool:
 
 
 def main() -> None:
+    from flwr.supercore.corestate import sql_corestate
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
     given = extensions.get_middleware
     extensions.get_middleware = lambda: (Middleware(OnlyNodesFromOutside), Middleware(Bell), *given())
+    sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = STARTING
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     flower_superlink()
 

@@ -82,6 +82,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            preexec_fn=machines.end_with_parent,
         )
 
 

@@ -68,7 +68,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_end_with_parent,  # no orphans, even if this process is killed
+                preexec_fn=end_with_parent,  # no orphans, even if this process is killed
             )
 
     def watch(self) -> None:
@@ -344,11 +344,17 @@ def _resume_killed(deployment: Deployment, submitted: dict[str, float]) -> None:
 
 
 def _end_runs(deployment: Deployment) -> None:
-    """End the server apps that this server started; they go on when it is started again."""
-    for news in runs(deployment).values():
-        if news.get("state") in UNFINISHED and _alive(news.get("pid")):
+    """End the server apps of this deployment, also one that has not said anything yet; runs go on with the server."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if _alive(int(process.name)) and _belongs(process, deployment):
             with suppress(ProcessLookupError):
-                os.kill(int(news["pid"]), signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def _belongs(process: Path, deployment: Deployment) -> bool:
+    with suppress(OSError):
+        return f"{PLACE}={deployment.root}".encode() in (process / "environ").read_bytes().split(b"\0")
+    return False
 
 
 def _alive(pid: Any) -> bool:
@@ -363,7 +369,8 @@ def _alive(pid: Any) -> bool:
     return b"flwr-serverapp" in command and state != "Z"
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """What a process does first that must not outlive the one that started it."""
     with suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import TrainingError
+from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.data import load
 from bespokefl.engines.flower.control import control
 from bespokefl.experiments.config import Config
@@ -110,12 +110,19 @@ def main(grid, context):
 Say = Callable[[str], None]
 
 
-def overhead(rounds: int, say: Say, sizes: Sequence[str] = tuple(WIDTHS)) -> dict[str, dict[str, float]]:
+def overhead(
+    rounds: int, say: Say, sizes: Sequence[str] = tuple(WIDTHS), *, flower: bool = True
+) -> dict[str, dict[str, float]]:
     """By model: the median seconds of a round, without the first, of Bespoke and of Flower's own."""
+    if rounds < 2:
+        raise InputError(f"at least 2 rounds are needed, as the first does not count; got {rounds}.")
+    for size in sizes:
+        if size not in WIDTHS:
+            raise unknown("size", size, WIDTHS)
     found: dict[str, dict[str, float]] = {}
     for size in sizes:
         found[size] = {}
-        for name, measure in (("bespoke", ours), ("flower", flowers)):
+        for name, measure in (("bespoke", ours), *((("flower", flowers),) if flower else ())):
             seconds = measure(WIDTHS[size], rounds)
             found[size][name] = statistics.median(seconds[1:])
             say(f"{size}, {name}: {', '.join(f'{one:.2f}' for one in seconds)} seconds a round")
@@ -179,7 +186,12 @@ def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     with (deployment.server / "logs" / f"{node}.txt").open("wb") as output:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=machines.end_with_parent,
         )
 
 
