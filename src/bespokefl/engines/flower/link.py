@@ -102,7 +102,7 @@ def main() -> None:
 
     given = extensions.get_middleware
     extensions.get_middleware = lambda: (Middleware(OnlyNodesFromOutside), Middleware(Bell), *given())
-    sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = STARTING
+    sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = STARTING  # type: ignore[attr-defined]
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     flower_superlink()
 

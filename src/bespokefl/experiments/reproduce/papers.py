@@ -83,7 +83,7 @@ PFEDVEM_FMNIST = Study(
     model="mlp",
     columns=[Column("J=50", "pfedvem", 50, (0.9, 0.1, 0.0))],
     rows=[
-        Row("Local", "local", 100, {"J=50": 89.2}, {"lr": 0.01, "momentum": 0.9}),
+        Row("Local", "local", 100, {"J=50": 89.2}, {"lr": 0.01, "momentum": 0.9}, {"participation": 1.0}),
         Row("FedAvg", "fedavg", 100, {"J=50": (None, 83.5)}, {"lr": 0.01, "momentum": 0.9}),
         Row("FedProx", "fedprox", 100, {"J=50": (None, 84.8)}, {"lr": 0.01, "momentum": 0.9}),
         Row("SCAFFOLD", "scaffold", 100, {"J=50": (None, 85.6)}, {"lr": 0.01}),
@@ -100,6 +100,7 @@ PFEDVEM_FMNIST = Study(
     differs=[
         "The paper's hyper-parameters for this table are in an appendix that we do not have: rates are 0.01, pFedVEM's "
         "are its defaults; nothing was chosen on these data.",
+        "A tenth of the clients is drawn in a round; who trains alone trains in every round, and so does pFedVEM's client.",
         "A tenth of a client's training pictures are for validation.",
     ],
 )
