@@ -6,15 +6,17 @@ import ssl
 import stat
 import threading
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cryptography import x509
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data import load
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower import carrier
@@ -222,3 +224,71 @@ def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
         known[name] = Known(name, 1, host.about())
     with pytest.raises(InputError, match=r"but b has examples of shape \(5,\) .* and a examples of shape \(4,\)"):
         agreed(known, Config(method="local"))
+
+
+# -- what a node is told that cannot begin
+
+
+def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path: Path) -> None:
+    own = deployment.root / "nodes" / "hospital-a"
+    with pytest.raises(InputError, match=r"nowhere\.npz"):
+        machines.run_node(own, place.node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
+    np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4)), y=np.zeros(0, dtype=np.int64))
+    with pytest.raises(InputError):
+        data = str(tmp_path / "empty.npz")
+        machines.run_node(own, place.node_settings(own, data=data), threading.Event(), lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("days", "authority", "reason"), [(0, "own", "expired"), (9, "another", "verify failed"), (9, "none", "TLS")]
+)
+def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
+    days: int, authority: str, reason: str, tmp_path: Path
+) -> None:
+    """A certificate that is over, one of somebody else, and a server without any."""
+    made = place.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
+    other = place.init(tmp_path / "other", ["a"], "127.0.0.1:1")
+    signer = other if authority == "another" else made
+    pair = tmp_path / "server.key", tmp_path / "server.crt"
+    signing = signer.root / "authority" / "ca.key", signer.server / "certificates" / "ca.crt"
+    keys.write_certificate(signing, *pair, ["127.0.0.1"], days=days)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair[1], pair[0])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with suppress(OSError), connection:
+                        if authority == "none":
+                            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        else:
+                            context.wrap_socket(connection, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        own = made.root / "nodes" / "a"
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        line = carrier.Line(address, own / "ca.crt", own / "node.key", tmp_path / "node-id")
+        sentence = "does not speak TLS" if authority == "none" else f"cannot be trusted: .*{reason}.*; its certificate"
+        with pytest.raises(TrainingError, match=sentence):
+            carrier.carry(line, lambda message: message, threading.Event())
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_node_whose_disk_is_full_when_it_connects(tmp_path: Path) -> None:
+    """There is always somewhere that nothing can be written to: a folder below a file."""
+    (tmp_path / "file").touch()
+    line = carrier.Line("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
+
+    class Client:
+        def __getattr__(self, name: str) -> Any:
+            return lambda request: SimpleNamespace(node_id=7)
+
+    with (
+        pytest.raises(TrainingError, match=r"nothing can be kept in '.*state': Not a directory; make room there"),
+        carrier._activated(Client(), line, carrier.generate_key_pairs(), threading.Event()),  # type: ignore[arg-type]
+    ):
+        pass

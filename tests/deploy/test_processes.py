@@ -263,10 +263,10 @@ def test_a_node_with_another_model_is_found_before_the_first_round(running: Runn
 
 
 def test_a_full_disk_at_a_node(running: Running) -> None:
-    """Its states are on a disk of 64 kB, which only its own process sees."""
+    """Its states are on a disk of 16 kB, which only its own process sees."""
     machines.end(running.processes["south"])
     state = running.place("south") / "state"
-    mounted = f'mount -t tmpfs -o size=64k none {state} && exec "$@"'
+    mounted = f'mount -t tmpfs -o size=16k none {state} && exec "$@"'
     running.launch("south", before=("unshare", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"))
     try:
         running.ready("south")

@@ -46,7 +46,7 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 TURN = 0.5  # seconds between two looks at the processes
-UP = 120.0  # seconds for the SuperLink to come up
+UP = 300.0  # seconds for the SuperLink to come up
 END = 15.0  # seconds for a process to end when asked to
 AGAIN = 20.0  # seconds before a run whose process died is started once more, if that dies too
 UNFINISHED = ("gathering", "running")

@@ -100,7 +100,7 @@ PFEDVEM_FMNIST = Study(
     differs=[
         "The paper's hyper-parameters for this table are in an appendix that we do not have: rates are 0.01, pFedVEM's "
         "are its defaults; nothing was chosen on these data.",
-        "A tenth of the clients is drawn in a round; who trains alone trains in every round, and so does pFedVEM's client.",
+        "A tenth of the clients is drawn in a round; who trains alone, or by pFedVEM, trains in every round.",
         "A tenth of a client's training pictures are for validation.",
     ],
 )
