@@ -17,20 +17,18 @@ TOGETHER = 1 << 30  # bytes of uploads that are put together into one matrix
 
 def pieces(part: Sequence[int], reports: Sequence[bool], values: Values) -> list[tuple[list[int], Values]] | None:
     """A node's answer, for those that report and for those that do not; None if it is not in the right form."""
-    broken, notes, upload = values.get("broken"), under("note", values), under("upload", values)
+    broken, upload = values.get("broken"), under("upload", values)
     count = sum(reports)
     if "error" in values or not isinstance(broken, torch.Tensor) or broken.shape != (len(part),):
         return None
-    if not fits(notes, len(part), least=0) or not fits(upload, count, least=0):
+    if not fits(upload, count, least=0):
         return None
     found = []
     for reporting in (True, False):
         places = [at for at, one in enumerate(reports) if one == reporting]
         if places:
-            index = torch.tensor(places)
-            own = {f"note/{name}": value[index] for name, value in notes.items()}
             # what is not finite is refused by the screening, like every other upload that cannot be used
-            own["broken"] = torch.zeros(len(places), dtype=torch.bool)
+            own: Values = {"broken": torch.zeros(len(places), dtype=torch.bool)}
             if reporting:
                 own |= {f"upload/{name}": value for name, value in upload.items()}
             found.append(([part[at] for at in places], own))

@@ -134,15 +134,11 @@ class Node:
         broken = stack([(part, {"": reply.broken}) for part, reply in zip(parts, replies, strict=True)], size)[""]
         new = stack([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
         upload = stack([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
-        notes = stack([(part, reply.notes) for part, reply in zip(parts, replies, strict=True)], size)
-        if side.privacy.noise:  # figures beside the uploads would tell what the noise hides
-            notes = {}
         reports = values["reports"].nonzero().flatten()
         reply = {
             "broken": broken,
             **({f"upload/{name}": value[reports] for name, value in upload.items()} if len(reports) else {}),
-            **{f"note/{name}": value for name, value in notes.items()},
-        }
+        }  # what a method notes of a client is no upload, and stays here
         if broken.any():  # weights that are no numbers are not kept
             new = {name: _where(broken, _full(state[name], size), value) for name, value in new.items()}
         shelf.put(number, names, new, reply, digest)
