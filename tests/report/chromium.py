@@ -121,13 +121,6 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=at["x"], y=at["y"], button="left", clickCount=1)
 
-    def computed(self) -> float:
-        """Seconds that all of its processes have computed so far."""
-        tab, self._session = self._session, ""  # it is the browser's to tell, not the tab's
-        processes = self.call("SystemInfo.getProcessInfo")["processInfo"]
-        self._session = tab
-        return float(sum(one["cpuTime"] for one in processes))
-
     # -- what it shows
 
     def complaints(self) -> list[str]:

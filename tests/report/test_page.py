@@ -1,7 +1,6 @@
 """The page of a comparison, in a real browser: that it shows, that it answers, that it fits, and that it is quick."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -397,18 +396,15 @@ def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp
     path = report.write(folder)
     assert time.perf_counter() - begun < 10
     assert path.stat().st_size < 8e6
-    took, computed = [], []
+    took = []
     for _ in range(3):  # each time by a browser that has not seen it before
         with chromium(watched=False) as fresh:
             fresh.size(1600)
-            before, begun = fresh.computed(), time.perf_counter()
+            begun = time.perf_counter()
             fresh.open(path)
             come_to(fresh, "document.querySelector('.plot')")  # with the first figure
             took.append(time.perf_counter() - begun)
-            computed.append(fresh.computed() - before)
-    # On a machine that has more to do than it can, time tells nothing; then what the browser computed has to do.
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    assert min(took) < 3 or (busy and min(computed) < 3), (took, computed)
+    assert min(took) < 3, took
     browser.size(1600)
     browser.open(path)
     scroll_through(browser)
