@@ -76,7 +76,6 @@ class Listening(_Averaging):
     """Everybody trains, a sample reports."""
 
     name: ClassVar[str] = "listening"
-    public: ClassVar[tuple[str, ...]] = ("examples",)
 
     def phases(self, rounds: int) -> list[Phase]:
         return [Phase("train", rounds, trains=ALL)]
@@ -87,11 +86,7 @@ class Listening(_Averaging):
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         middle = (state["personal"] + message["weights"]) * 0.5
         trained = descend(task.gradient, middle, work, self.lr)
-        return {"weights": trained, "examples": work.n}, {"personal": trained, "rounds": state["rounds"] + 1}
-
-    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        assert torch.equal(uploads["examples"], uploads.examples)
-        return super().aggregate(server, uploads, round)
+        return {"weights": trained}, {"personal": trained, "rounds": state["rounds"] + 1}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         rows: Rows = state["personal"]

@@ -77,7 +77,7 @@ def test_everybody_trains_and_a_sample_reports() -> None:
     expected = states["personal"][reports].mean(sizes)  # what they kept is what they sent
     assert apart(made.server["weights"], expected) < 1e-10
     width = made.task.layout.width
-    assert outcome.communication.up_bytes == 3 * (width + 1) * BYTES
+    assert outcome.communication.up_bytes == 3 * width * BYTES
     assert outcome.communication.down_bytes == 6 * width * BYTES
 
 

@@ -18,7 +18,8 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower import post, records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.server import Server
-from bespokefl.methods import Ditto, FedAvg
+from bespokefl.methods import REGISTRY, Ditto, FedAvg
+from tests.contract.conftest import quick
 from tests.contract.probes import Listening
 from tests.deploy.grid import NODES, QUICK, LocalGrid, TestHost, deployment, local_grid, only
 from tests.federations import CLASSES, WIDTH, apart, federation, run, same_bits
@@ -64,6 +65,40 @@ def test_uploads_that_cannot_be_used_are_refused_and_counted(lie: Any, reason: s
     assert all(server.accepted[name] == 0 for name in ("dan", "eve", "fay"))
     honest, _ = deployment(Ditto(), DATA, tmp_path / "honest", hosts=hosts("north", "south"))
     assert apart(found.global_rows, honest.run().global_rows) < 1e-6  # as if the liar had not been there
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "lie", "reason"),
+    [
+        ("pfedvem", "confidence", float("nan"), "not finite"),
+        ("pfedvem", "confidence", -1.0, "impossible"),
+        ("selffl", "variance", float("inf"), "not finite"),
+        ("ucfl", "variance", -1.0, "impossible"),
+        ("fedfomo", "worth", float("nan"), "not finite"),
+        ("ifca", "cluster", 99, "impossible"),
+    ],
+)
+def test_so_are_their_numbers(method: str, name: str, lie: float, reason: str, tmp_path: Path) -> None:
+    """And the run ends as if the liar's weights had been refused."""
+    when = f"upload/{name}"
+
+    def spoilt(values: dict[str, Any]) -> dict[str, Any]:
+        return values | {when: torch.full_like(values[when], lie)}
+
+    def not_finite(values: dict[str, Any]) -> dict[str, Any]:
+        bad = {key: one * float("nan") for key, one in values.items() if isinstance(one, Rows)}
+        return values | bad
+
+    outcomes = []
+    for at, change in enumerate((spoilt, not_finite)):
+        server, grid = deployment(quick(REGISTRY[method]), DATA, tmp_path / str(at))
+        grid.on_reply[WEST] = changed(change, when)
+        outcomes.append((server.run(), server.federation.server))
+    (found, state), (expected, other) = outcomes
+    assert set(found.lost) == {"dan", "eve", "fay"}
+    assert {one for reasons in found.lost.values() for one in reasons} == {reason}
+    assert found.lost.keys() == expected.lost.keys()
+    assert all(same_bits(state[key], other[key]) for key in other if isinstance(other[key], Rows))
 
 
 def hosts(*names: str) -> dict[str, TestHost]:

@@ -80,8 +80,6 @@ def vector(method: Method, release: Release, upload: State) -> np.ndarray:
     """An upload as the one vector that is released, worked out once more: (K, everything), in double precision."""
     parts = []
     for name, value in upload.items():
-        if name in method.public:
-            continue
         begun: Any = method.origin(release.task, release.message, name)
         if isinstance(value, Rows):
             numbers = value.to(dtype=torch.float64).matrix()
@@ -97,7 +95,7 @@ def vector(method: Method, release: Release, upload: State) -> np.ndarray:
 
 def telling(method: Method, seen: list[Release]) -> list[Release]:
     """Those in which there is something to protect."""
-    return [one for one in seen if one.before.keys() - set(method.public)]
+    return [one for one in seen if one.before]
 
 
 # -- clipping

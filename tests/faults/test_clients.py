@@ -10,8 +10,8 @@ import torch
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method, State
-from bespokefl.core.rows import Layout, Rows
-from bespokefl.engines.faults import KINDS, Faults, screen, spoil
+from bespokefl.core.rows import Rows
+from bespokefl.engines.faults import KINDS, Faults
 from bespokefl.experiments.run import run
 from bespokefl.methods import REGISTRY, FedAvg
 from tests.contract.conftest import params, quick
@@ -69,23 +69,60 @@ def test_who_drops_out_is_as_if_never_asked() -> None:
     assert apart(dropped, simulate(FedAvg(), DATA, rounds=1)[0].server["weights"]) > 1e-4
 
 
-LAYOUT = Layout(("w",), ((2,),))
+# What an upload's numbers are, and values for them that break the aggregation.
+NUMBERS: dict[str, list[float]] = {
+    "confidence": [math.nan, math.inf, -math.inf, 0, -1, 1e30, 1e-30],  # of pFedVEM
+    "variance": [math.inf, -math.inf, -1, 1e30],  # of Self-FL and UCFL, where NaN is "undefined"
+    "worth": [math.nan, math.inf, -math.inf, 1e30],  # of FedFOMO
+    "cluster": [-1, 99],  # of IFCA
+}
+FAILING = Faults.of("slow:0.3")
 
 
-def upload(*rows: tuple[float, float]) -> State:
-    return {"weights": Rows.from_matrix(LAYOUT, torch.tensor(rows)), "loss": torch.zeros(len(rows))}
+def poisoned(method: Method, value: float) -> Method:
+    """The same method, whose clients send this instead of their numbers where they would be late.
+
+    What has no numbers, as UCFL's later rounds, comes with huge rows.
+    """
+
+    def local_update(self: Method, *given: Any) -> tuple[State, State]:
+        upload, state = super(type(self), self).local_update(*given)
+        work, round = given[-2:]
+        late = torch.tensor([FAILING.of_client(round.seed, round.number, name) == "slow" for name in work.names])
+        rows_only = all(isinstance(value, Rows) for value in upload.values())
+        for name, numbers in upload.items():
+            if isinstance(numbers, Rows):
+                upload[name] = numbers.replace(late, numbers[late] * 1e20) if rows_only else numbers
+            else:
+                assert name in NUMBERS, f"say above what is impossible for {name}"
+                upload[name] = numbers.clone()
+                upload[name][late] = int(value) if name == "cluster" else value
+        return upload, state
+
+    kind = type("Poisoned", (type(method),), {"local_update": local_update})
+    return kind(**method.hyper())  # type: ignore[no-any-return]
 
 
-def test_screening_by_hand() -> None:
-    sound = ([4, 7], upload((1, 0), (0, 2)))
-    worse = ([1, 2, 3], upload((math.nan, 0), (3e4, 0), (1, 1)))
-    other = ([9], spoil(upload((1, 1)), "wrong-shape"))
-    more = ([8], upload((1, 1)) | {"extra": torch.zeros(1)})
-    kept, refused = screen([sound, worse, other, more], LAYOUT)
-    assert refused == {1: "not finite", 2: "absurdly large", 9: "wrong shape", 8: "wrong shape"}
-    assert [clients for clients, _ in kept] == [[4, 7], [3]]
-    assert kept[1][1]["weights"].matrix().tolist() == [[1.0, 1.0]] and kept[1][1]["loss"].tolist() == [0.0]
-    assert screen([], LAYOUT) == ([], {})
+def sent(method: Method) -> set[str]:
+    """The names of all that a method uploads."""
+    seen: set[str] = set()
+
+    def local_update(self: Method, *given: Any) -> tuple[State, State]:
+        upload, state = super(type(self), self).local_update(*given)
+        seen.update(upload)
+        return upload, state
+
+    kind = type("Seen", (type(method),), {"local_update": local_update})
+    simulate(kind(**method.hyper()), DATA, rounds=1)
+    return seen
+
+
+def test_no_number_of_an_upload_poisons_the_others(method: Method) -> None:
+    expected = simulate(method, DATA, faults=FAILING, **OPTIONS)[1]
+    for value in {value for name in sent(method) & NUMBERS.keys() for value in NUMBERS[name]}:
+        outcome = simulate(poisoned(method, value), DATA, **OPTIONS)[1]
+        assert same_bits(outcome.personal_rows, expected.personal_rows), value
+        assert outcome.lost.keys() == expected.lost.keys() != set()
 
 
 def test_rates_are_what_was_asked_for() -> None:

@@ -134,8 +134,8 @@ def test_a_few_models_down_and_one_up(downloads: int, count: int) -> None:
     made, outcome = run(FedFOMO(downloads=downloads), DATA, rounds=2)
     model = made.task.layout.width * 8
     for line in outcome.history:
-        assert line["down_bytes"] == 6 * count * (model + 8)  # and whose they are
-        assert line["up_bytes"] == 6 * (model + count * (8 + 8))  # what they were worth
+        assert line["down_bytes"] == 6 * count * model
+        assert line["up_bytes"] == 6 * (model + count * 8)  # and what they were worth
 
 
 # -- who is chosen
@@ -145,7 +145,7 @@ def choices(method: FedFOMO, affinity: Tensor, known: list[bool], number: int = 
     """Whose models each of five clients gets."""
     round = Round(number, "train", seed, tuple("abcde"))
     server = method.start_server(Task(mlp).start, round) | {"affinity": affinity, "known": torch.tensor(known)}
-    chosen: list[list[int]] = method.message(server, range(5), round)["from"].tolist()
+    chosen: list[list[int]] = method._chosen(server, range(5), round).tolist()
     return chosen
 
 

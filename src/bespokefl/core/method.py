@@ -143,9 +143,9 @@ class Method(ABC):
 
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""  # BibTeX
-    # What clipping and noise have to know of its uploads, by name; all others are rows or real numbers.
-    positive: ClassVar[tuple[str, ...]] = ()  # numbers > 0, NaN where undefined: noise goes to their logarithms
-    public: ClassVar[tuple[str, ...]] = ()  # what the server knows anyway
+    # What its uploads are, by name; all others are rows or real numbers.
+    positive: ClassVar[tuple[str, ...]] = ()  # numbers that are not below zero: noise goes to their logarithms
+    undefined: ClassVar[tuple[str, ...]] = ()  # numbers that may be NaN, which says that there is none
     choices: ClassVar[tuple[str, ...]] = ()  # which of several a client chose: what noise cannot cover
 
     def __post_init__(self) -> None:
@@ -219,6 +219,10 @@ class Method(ABC):
             return None
         begun: Rows = message[name]
         return begun
+
+    def possible(self, name: str, numbers: Tensor) -> Tensor:
+        """Which of the numbers that are uploaded under this name can be, one by one; others are refused."""
+        return numbers >= 0 if name in self.positive else torch.ones_like(numbers, dtype=torch.bool)
 
     def workload(self, server: State, round: Round) -> float:
         """How many times over a client trains in this round, for the time that a round takes."""

@@ -16,8 +16,9 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Found, Moment
 from bespokefl.engines.client import Budget, Data
-from bespokefl.engines.faults import NO_FAULTS, Entry, Faults, screen, spoil
+from bespokefl.engines.faults import NO_FAULTS, Faults, spoil
 from bespokefl.engines.privacy import Privacy
+from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.store import Store
 
 Values = dict[str, Any]
@@ -124,6 +125,7 @@ class Federation:
         self.by_client: set[str] = set()  # names in the history with a place for every client
         self._sent = 0  # bytes sent down up to the last round
         self._layout = start.layout
+        self._screening = Screening(method, start)
         self._down = Down()
         self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
@@ -280,7 +282,7 @@ class Federation:
             if self.settings.record:
                 self.communication = self.communication.plus(up=wire.size(upload))
             entries += self._spoilt(number, [part[at] for at in kept], upload, lost)
-        used, refused = screen(entries, self._layout) if self.settings.record else (entries, {})
+        used, refused = self._screening(entries) if self.settings.record else (entries, {})
         clients = [client for own, _ in used for client in own]
         sizes = torch.tensor([self.sizes[client] for client in clients])
         return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused

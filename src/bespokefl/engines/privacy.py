@@ -21,7 +21,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
 
-LEAST, STEEPEST = 1e-12, 60.0  # of a positive number, and of its logarithm after noise: so that all stays finite
+LEAST, STEEPEST = 1e-12, 20.0  # of a positive number, and of its logarithm after noise: so that all stays finite
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,19 @@ class Privacy:
 
     def release(self, method: Method, task: Task, message: Message, upload: State, work: Work) -> State:
         """The uploads of a cohort as they leave, one row each."""
-        if self.clip is None:
+        if self.clip is None or not upload:
             return upload
-        begun = {name: method.origin(task, message, name) for name in upload if name not in method.public}
-        parts = {name: _vector(method, name, upload[name], begun[name]) for name in begun}
-        if not parts:
-            return upload
+        begun = {name: method.origin(task, message, name) for name in upload}
+        parts = {name: _vector(method, name, value, begun[name]) for name, value in upload.items()}
         flat = torch.cat(list(parts.values()), dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
             flat += self.noise * self.clip * self._normal(flat, work)
         pieces = flat.split([part.shape[1] for part in parts.values()], dim=1)
-        released = {
+        return {
             name: _value(method, name, piece, upload[name], begun[name])
             for name, piece in zip(parts, pieces, strict=True)
         }
-        return upload | released
 
     def _normal(self, like: Tensor, work: Work) -> Tensor:
         """Noise of each client's own, so that it matters to nobody who else is in the cohort."""
@@ -78,8 +75,7 @@ def _vector(method: Method, name: str, value: Rows | Tensor, begun: Rows | float
         return flat - begun.matrix().double() if isinstance(begun, Rows) else flat
     if not value.is_floating_point():
         raise InputError(
-            f"{method.name} uploads {name}, whole numbers, which noise cannot be added to: leave clip and noise out, "
-            "or, if the server knows them anyway, say so in the method's `public`."
+            f"{method.name} uploads {name}, whole numbers, which noise cannot be added to: leave clip and noise out."
         )
     numbers = value.double().reshape(len(value), -1)
     if name in method.positive:

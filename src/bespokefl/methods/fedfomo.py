@@ -41,7 +41,6 @@ class FedFOMO(Method):
   booktitle={ICLR},
   year={2021}
 }"""
-    public: ClassVar[tuple[str, ...]] = ("from",)  # as the server chose them
 
     # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of the rate, 1 % an epoch.
     lr: float = 0.1  # η
@@ -71,9 +70,12 @@ class FedFOMO(Method):
         return {"base": start.expand(len(cohort)), "personal": start.expand(len(cohort))}
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        chosen = torch.stack([self._choose(server, client, round) for client in cohort])  # (K, M)
-        models = {f"model {m}": server["models"][chosen[:, m]] for m in range(chosen.shape[1])}
-        return Message(own={"from": chosen, **models})
+        chosen = self._chosen(server, cohort, round)
+        return Message(own={f"model {m}": server["models"][chosen[:, m]] for m in range(chosen.shape[1])})
+
+    def _chosen(self, server: State, cohort: Sequence[int], round: Round) -> Tensor:
+        """Whose models each client gets, (K, M)."""
+        return torch.stack([self._choose(server, client, round) for client in cohort])
 
     def _choose(self, server: State, client: int, round: Round) -> Tensor:
         """ε-greedy: each is the one of highest affinity left, or a random one; who never uploaded comes last."""
@@ -90,14 +92,13 @@ class FedFOMO(Method):
         return torch.tensor(chosen, dtype=torch.int64)
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        models = [state["personal"], *(message[f"model {m}"] for m in range(message["from"].shape[1]))]
+        models = [state["personal"], *(message[f"model {m}"] for m in range(len(message.own)))]
         value = worth(task, state["base"], models, work)
         mixed = mix(models, value)
         work.note(own_weight=weights(value)[:, 0])
         trained = descend(task.gradient, mixed, work, self.lr, momentum=self.momentum)
         share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
-        upload = {"weights": trained, "from": message["from"], "worth": share[:, 1:]}
-        return upload, {"base": mixed, "personal": trained}
+        return {"weights": trained, "worth": share[:, 1:]}, {"base": mixed, "personal": trained}
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return task.start if name == "weights" else None  # the mixture that it begins at is the client's own
@@ -106,7 +107,7 @@ class FedFOMO(Method):
         clients = torch.tensor(uploads.clients)
         known, affinity = server["known"].clone(), server["affinity"].clone()
         known[clients] = True
-        affinity[clients[:, None], uploads["from"]] += uploads["worth"]
+        affinity[clients[:, None], self._chosen(server, uploads.clients, round)] += uploads["worth"]
         return {"models": server["models"].replace(clients, uploads["weights"]), "known": known, "affinity": affinity}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:

@@ -67,6 +67,9 @@ class IFCA(Method):
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         return {"weights": descend(task.gradient, start, work, self.lr, **sgd), "cluster": cluster}, state
 
+    def possible(self, name: str, numbers: Tensor) -> Tensor:
+        return (numbers >= 0) & (numbers < self.clusters)
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, cluster = server["models"], uploads["cluster"]
         for j in cluster.unique().tolist():

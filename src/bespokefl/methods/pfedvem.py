@@ -120,6 +120,9 @@ class PFedVEM(Method):
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return 1 / self.initial_variance if name == "confidence" else super().origin(task, message, name)
 
+    def possible(self, name: str, numbers: Tensor) -> Tensor:
+        return (numbers > LEAST_VARIANCE / 2) & (numbers < 2 / LEAST_VARIANCE)  # no ρ² is that large, or that small
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         confidences: Tensor = uploads["confidence"]
         latent = uploads.mean("weights", by=confidences).block("head")  # (9)

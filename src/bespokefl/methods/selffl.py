@@ -63,6 +63,7 @@ class SelfFL(Method):
   year={2022}
 }"""
     positive: ClassVar[tuple[str, ...]] = ("variance",)
+    undefined: ClassVar[tuple[str, ...]] = ("variance",)
 
     lr: float = 0.03  # η
     max_steps: int = 40  # ℓ_max

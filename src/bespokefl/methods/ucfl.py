@@ -55,6 +55,7 @@ class UCFL(Method):
   year={2023}
 }"""
     positive: ClassVar[tuple[str, ...]] = ("variance",)
+    undefined: ClassVar[tuple[str, ...]] = ("variance",)
 
     lr: float = 0.01  # η
     momentum: float = 0.9  # β

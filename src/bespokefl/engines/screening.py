@@ -1,0 +1,123 @@
+"""What protects a federation, simulated or real: an upload that cannot be used is refused before it is aggregated.
+
+    wrong shape       it does not look as most clients' uploads do, or has columns that the model does not have
+    not finite        there is a NaN or an infinity in it, other than where its method means "undefined"
+    impossible        a number in it cannot be: a variance below zero, a cluster that there is not
+    absurdly large    against the smallest upload of the round, so that one honest client is enough to tell; rows also
+                      against the model that the run began with, which tells where no client is honest
+
+It is about what is broken, not about what lies: a wrong upload of a usual size passes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.method import Method, State
+from bespokefl.core.rows import Rows
+
+LARGER_ROWS, LARGER_NUMBERS = 1e4, 1e12  # times one plus the largest entry of the smallest upload
+GROWN = 1e8  # times one plus the largest entry of the first model
+
+Entry = tuple[list[int], State]  # clients, and their uploads: a row each
+
+
+class Screening:
+    """Knows the method, and the model that the run began with."""
+
+    def __init__(self, method: Method, start: Rows) -> None:
+        self._method = method
+        self._shapes = dict(zip(start.layout.names, start.layout.shapes, strict=True))
+        self._most = GROWN * (1 + float(start.largest().max()))
+
+    def __call__(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[int, str]]:
+        """The uploads that can be used, and why the others cannot: by client."""
+        fitting, refused = self._alike(entries)
+        wrong = [dict[int, str]() for _ in fitting]  # by place in the entry
+        for name in fitting[0][1] if fitting else ():
+            values = [upload[name] for _, upload in fitting]
+            for own, found in zip(wrong, self._wrong(name, values), strict=True):
+                own |= {at: reason for at, reason in found.items() if at not in own}
+        kept = []
+        for (clients, upload), own in zip(fitting, wrong, strict=True):
+            refused |= {clients[at]: reason for at, reason in own.items()}
+            sound = [at for at in range(len(clients)) if at not in own]
+            if len(sound) == len(clients):
+                kept.append((clients, upload))
+            elif sound:
+                places = torch.tensor(sound)
+                kept.append(([clients[at] for at in sound], {name: value[places] for name, value in upload.items()}))
+        return kept, refused
+
+    def _alike(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[int, str]]:
+        """The uploads that look as most clients' do."""
+        looks = [_shape(upload) if self._fits(upload) else None for _, upload in entries]
+        votes: dict[object, int] = {}
+        for look, (clients, _) in zip(looks, entries, strict=True):
+            if look is not None:
+                votes[look] = votes.get(look, 0) + len(clients)
+        usual = max(votes, key=lambda look: votes[look], default=None)
+        fitting: list[Entry] = []
+        refused: dict[int, str] = {}
+        for look, (clients, upload) in zip(looks, entries, strict=True):
+            if look is not None and look == usual:
+                fitting.append((clients, upload))
+            else:
+                refused |= dict.fromkeys(clients, "wrong shape")
+        return fitting, refused
+
+    def _fits(self, upload: State) -> bool:
+        """Whether its rows have the columns of the model, or of some of its parameters."""
+        return all(
+            value.dtype.is_floating_point and self._shapes.get(name) == shape
+            for value in upload.values()
+            if isinstance(value, Rows)
+            for name, shape in zip(value.layout.names, value.layout.shapes, strict=True)
+        )
+
+    def _wrong(self, name: str, values: Sequence[Rows | Tensor]) -> list[dict[int, str]]:
+        """What is wrong with these values of a name, one for each entry: by place."""
+        bad: list[dict[int, str]] = []
+        sizes = []
+        for value in values:
+            size, own = _largest(value), dict[int, str]()
+            if not isinstance(value, Rows):
+                possible = self._method.possible(name, value) | ~torch.isfinite(value)
+                own = dict.fromkeys(
+                    (~possible).reshape(len(value), -1).any(1).nonzero().flatten().tolist(), "impossible"
+                )
+                if name in self._method.undefined:
+                    size = _largest(value.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf))
+            own |= dict.fromkeys((~torch.isfinite(size)).nonzero().flatten().tolist(), "not finite")
+            bad.append(own)
+            sizes.append(size)
+        sound = [size[[at for at in range(len(size)) if at not in own]] for size, own in zip(sizes, bad, strict=True)]
+        known = torch.cat(sound)
+        if not len(known):
+            return bad
+        rows = isinstance(values[0], Rows)
+        limit = (LARGER_ROWS if rows else LARGER_NUMBERS) * (1 + float(known.min()))
+        limit = min(limit, self._most) if rows else limit
+        for size, own in zip(sizes, bad, strict=True):
+            for at in (size > limit).nonzero().flatten().tolist():
+                own.setdefault(at, "absurdly large")
+        return bad
+
+
+def _largest(value: Rows | Tensor) -> Tensor:
+    """Each client's largest entry, by size, (K,)."""
+    if isinstance(value, Rows):
+        return value.largest().double().cpu()
+    flat = value.reshape(len(value), -1).double().cpu().abs()
+    return flat.amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
+
+
+def _shape(upload: State) -> object:
+    """What an upload looks like, but for the number of clients in it."""
+    return tuple(
+        (name, value.layout.names, value.layout.shapes, value.dtype)
+        if isinstance(value, Rows)
+        else (name, tuple(value.shape[1:]), value.dtype)
+        for name, value in sorted(upload.items())
+    )
