@@ -18,7 +18,7 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower import post, records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.server import Server
-from bespokefl.methods import REGISTRY, Ditto, FedAvg
+from bespokefl.methods import REGISTRY, Ditto, FedAvg, Local
 from tests.contract.conftest import quick
 from tests.contract.probes import Listening
 from tests.deploy.grid import NODES, QUICK, LocalGrid, TestHost, deployment, local_grid, only
@@ -345,6 +345,52 @@ def test_a_client_that_diverges_costs_nobody_else_the_run(tmp_path: Path) -> Non
     server, _ = deployment(Diverging(), DATA, tmp_path)
     found = server.run()
     assert found.lost == {"ben": {"not finite": 2}} and bool(found.global_rows.finite().all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruined(Local):
+    """Clients whose own models are finite, just, and say nothing that is; nobody sends anything."""
+
+    name = "ruined"
+    whom: str = "ben"
+
+    def local_update(self, task: Any, message: Any, state: Any, work: Any, round: Any) -> Any:
+        upload, new = super().local_update(task, message, state, work, round)
+        bad = torch.tensor([1e38 if name in self.whom.split() else 1.0 for name in work.names])
+        return upload, {"personal": new["personal"] * bad}
+
+
+def test_a_client_whose_own_model_is_ruined_is_told_and_not_scored(tmp_path: Path) -> None:
+    found = deployment(Ruined(), DATA, tmp_path)[0].run()
+    expected = deployment(Local(), DATA, tmp_path / "sound")[0].run()
+    at = DATA.names.index("ben")
+    assert found.unheard == ["ben"] and torch.isnan(found.personal["test_loss"][at])
+    others = [k for k in range(len(DATA)) if k != at]
+    assert torch.equal(found.personal["test_accuracy"][others], expected.personal["test_accuracy"][others])
+    with pytest.raises(TrainingError, match="the loss of all clients became non-finite by round 2"):
+        deployment(Ruined(whom=" ".join(DATA.names)), DATA, tmp_path / "all")[0].run()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda loss: {},
+        lambda loss: {"score/train_loss": loss[:1]},
+        lambda loss: {"score/train_loss": loss * float("nan")},
+        lambda loss: {"score/train_loss": loss[:, None]},
+        lambda loss: {"score/test_loss": loss / 0, "score/train_loss": loss / 0},
+    ],
+)
+def test_scores_that_are_none(lie: Any, tmp_path: Path) -> None:
+    def change(values: dict[str, Any]) -> dict[str, Any]:
+        rest = {name: one for name, one in values.items() if not name.startswith("score/train_loss")}
+        return rest | lie(values["score/train_loss"])
+
+    server, grid = deployment(Ditto(), DATA, tmp_path)
+    grid.on_reply[WEST] = changed(change, "score/train_loss")
+    found = server.run()
+    assert found.unheard == ["dan", "eve", "fay"]
+    assert found.history[-1]["personal"]["test_accuracy"] is not None and not found.lost
 
 
 def test_a_run_s_name_is_no_path(tmp_path: Path) -> None:

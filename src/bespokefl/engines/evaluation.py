@@ -31,8 +31,12 @@ def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
 
 def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:
     """The clients that have data but no finite loss on them."""
-    bad = torch.isinf(loss) | (torch.isnan(loss) & (sizes > 0))
-    return [names[i] for i in bad.nonzero().flatten().tolist()]
+    return [names[i] for i in without_number(loss, sizes).nonzero().flatten().tolist()]
+
+
+def without_number(loss: Tensor, sizes: Tensor) -> Tensor:
+    """Which losses are not finite though there are data: NaN says that there are none."""
+    return torch.isinf(loss) | (torch.isnan(loss) & (sizes > 0))
 
 
 def means(scores: Scores) -> dict[str, float | None]:

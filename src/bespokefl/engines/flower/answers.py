@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
-from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.client import PARTS
+from bespokefl.engines.evaluation import Scores, without_number
 from bespokefl.engines.federation import Values, under
 from bespokefl.engines.flower.shelf import join, stack
 
@@ -19,7 +21,7 @@ def pieces(part: Sequence[int], reports: Sequence[bool], values: Values) -> list
     """A node's answer, for those that report and for those that do not; None if it is not in the right form."""
     broken, upload = values.get("broken"), under("upload", values)
     count = sum(reports)
-    if "error" in values or not isinstance(broken, torch.Tensor) or broken.shape != (len(part),):
+    if "error" in values or not isinstance(broken, Tensor) or broken.shape != (len(part),):
         return None
     if not fits(upload, count, least=0):
         return None
@@ -67,10 +69,26 @@ def spread(parts: Sequence[tuple[Sequence[int], State]], size: int) -> Scores:
     return scores
 
 
+def scored(values: Values, kind: str, sizes: Sequence[Tensor]) -> tuple[Scores, list[int]] | None:
+    """What a node says of its clients' models, and at which places it says no number: there is no score then.
+
+    None if it does not say it in the right form. `sizes` are the clients' train, validation and test examples.
+    """
+    scores, (train, validation, _) = under(kind, values), sizes
+    if "error" in values or not fits(scores, len(train)) or not scores.keys() >= {f"{part}_loss" for part in PARTS}:
+        return None
+    if any(isinstance(value, Rows) or value.dim() > 1 for value in scores.values()):
+        return None
+    bad = without_number(scores["train_loss"], train) | without_number(scores["validation_loss"], validation)
+    # test data stop nothing: a test loss without a number is as one without data
+    known = {name: value.double().masked_fill(bad | torch.isinf(value), torch.nan) for name, value in scores.items()}
+    return known, bad.nonzero().flatten().tolist()
+
+
 def fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
     """Whether these are rows or tensors with a place for each of so many clients."""
     return len(values) >= least and all(
-        isinstance(value, Rows | torch.Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
+        isinstance(value, Rows | Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
         for value in values.values()
     )
 

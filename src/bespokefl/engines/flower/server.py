@@ -20,14 +20,14 @@ from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.checkpoint import Checkpoints
-from bespokefl.engines.client import PARTS, Data
-from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
+from bespokefl.engines.client import PARTS
+from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
 from bespokefl.engines.flower import answers as answered
 from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.flower.post import Post
-from bespokefl.engines.flower.roster import counted, homes, remote_data
+from bespokefl.engines.flower.roster import homes, remote_data
 from bespokefl.engines.flower.shelf import LATEST
 from bespokefl.engines.simulation import Progress, Report
 
@@ -247,34 +247,33 @@ class Server:
         answers = self.post.exchange(_without_states(requests), number, self._enough(parts, number))
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
+        failed: list[str] = []
         for node, part in parts.items():
-            values = answers.get(node, {})
-            if "error" in values or not answered.fits(under("score", values), len(part)):
+            sizes = [getattr(self.data, name).sizes[part] for name in PARTS]
+            own, others = (answered.scored(answers.get(node, {}), kind, sizes) for kind in ("score", "common"))
+            if own is None:
                 continue
-            personal.append((part, under("score", values)))
-            if common is not None and answered.fits(under("common", values), len(part)):
-                globally.append((part, under("common", values)))
+            scores, bad = own
+            personal.append((part, scores))
+            failed += [self.data.names[part[at]] for at in bad]
+            if common is not None and others is not None:
+                globally.append((part, others[0]))
         heard = {client for part, _ in personal for client in part}
-        unheard = [name for at, name in enumerate(self.data.names) if at not in heard]
-        if unheard:
-            log.warning("clients %s did not say what their models are worth", listing(unheard))
         if not heard:
             raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
-        self._refuse_non_finite(personal, number)
+        if len(failed) == len(heard):
+            raise TrainingError(
+                f"the loss of all clients became non-finite by round {number}: use a smaller learning rate."
+            )
+        unheard = [name for at, name in enumerate(self.data.names) if at not in heard or name in failed]
+        if unheard:
+            log.warning("clients %s did not say what their models are worth", listing(unheard))
         size = len(self.data)
         return (
             answered.spread(personal, size),
             (answered.spread(globally, size) if common is not None else None),
             unheard,
         )
-
-    def _refuse_non_finite(self, parts: Sequence[tuple[Sequence[int], State]], number: int) -> None:
-        """Of those who answered; test data stop nothing."""
-        for part, scores in parts:
-            names = tuple(self.data.names[client] for client in part)
-            train, validation, test = (counted(getattr(self.data, kind).sizes[list(part)]) for kind in PARTS)
-            whose = Data(self.data.x, self.data.y, names, train, validation, test)
-            refuse_non_finite(scores, whose, number)
 
     def _keep_scores(self, personal: Scores, globally: Scores | None) -> None:
         line = {"personal": means(personal), "global": None if globally is None else means(globally)}
