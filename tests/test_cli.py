@@ -408,7 +408,7 @@ def test_a_tuning_that_finds_nothing_says_why(runs: Path, capsys: pytest.Capture
     assert bespoke(line) == 2
     printed = capsys.readouterr()
     assert printed.out.count("failed") == 2 and "Written to runs/tune-ditto" in printed.out
-    assert printed.err.startswith("error: none of the 2 points could be trained; the first said: the train loss")
+    assert printed.err.startswith("error: none of the 2 points could be trained; the first said: the weights")
     assert printed.err.count("\n") == 1
 
 

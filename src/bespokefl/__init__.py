@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bespokefl import theory as theory
     from bespokefl.core.descend import descend as descend
     from bespokefl.core.errors import BespokeError as BespokeError
+    from bespokefl.core.errors import DiskError as DiskError
     from bespokefl.core.errors import InputError as InputError
     from bespokefl.core.errors import TrainingError as TrainingError
     from bespokefl.core.method import Message as Message
@@ -48,6 +49,7 @@ else:
         "Comparison": "bespokefl.experiments.comparison",
         "Dataset": "bespokefl.data.dataset",
         "Diagnosis": "bespokefl.experiments.diagnosis",
+        "DiskError": "bespokefl.core.errors",
         "InputError": "bespokefl.core.errors",
         "Message": "bespokefl.core.method",
         "Method": "bespokefl.core.method",

@@ -19,9 +19,12 @@ from bespokefl.engines import wire
 from bespokefl.engines.client import Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Outcome, Simulation
-from tests.federations import BATCH, CLASSES, apart, federation, mlp, run, same_bits, simulation, work_of
+from bespokefl.experiments.config import Config
+from bespokefl.methods import FedAvg, Local
+from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
 
 SINGLE, DOUBLE = federation(), federation(dtype=torch.float64)
+GROUPED = planted((0, 1, 1, 0, 0, 1, 0, 1), dtype=torch.float32)
 HALF = {"participation": 0.5, "rounds": 2}
 EVERYBODY = list(range(len(SINGLE)))
 ALONE = [[k] for k in EVERYBODY]
@@ -395,12 +398,27 @@ def test_a_federation_of_one(method: Method) -> None:
     assert outcome.personal_rows.finite().all() and len(outcome.personal_rows) == 1
 
 
+@cache
+def trained(method: Method) -> tuple[Simulation, Outcome]:
+    """Two groups that contradict each other, for as many rounds as a run has by default."""
+    return run(method, GROUPED, rounds=Config.rounds, batch_size=10, local_epochs=5)
+
+
 def test_a_run_with_the_defaults_learns(registered: type[Method]) -> None:
-    made = simulation(registered(), SINGLE, rounds=8)
-    before = made.side.score(EVERYBODY, made.task.start)["train_loss"]
-    outcome = made.run()
-    assert apart(outcome.personal_rows, made.task.start) > 1e-2
-    assert outcome.personal["train_loss"].mean() < 0.95 * before.mean()
+    made, outcome = trained(registered())
+    before = made.side.score(range(len(GROUPED)), made.task.start)["train_loss"]
+    assert outcome.personal["train_loss"].mean() < 0.9 * before.mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plain", [FedAvg, Local])
+def test_no_default_switches_the_method_off(registered: type[Method], plain: type[Method]) -> None:
+    """With a pull of 0, one cluster or no round in which to split, a method is FedAvg, or Local, of the same rate."""
+    if registered is plain:
+        return
+    shared = {field.name for field in fields(plain)}
+    twin = plain(**{name: value for name, value in registered().hyper().items() if name in shared})
+    assert apart(trained(registered())[1].personal_rows, trained(twin)[1].personal_rows) > 1e-3
 
 
 # -- what a method says of itself

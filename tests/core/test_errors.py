@@ -2,7 +2,7 @@
 
 import pytest
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing, unknown
+from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError, listing, unknown
 
 KNOWN = ["ditto", "fedavg", "FedProx"]
 
@@ -21,7 +21,13 @@ def test_far_names_get_the_list() -> None:
 
 
 def test_all_can_be_caught_as_one() -> None:
-    assert issubclass(InputError, BespokeError) and issubclass(TrainingError, BespokeError)
+    assert all(issubclass(one, BespokeError) for one in (InputError, TrainingError, DiskError))
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    assert str(DiskError("cannot write")) == "cannot write; make room."
+    told = DiskError("cannot write", kept="round 2 is there", cure="buy one", then="go on")
+    assert str(told) == "cannot write; round 2 is there; buy one, then: go on."
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from bespokefl.experiments.deployment.news import told
 from bespokefl.experiments.deployment.place import Deployment, init
 from bespokefl.experiments.deployment.serve import LOG
 from bespokefl.experiments.result import Result, load_run
+from tests.disks import small_disk
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
@@ -266,8 +267,7 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
     """Its states are on a disk of 16 kB, which only its own process sees."""
     machines.end(running.processes["south"])
     state = running.place("south") / "state"
-    mounted = f'mount -t tmpfs -o size=16k none {state} && exec "$@"'
-    running.launch("south", before=("unshare", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"))
+    running.launch("south", before=small_disk(state, 16 * 1024))
     try:
         running.ready("south")
         name = running.start("ditto", rounds=2, eval_every=0)

@@ -18,7 +18,7 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower import post, records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.server import Server
-from bespokefl.methods import REGISTRY, Ditto, FedAvg, Local
+from bespokefl.methods import REGISTRY, Ditto, FedAvg
 from tests.contract.conftest import quick
 from tests.contract.probes import Listening
 from tests.deploy.grid import NODES, QUICK, LocalGrid, TestHost, deployment, local_grid, only
@@ -347,28 +347,23 @@ def test_a_client_that_diverges_costs_nobody_else_the_run(tmp_path: Path) -> Non
     assert found.lost == {"ben": {"not finite": 2}} and bool(found.global_rows.finite().all())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ruined(Local):
-    """Clients whose own models are finite, just, and say nothing that is; nobody sends anything."""
+def test_a_client_whose_loss_is_no_number_is_told_and_not_scored(tmp_path: Path) -> None:
+    """A validation example that nobody has looked at is infinite."""
 
-    name = "ruined"
-    whom: str = "ben"
-
-    def local_update(self, task: Any, message: Any, state: Any, work: Any, round: Any) -> Any:
-        upload, new = super().local_update(task, message, state, work, round)
-        bad = torch.tensor([1e38 if name in self.whom.split() else 1.0 for name in work.names])
-        return upload, {"personal": new["personal"] * bad}
-
-
-def test_a_client_whose_own_model_is_ruined_is_told_and_not_scored(tmp_path: Path) -> None:
-    found = deployment(Ruined(), DATA, tmp_path)[0].run()
-    expected = deployment(Local(), DATA, tmp_path / "sound")[0].run()
-    at = DATA.names.index("ben")
-    assert found.unheard == ["ben"] and torch.isnan(found.personal["test_loss"][at])
-    others = [k for k in range(len(DATA)) if k != at]
+    x = DATA.x.clone()
+    x[DATA.validation.of(1)] = torch.inf
+    found = deployment(Ditto(), replace(DATA, x=x), tmp_path / "infinite")[0].run()
+    expected = deployment(Ditto(), DATA, tmp_path / "sound")[0].run()
+    assert found.unheard == ["ben"] and torch.isnan(found.personal["test_accuracy"][1])
+    others = [0, 2, 3, 4, 5]
     assert torch.equal(found.personal["test_accuracy"][others], expected.personal["test_accuracy"][others])
-    with pytest.raises(TrainingError, match="the loss of all clients became non-finite by round 1"):
-        deployment(Ruined(whom=" ".join(DATA.names)), DATA, tmp_path / "all", rounds=1)[0].run()
+    server, grid = deployment(Ditto(), DATA, tmp_path / "all")
+    grid.on_reply |= {
+        node: changed(lambda values: values | {"score/train_loss": values["score/train_loss"] / 0}, "score/train_loss")
+        for node in grid.apps
+    }
+    with pytest.raises(TrainingError, match="the loss of all clients became non-finite by round 2"):
+        server.run()
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,10 @@ def test_rows_by_hand() -> None:
 
 
 def test_where_all_are_absurd_the_first_model_tells() -> None:
-    """Its largest entry is 1, so 2e8 is the most."""
-    kept, refused = Screening(FedAvg(), START)([([0, 1, 2], upload((1e9, 0), (1e9, 1e9), (0, -3e8)))])
+    """Its largest entry is 1, so 2e12 is the most."""
+    kept, refused = Screening(FedAvg(), START)([([0, 1, 2], upload((1e13, 0), (1e13, 1e13), (0, -3e12)))])
     assert not kept and refused == dict.fromkeys(range(3), "absurdly large")
-    assert len(Screening(FedAvg(), START)([([0, 1], upload((1e8, 0), (1e8, 1e8)))])[0]) == 1
+    assert len(Screening(FedAvg(), START)([([0, 1], upload((1e12, 0), (1e12, 1e12)))])[0]) == 1
 
 
 def test_an_upload_with_two_faults_is_refused_once() -> None:

@@ -122,8 +122,14 @@ class TestEndings:
             run(FedAvg(lr=1e38), DATA, workers=workers)
 
     def test_a_loss_that_diverges(self) -> None:
-        with pytest.raises(TrainingError, match=r"loss became non-finite by round 1 for clients"):
-            run(FedAvg(lr=1e25), DATA, rounds=1, local_steps=1)
+        x = DATA.x.clone()
+        x[DATA.validation.of(2)] = torch.inf
+        with pytest.raises(TrainingError, match=r"the validation loss became non-finite by round 1 for clients cleo: "):
+            run(FedAvg(), replace(DATA, x=x), rounds=1)
+
+    def test_weights_that_all_grow_absurdly(self) -> None:
+        with pytest.raises(TrainingError, match=r"absurdly large or non-finite in round 1 for clients ada, ben"):
+            run(FedAvg(lr=1e14), DATA, rounds=1, local_steps=1)
 
     def test_only_the_broken_are_named(self) -> None:
         x = DATA.x.clone()

@@ -1,5 +1,6 @@
 """Jobs in processes of their own: what comes back, what is told, and how they end."""
 
+import errno
 import logging
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.experiments import jobs
 from bespokefl.experiments.jobs import Job, Step
 
@@ -33,11 +34,17 @@ def test_every_outcome_comes_back(processes: int) -> None:
         failing("b", TrainingError("diverged.")),
         failing("c", InputError("wrong.")),
         job("d", None),
+        failing("e", DiskError("cannot write a checkpoint", kept="round 2 is there")),
+        failing("f", OSError(errno.ENOSPC, "No space left on device", "table.csv")),
     ]
     found = {one.name: outcome for one, outcome in jobs.do(made, processes)}
     assert found["a"] == {"x": 1} and found["d"] is None
     assert isinstance(found["b"], TrainingError) and str(found["b"]) == "diverged."
     assert isinstance(found["c"], InputError) and str(found["c"]) == "wrong."
+    assert isinstance(found["e"], DiskError)
+    assert str(found["e"]) == "cannot write a checkpoint; round 2 is there; make room."
+    assert isinstance(found["f"], DiskError)
+    assert str(found["f"]) == "cannot write to 'table.csv': No space left on device; make room."
 
 
 @pytest.mark.parametrize("processes", [1, 2])

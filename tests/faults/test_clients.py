@@ -92,7 +92,7 @@ def poisoned(method: Method, value: float) -> Method:
         rows_only = all(isinstance(value, Rows) for value in upload.values())
         for name, numbers in upload.items():
             if isinstance(numbers, Rows):
-                upload[name] = numbers.replace(late, numbers[late] * 1e20) if rows_only else numbers
+                upload[name] = numbers.replace(late, numbers[late] * 1e9) if rows_only else numbers
             else:
                 assert name in NUMBERS, f"say above what is impossible for {name}"
                 upload[name] = numbers.clone()

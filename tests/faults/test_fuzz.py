@@ -23,6 +23,7 @@ from bespokefl.data.sources import load
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.experiments.config import Config, read
 from bespokefl.experiments.run import run
+from tests.data.readers import test_idx
 
 INPUTS = int(os.environ.get("BESPOKE_FUZZ", "200"))
 Reader = Callable[[Path], Any]
@@ -44,7 +45,42 @@ def damaged(content: bytes) -> st.SearchStrategy[bytes]:
         return bytes(new)
 
     some = st.lists(st.tuples(places, st.binary(max_size=6), st.integers(0, 40)), min_size=1, max_size=4)
-    return st.one_of(some.map(altered), places.map(lambda at: content[:at]), st.binary(max_size=200))
+    bytes_only = st.one_of(some.map(altered), places.map(lambda at: content[:at]), st.binary(max_size=200))
+    try:
+        whole = json.loads(content)
+    except ValueError:
+        return bytes_only
+    return st.one_of(
+        bytes_only, st.lists(st.tuples(st.integers(0), VALUES), min_size=1, max_size=3).map(exchanged(whole))
+    )
+
+
+WORDS = st.sampled_from(["", "..", "../../outside", "/etc/passwd", "nan", "1e400", "users", "train"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | WORDS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def exchanged(whole: Any) -> Callable[[list[tuple[int, Any]]], bytes]:
+    """Well-formed JSON in which some value, anywhere, is another."""
+
+    def places(value: Any) -> list[tuple[Any, Any]]:
+        keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
+
+    def made(changes: list[tuple[int, Any]]) -> bytes:
+        new = json.loads(json.dumps(whole))
+        for at, value in changes:
+            found = places(new)
+            if not found:
+                break
+            holder, key = found[at % len(found)]
+            holder[key] = value
+        return json.dumps(new).encode()
+
+    return made
 
 
 def config_file(folder: Path) -> tuple[str, bytes, Reader]:
@@ -70,6 +106,30 @@ def csv_file(folder: Path) -> tuple[str, bytes, Reader]:
     rows = [f"{a[0]:.3f},{'left' if b else 'right'},{c},{b}" for a, b, c in zip(x, y, client, strict=True)]
     text = "\n".join(["size,side,client,label", *rows]) + "\n"
     return "own.csv", text.encode(), lambda path: tables.load(path, label="label", client="client")
+
+
+def in_folder(path: Path) -> Any:
+    """What `--data FOLDER` makes of the folder that this file is in."""
+    return load(path.parent)
+
+
+def idx_file(folder: Path) -> tuple[str, bytes, Reader]:
+    test_idx.write_set(folder)
+    name = "train-images-idx3-ubyte"
+    content = (folder / name).read_bytes()
+
+    def reader(path: Path) -> Any:
+        (folder / name).write_bytes(path.read_bytes())
+        return in_folder(folder / name)
+
+    return name, content, reader
+
+
+def leaf_file(folder: Path) -> tuple[str, bytes, Reader]:
+    x, y, _ = arrays()
+    data = {name: {"x": x[at::2].tolist(), "y": y[at::2].tolist()} for at, name in enumerate(("ann", "bob"))}
+    text = json.dumps({"users": list(data), "num_samples": [12, 12], "user_data": data})
+    return "all.json", text.encode(), in_folder
 
 
 def preparation_file(folder: Path) -> tuple[str, bytes, Reader]:
@@ -111,6 +171,8 @@ MAKERS = {
     "split": split_file,
     "npz": npz_file,
     "csv": csv_file,
+    "idx": idx_file,
+    "leaf": leaf_file,
     "preparation": preparation_file,
     "checkpoint record": checkpoint_part("record.json"),
     "checkpoint state": checkpoint_part("state.safetensors"),

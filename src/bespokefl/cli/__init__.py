@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,8 @@ import typer
 
 from bespokefl.cli import compare, data, deploy, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
-from bespokefl.core.errors import BespokeError
+from bespokefl.core.errors import BespokeError, DiskError
+from bespokefl.core.files import FULL
 
 # Before 0.26 typer let click's own exceptions through.
 MISTAKE: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
@@ -52,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         with command.make_context("bespoke", list(sys.argv[1:] if argv is None else argv)) as context:
             command.invoke(context)
+        sys.stdout.flush()
         code = 0
     except typer.Exit as ended:
         code = ended.exit_code
@@ -60,17 +63,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BespokeError as error:
         code = _fail(str(error), 2)
     except BrokenPipeError:  # whoever read the output has seen enough
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the interpreter's own last flush)
         code = 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = "the output" if error.filename is None else f"to {str(error.filename)!r}"
+        code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted.", INTERRUPTED)
+    _let_go()
     sys.exit(code)
 
 
 def _fail(sentence: str, code: int) -> int:
     line = " ".join(sentence.split())
-    print("error:", line if line.endswith((".", "?", "!")) else line + ".", file=sys.stderr)
+    with suppress(OSError):  # messages may go to a full disk: then the code has to do
+        print("error:", line if line.endswith((".", "?", "!")) else line + ".", file=sys.stderr)
     return code
+
+
+def _let_go() -> None:
+    """Output that nobody takes would make the interpreter complain at its end."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
 def _version(asked: bool) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, numbers, takes_run
+from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, numbers, takes_run, telling
 from bespokefl.cli.tune import read_grid
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import DiskError, InputError
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def compare(
                     _say_how_to_go_on(again, target)
                     raise typer.Exit(INTERRUPTED) from None
         page = _report(target)
-    _show(found, target, page, quiet)
+    with telling(target):
+        _show(found, target, page, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -122,7 +123,11 @@ def _report(target: Path) -> str:
     """Write the page beside compare.json, and say so."""
     from bespokefl.report import write
 
-    write(target / "compare.json")
+    try:
+        write(target / "compare.json")
+    except DiskError as error:
+        kept = "all else is written"
+        raise DiskError(error.fact, kept=kept, then=f'bespoke report "{target}"') from None
     return "report.html shows everything, "
 
 

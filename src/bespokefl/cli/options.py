@@ -3,14 +3,15 @@
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.files import FULL
 from bespokefl.experiments.config import Config, read
 
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
@@ -26,6 +27,20 @@ TRAINED, LOCALLY, COMPUTED, WRITTEN = (
 Text = str | None
 Whole = int | None
 Real = float | None
+
+
+@contextmanager
+def telling(path: Path | None) -> Iterator[None]:
+    """Print what came out. Where that goes to a full disk, it is said that the results are not lost."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskError(
+            f"cannot write the output: {error.strerror}", kept=f"the results are in {str(path)!r}"
+        ) from None
 
 
 def _option(kind: Any, key: str, help: str, panel: str = TRAINED) -> Any:
@@ -50,6 +65,7 @@ Set = Annotated[
     ),
 ]
 Workers = _option(Whole, "workers", "Processes; 0: all cores. Does not change the result.", COMPUTED)
+StateDir = _option(Text, "state_dir", "Keep clients' states in files here, instead of in memory if they fit.", COMPUTED)
 Out = _option(Text, "out", "The folder to write; a new one under runs/ if not given.", WRITTEN)
 Overwrite = _switch("overwrite", "Replace what is there already.")
 Quiet = Annotated[
@@ -109,9 +125,7 @@ RUN: dict[str, Any] = {
     "checkpoint_every": _option(
         Text, "checkpoint_every", "Rounds (10) or seconds (60s) between checkpoints; 0: only when stopped.", COMPUTED
     ),
-    "state_dir": _option(
-        Text, "state_dir", "Keep clients' states in files here, instead of in memory if they fit.", COMPUTED
-    ),
+    "state_dir": StateDir,
     "eval_every": _option(Whole, "eval_every", "Rounds between evaluations; 0: only at the end.", WRITTEN),
     "keep_rounds": _switch("keep_rounds", "Keep the common model of every round, for newcomers."),
     "out": Out,

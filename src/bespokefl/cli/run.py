@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, RunFolder, Verbose, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, RunFolder, StateDir, Verbose, takes_run, telling
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
     screen = terminal.console(stderr=True)
     with terminal.messages(screen, verbose), terminal.bar(screen, settings.method, quiet) as progress:
         result = run_config(settings, progress)
-    _show(result, quiet)
+    with telling(result.path):
+        _show(result, quiet)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def resume(run: RunFolder, quiet: Quiet = False, verbose: Verbose = False) -> None:
+def resume(run: RunFolder, state_dir: StateDir = None, quiet: Quiet = False, verbose: Verbose = False) -> None:
     """Go on with a run that was stopped or killed; it ends as if it had not been.
 
     bespoke resume runs/ditto
@@ -40,8 +41,9 @@ def resume(run: RunFolder, quiet: Quiet = False, verbose: Verbose = False) -> No
 
     screen = terminal.console(stderr=True)
     with terminal.messages(screen, verbose), terminal.bar(screen, run.name, quiet) as progress:
-        result = resume(run, progress)
-    _show(result, quiet)
+        result = resume(run, progress, state_dir=state_dir)
+    with telling(result.path):
+        _show(result, quiet)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
 

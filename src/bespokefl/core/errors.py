@@ -2,7 +2,8 @@
 
 BespokeError        anything a person can mend; the command line exits with 2
 ├── InputError      what was asked for cannot be done: expected, came, what to do
-└── TrainingError   the training itself failed: which round, which clients
+├── TrainingError   the training itself failed: which round, which clients
+└── DiskError       something could not be written: what is kept, and how to go on once there is room
 """
 
 import difflib
@@ -21,6 +22,16 @@ class TrainingError(BespokeError):
     """A run that cannot go on."""
 
 
+class DiskError(BespokeError):
+    """A disk that takes no more. What was on it stays: whoever has made room can go on."""
+
+    def __init__(self, fact: str, *, kept: str = "", cure: str = "make room", then: str = "") -> None:
+        """fact: what could not be written, and why; kept: what there is to go on from; then: the command that does."""
+        told = f"{cure}, then: {then}" if then else cure
+        super().__init__("; ".join(part for part in (fact, kept, told) if part) + ".")
+        self.fact, self.kept, self.cure = fact, kept, cure
+
+
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> InputError:
     """The error for a name that is not among the known ones, with the nearest of them."""
     names = sorted(known)
@@ -35,3 +46,14 @@ def listing(names: Sequence[str], most: int = 5) -> str:
     shown = ", ".join(names[:most])
     rest = len(names) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def in_brief(words: object, most: int = 200) -> str:
+    """Somebody else's words, of a library or a file, as a part of a sentence."""
+    line = " ".join(str(words).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def said(error: Exception) -> str:
+    """What a library's error says, as a part of a sentence."""
+    return in_brief(f"{type(error).__name__}: {error}")

@@ -1,9 +1,12 @@
 """Files that are there whole or not at all: written beside, synced, renamed."""
 
+import errno
 import os
 from pathlib import Path
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import BespokeError, DiskError, InputError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no room left on the disk, or for this user
 
 
 def write_text(path: Path, text: str) -> None:
@@ -20,7 +23,13 @@ def write_text(path: Path, text: str) -> None:
         finally:
             aside.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: str | os.PathLike[str], error: OSError) -> BespokeError:
+    """The error for what could not be written: the disk is full, or the place is wrong."""
+    fact = f"cannot write to {str(path)!r}: {error.strerror or error}"
+    return DiskError(fact) if error.errno in FULL else InputError(f"{fact}.")
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, listing, said
 from bespokefl.data.dataset import as_array
 from bespokefl.data.features import MISSING
 
@@ -226,7 +226,7 @@ def _parquet(file: Path, drop: Collection[str]) -> Columns:
     try:
         table = parquet.read_table(file)
     except Exception as error:  # a damaged file raises anything
-        raise InputError(f"cannot read {str(file)!r} as a parquet file ({_said(error)})") from None
+        raise InputError(f"cannot read {str(file)!r} as a parquet file ({said(error)})") from None
     _known(drop, table.column_names, file)
     found = {}
     for name in (one for one in table.column_names if one not in drop):
@@ -252,10 +252,6 @@ def _npz(file: Path, drop: Collection[str]) -> Columns:
             names = arrays.files
             found: Mapping[str, np.ndarray] = {name: arrays[name] for name in names if name not in drop}
     except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
-        raise InputError(f"cannot read {str(file)!r} as an .npz file ({_said(error)}); save it with np.savez") from None
+        raise InputError(f"cannot read {str(file)!r} as an .npz file ({said(error)}); save it with np.savez") from None
     _known(drop, names, file)
     return {name: column(values, name) for name, values in found.items()}
-
-
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, said
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
@@ -39,8 +39,7 @@ def fetch(repository: Repository, report: Report = files.silent) -> Arrays:
         found = datasets.load_dataset(repository.name)
         parts = [_part(found[split], repository) for split in ("train", "test")]
     except Exception as error:  # of the network, of its cache, of its formats
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"{repository} could not be read ({what})") from None
+        raise InputError(f"{repository} could not be read ({said(error)})") from None
     parts[0] = _in_official_order(parts[0], repository)
     x, *labels, test = files.joined(*parts)
     return {"x": x, **dict(zip(repository.labels, labels, strict=True)), "test": test}

@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import sync
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
@@ -35,6 +36,7 @@ KEPT = 2
 PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
+DAMAGED = (OSError, ValueError, KeyError, TypeError, SafetensorError)  # what reading such a one can raise
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class Checkpoints:
         self._begin = begin
         self._thread: threading.Thread | None = None
         self._writing: Moment | None = None
-        self._error: OSError | None = None
+        self._error: Exception | None = None
+        self._new: list[Path] = []  # what was made for the first checkpoint
         self._last = time.monotonic()
-        self._last_number: int | None = None
 
     # -- writing
 
@@ -123,24 +125,41 @@ class Checkpoints:
         moment.clients.release()
         if self._error is not None:
             error, self._error = self._error, None
-            kept = "no checkpoint could be written"
-            if self._last_number is not None:
-                kept = f"the last good checkpoint is of round {self._last_number}"
-            raise TrainingError(
-                f"cannot write a checkpoint to {str(self.folder)!r}: {error.strerror or error}; {kept}. "
-                f'Make room, then: bespoke resume "{self.folder.parent}".'
-            )
-        self._last_number = moment.number
+            reason = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(reason, OSError):
+                raise error
+            raise DiskError(
+                f"cannot write a checkpoint to {str(self.folder)!r}: {reason.strerror or reason}",
+                kept=kept(self.folder),
+            ) from None
 
     def _work(self, moment: Moment) -> None:
         try:
             if not self.folder.exists():
-                self.folder.mkdir(parents=True)
-                if self._begin is not None:
-                    self._begin(self.folder.parent)
+                self._open()
             self._write(moment)
-        except OSError as error:
+        except Exception as error:  # a thread has nobody to tell: wait() does
             self._error = error
+            if not any_in(self.folder):
+                self._take_back()
+
+    def _open(self) -> None:
+        above = self.folder.parent
+        before = set(above.iterdir()) if above.exists() else None
+        try:
+            self.folder.mkdir(parents=True)
+            if self._begin is not None:
+                self._begin(above)
+        finally:
+            self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
+
+    def _take_back(self) -> None:
+        """Without a checkpoint nobody could go on from what was begun, and it would be in the way of a new start."""
+        for one in self._new:
+            if one.is_dir():
+                shutil.rmtree(one, ignore_errors=True)
+            else:
+                one.unlink(missing_ok=True)
 
     def _write(self, moment: Moment) -> None:
         target = self.folder / f"round-{moment.number:08d}"
@@ -149,8 +168,7 @@ class Checkpoints:
         new.mkdir()
         try:
             server, tensors = wire.flatten(moment.server)
-            kept = {f"{at}": rows for at, rows in enumerate(moment.kept)}
-            kept_header, kept_tensors = wire.flatten(kept)
+            kept_header, kept_tensors = wire.flatten({f"{at}": rows for at, rows in enumerate(moment.kept)})
             like, _ = wire.flatten(moment.clients.like)
             entries = [
                 *((f"server/{at}", tensor, None) for at, tensor in enumerate(tensors)),
@@ -183,7 +201,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        for older in self._folders()[KEPT:]:
+        for older in _folders(self.folder)[KEPT:]:
             shutil.rmtree(older, ignore_errors=True)
 
     # -- reading
@@ -192,10 +210,10 @@ class Checkpoints:
         """The newest checkpoint that is whole; says if a newer one is not."""
         for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
             shutil.rmtree(stale, ignore_errors=True)
-        for folder in self._folders():
+        for folder in _folders(self.folder):
             try:
                 found = _read(folder)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            except DAMAGED as error:
                 log.warning(
                     "the checkpoint %s is damaged (%s) and is not used",
                     folder,
@@ -203,7 +221,6 @@ class Checkpoints:
                 )
                 continue
             self._compare(found.record.pop("identity"))
-            self._last_number = found.number
             return found
         return None
 
@@ -216,12 +233,6 @@ class Checkpoints:
                     f"{identity.get(key)!r}, not {now.get(key)!r}; use another folder, or --overwrite."
                 )
 
-    def _folders(self) -> list[Path]:
-        """Newest first."""
-        if not self.folder.is_dir():
-            return []
-        return sorted((one for one in self.folder.iterdir() if NAME.fullmatch(one.name)), reverse=True)
-
     def clear(self) -> None:
         """The run is finished, and its results are written."""
         self.wait()
@@ -230,13 +241,29 @@ class Checkpoints:
 
 def any_in(folder: Path) -> bool:
     """Whether there is a checkpoint, whole or not."""
-    return folder.is_dir() and any(NAME.fullmatch(one.name) for one in folder.iterdir())
+    return bool(_folders(folder))
 
 
-def _read(folder: Path) -> Found:
+def kept(folder: Path) -> str:
+    """What there is to go on from, in words."""
+    for one in _folders(folder):
+        with suppress(*DAMAGED):
+            return f"the last good checkpoint is of round {_verified(one)['number']}"
+    return "there is no checkpoint yet"
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((one for one in folder.iterdir() if NAME.fullmatch(one.name)), reverse=True)
+
+
+def _verified(folder: Path) -> dict[str, Any]:
+    """What the record says, if both files are what was written."""
     text = (folder / RECORD).read_text(encoding="utf-8")
     outer = json.loads(text)
-    content = outer["content"]
+    content: dict[str, Any] = outer["content"]
     if hashlib.sha256(json.dumps(content).encode()).hexdigest() != outer["sha256"]:
         raise ValueError(f"{RECORD} is not what was written")
     sha = hashlib.sha256()
@@ -245,6 +272,11 @@ def _read(folder: Path) -> Found:
             sha.update(piece)
     if sha.hexdigest() != content["state_sha256"]:
         raise ValueError(f"{STATE} is not what was written")
+    return content
+
+
+def _read(folder: Path) -> Found:
+    content = _verified(folder)
     tensors = load_file(folder / STATE)
     server = [tensors[f"server/{at}"] for at in range(sum(name.startswith("server/") for name in tensors))]
     kept = [tensors[f"kept/{at}"] for at in range(sum(name.startswith("kept/") for name in tensors))]

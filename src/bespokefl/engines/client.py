@@ -13,6 +13,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Loop, Plan, Work
 from bespokefl.engines.privacy import Privacy
+from bespokefl.engines.screening import most
 
 PARTS = ("train", "validation", "test")
 
@@ -92,10 +93,10 @@ class ClientSide:
         work = self.work(cohort, round.number)
         upload, new = self.method.local_update(self.task, message, state, work, round)
         upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
-        fine = torch.ones(len(cohort), dtype=torch.bool)
+        fine, limit = torch.ones(len(cohort), dtype=torch.bool), most(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
-                fine &= value.finite().cpu()
+                fine &= (value.largest() <= limit).cpu()  # a NaN is not
         upload = self.privacy.release(self.method, self.task, message, upload, work)
         return Reply(upload, new, work.notes, ~fine)
 

@@ -311,8 +311,8 @@ class Federation:
         ]
         if names:
             raise TrainingError(
-                f"the weights became non-finite in round {number} for clients {listing(sorted(names))}: "
-                "use a smaller learning rate."
+                f"the weights became absurdly large or non-finite in round {number} for clients "
+                f"{listing(sorted(names))}: use a smaller learning rate."
             )
 
     def _keep_notes(self, number: int, part: Sequence[int], notes: dict[str, Tensor]) -> None:

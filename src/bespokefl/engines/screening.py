@@ -18,9 +18,14 @@ from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
 
 LARGER_ROWS, LARGER_NUMBERS = 1e4, 1e12  # times one plus the largest entry of the smallest upload
-GROWN = 1e8  # times one plus the largest entry of the first model
+GROWN = 1e12  # times one plus the largest entry of the first model
 
 Entry = tuple[list[int], State]  # clients, and their uploads: a row each
+
+
+def most(start: Rows) -> float:
+    """What no entry of a row exceeds by honest training from this model."""
+    return GROWN * (1 + float(start.largest().max()))
 
 
 class Screening:
@@ -29,7 +34,7 @@ class Screening:
     def __init__(self, method: Method, start: Rows) -> None:
         self._method = method
         self._shapes = dict(zip(start.layout.names, start.layout.shapes, strict=True))
-        self._most = GROWN * (1 + float(start.largest().max()))
+        self._most = most(start)
 
     def __call__(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[int, str]]:
         """The uploads that can be used, and why the others cannot: by client."""

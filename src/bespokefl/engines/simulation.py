@@ -206,7 +206,7 @@ class Simulation:
         parts = self._cut(trains, self.executor.chunk, draws)
         rounds = [draw.round for draw in draws]
         found = self._map(pool, "train", parts, lambda part: self._request(part, rounds))
-        replies = {part[0]: values for part, values in found}
+        replies = {part[0]: self._aside(values) for part, values in found}
         own: list[list[tuple[Part, Values]]] = [[] for _ in draws]
         for part in parts:  # in their own order, whatever the order of the answers
             values = replies.pop(part[0])
@@ -238,6 +238,12 @@ class Simulation:
         """A chunk's clients, federation by federation, as positions in their own."""
         groups = groupby(part, key=lambda client: self._home[client])
         return [(home, [client - self._starts[home] for client in clients]) for home, clients in groups]
+
+    def _aside(self, values: Values) -> Values:
+        """An answer, where states of its size belong until the round is over."""
+        if len(self.federations) > 1:  # a study of small runs
+            return values
+        return self.federations[0].store.aside(under("state", values), values)
 
     def _request(self, part: Part, rounds: Sequence[Round]) -> Values:
         homes = self._by_home(part)

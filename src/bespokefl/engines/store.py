@@ -4,10 +4,12 @@ Rows lie in slots, in memory or in memory-mapped files. A snapshot pins the slot
 that trains gets another slot, so the snapshot stays as it is, without a copy, for as long as it is needed.
 """
 
+import ctypes
 import logging
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.errors import TrainingError
+from bespokefl.core.errors import DiskError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 
 log = logging.getLogger("bespokefl")
 
+ASIDE = 1 << 20  # bytes from which a reply's tensor is put aside
+# What was freed goes back to the system: between rows that come and go the C library would keep holes as large as they.
+_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 MEMORY_SHARE = 0.4  # of the machine's memory: states that could come to more are kept in memory-mapped files
 
 
@@ -40,6 +45,7 @@ class Store:
         self._clients = clients
         self._asked = folder
         self._files: _Files | None = None
+        self._decided = False
         self._slots: dict[int, int] = {}
         self._held: State = {}
         self._capacity = 0
@@ -86,6 +92,18 @@ class Store:
         for name, value in state.items():
             _write(self._held[name], index, value)
 
+    def aside(self, state: State, values: State) -> State:
+        """What came from clients and waits for the round's end, in files if the states, this one among them, are."""
+        if state:
+            self._decide(state)
+        files = self._files
+        if files is None:
+            return values
+        there = {name: value.map(files.aside) if isinstance(value, Rows) else value for name, value in values.items()}
+        if _give_back is not None:
+            _give_back(0)
+        return there
+
     def rows(self, like: Rows, size: int) -> Rows:
         """Room for so many rows, where the states lie: in memory or in a file."""
         blocks = [self._block(f"rows.{at}", block, size, None) for at, block in enumerate(like.blocks)]
@@ -128,8 +146,7 @@ class Store:
     def _grow(self, need: int, like: State) -> None:
         if need <= self._capacity:
             return
-        if not self._held:
-            self._files = self._choose(like)
+        self._decide(like)
         most = self._clients or 2 * need
         size = max(need, min(2 * self._capacity, most)) if need <= most else need + need // 8
         for name, value in like.items():
@@ -152,15 +169,18 @@ class Store:
             bigger[: len(old)] = old
         return bigger
 
-    def _choose(self, like: State) -> "_Files | None":
-        """Memory, or files where they are asked for or everybody's states would not fit into memory."""
+    def _decide(self, like: State) -> None:
+        """Once: memory, or files where they are asked for or everybody's states would not fit into memory."""
+        if self._decided:
+            return
+        self._decided = True
         one = wire.size(like)[0] / max(1, len(next(iter(like.values()))))
         total = one * (self._clients or 0)
         if self._asked is None and total <= MEMORY_SHARE * _memory():
-            return None
-        files = _Files(self._asked)
-        log.info("clients' states (up to %.3g GB) are kept in memory-mapped files in %s", total / 1e9, files.folder)
-        return files
+            return
+        self._files = _Files(self._asked)
+        where = self._files.folder
+        log.info("clients' states (up to %.3g GB) are kept in memory-mapped files in %s", total / 1e9, where)
 
 
 @dataclass
@@ -199,10 +219,22 @@ class _Files:
                 folder.mkdir(parents=True, exist_ok=True)
             self.folder = Path(tempfile.mkdtemp(prefix="bespoke-state-", dir=folder))
         except OSError as error:
-            raise TrainingError(f"cannot keep states in {str(folder)!r}: {error.strerror or error}.") from None
+            raise _no_room(folder or Path(tempfile.gettempdir()), error) from None
 
     def block(self, name: str, like: Tensor, size: int) -> Tensor:
-        path = self.folder / name.replace("/", "_")
+        """Room for so many rows, in the file of this name, with what it has."""
+        return self._mapped(self.folder / name.replace("/", "_"), like, size)
+
+    def aside(self, tensor: Tensor) -> Tensor:
+        """A copy in a file of its own, which goes with it; small ones stay where they are."""
+        if tensor.numel() * tensor.element_size() < ASIDE:
+            return tensor
+        path = self.folder / "aside"
+        copy = self._mapped(path, tensor, len(tensor)).copy_(tensor)
+        path.unlink()  # the mapping keeps it
+        return copy
+
+    def _mapped(self, path: Path, like: Tensor, size: int) -> Tensor:
         shape = (size, *like.shape[1:])
         length = int(torch.Size(shape).numel()) * like.element_size()
         try:
@@ -210,15 +242,19 @@ class _Files:
                 # room is taken now: a full disk is an error here, not a crash in the middle of a write
                 os.posix_fallocate(file.fileno(), 0, max(length, 1))
         except OSError as error:
-            raise TrainingError(
-                f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}; give --state-dir "
-                "on a larger disk."
-            ) from None
+            raise _no_room(self.folder, error) from None
         array = np.memmap(path, dtype=np.uint8, mode="r+", shape=(max(length, 1),))
         return torch.from_numpy(array)[:length].view(like.dtype).reshape(shape)
 
     def __del__(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _no_room(folder: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"cannot keep the clients' states in {str(folder)!r}: {error.strerror or error}",
+        cure="make room or give --state-dir on a larger disk",
+    )
 
 
 def _room(like: Tensor, size: int) -> Tensor:

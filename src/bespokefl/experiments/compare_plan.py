@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core import chance
-from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
@@ -69,10 +69,26 @@ class Plan:
         self._check()
         if any(wanted.values()) and not int(self.clients.validation.sizes.sum()):
             raise InputError("tuning needs validation data to choose by, but the clients have none.")
-        processes, workers = self._parallel()
+        parallel = self._parallel()
         keep = tempfile.TemporaryDirectory(prefix="bespoke-") if out is None else None
         place = Path(keep.name) if keep is not None else out
         assert place is not None
+        try:
+            return self._carry_out(wanted, parallel, place, overwrite, keep, progress)
+        except DiskError as error:
+            again = "call it again" if self.command is None else f'{self.command} --out "{place}"'
+            raise DiskError(error.fact, kept=error.kept, then=again) from None
+
+    def _carry_out(
+        self,
+        wanted: Mapping[str, Grid],
+        parallel: tuple[int, int],
+        place: Path,
+        overwrite: bool,
+        keep: "tempfile.TemporaryDirectory[str] | None",
+        progress: jobs.Report | None,
+    ) -> Comparison:
+        processes, workers = parallel
         compare_folder.begin(place, self._identity(), self.clients, overwrite or keep is not None, self._unnamed())
         grids_of = {one: grid for one in self.contenders if (grid := wanted[one.name])}
         first, second = sum(map(contenders.points, grids_of.values())), len(self.contenders) * len(self.seeds)
@@ -203,7 +219,7 @@ class Plan:
         there = len(self.contenders) * len(self.seeds) - len(made)
         for job, outcome in jobs.do(made, processes, _part(progress, there)):
             one, seed = todo[job.name]
-            if isinstance(outcome, InputError):
+            if isinstance(outcome, InputError | DiskError):
                 self._give_up(one, outcome)
             elif isinstance(outcome, Exception):
                 self.failed[one.name, seed] = str(outcome)
@@ -252,7 +268,10 @@ class Plan:
         return ended
 
     def _give_up(self, one: Contender, error: Exception) -> None:
-        """A method that cannot be run on these clients is left out, a baseline's mistake is everybody's."""
+        """A method that cannot be run on these clients is left out, a baseline's mistake and a full disk are
+        everybody's."""
+        if isinstance(error, DiskError):
+            raise error
         if not isinstance(error, InputError):
             for seed in self.seeds:
                 self.failed[one.name, seed] = str(error)

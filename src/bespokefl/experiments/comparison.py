@@ -16,6 +16,7 @@ import numpy as np
 
 from bespokefl import methods
 from bespokefl.core.errors import InputError
+from bespokefl.core.files import unwritten
 from bespokefl.experiments import comparison_notes, folder, tables
 from bespokefl.experiments.comparison_document import document, rounded
 from bespokefl.experiments.comparison_figures import LEVEL, figures
@@ -234,7 +235,7 @@ class Comparison:
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from None
+            raise unwritten(path, error) from None
         self.path = target
         folder.write_text(target / TABLE, tables.csv_text(self.clients))
         folder.write_text(target / FILE, json.dumps(rounded(self.page()), ensure_ascii=False, allow_nan=False) + "\n")

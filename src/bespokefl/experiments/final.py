@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from bespokefl import methods
 from bespokefl.core.errors import InputError
@@ -22,7 +21,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Loss, Task
 from bespokefl.engines import wire
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.weights import ABOUT, PRECISIONS, Recipe, read_about, read_state, write_rows
+from bespokefl.experiments.weights import PRECISIONS, Recipe, read_about, read_state, write_named, write_rows
 
 log = logging.getLogger("bespokefl")
 
@@ -69,7 +68,7 @@ class Final:
             log.warning("the server's state is not kept, so that newcomers cannot be served from disk: %s", error)
             return
         named = {name: tensor.cpu().clone().contiguous() for name, tensor in zip(_names(header), tensors, strict=True)}
-        save_file(named, folder / SERVER, {ABOUT: json.dumps(header, ensure_ascii=False)})
+        write_named(named, folder / SERVER, json.dumps(header, ensure_ascii=False))
         if self.rounds is not None:
             write_rows(self.rounds, folder / ROUNDS, json.dumps(len(self.rounds)))
 

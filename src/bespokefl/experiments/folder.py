@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bespokefl.core.errors import InputError
-from bespokefl.core.files import sync
+from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.files import sync, unwritten
 from bespokefl.core.files import write_text as write_text
-from bespokefl.engines.checkpoint import any_in
+from bespokefl.engines.checkpoint import any_in, kept
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
 
@@ -21,6 +21,12 @@ CHECKPOINTS = "checkpoints"
 def is_unfinished(path: Path) -> bool:
     """Whether a run was begun here that can go on."""
     return (path / "config.toml").is_file() and any_in(path / CHECKPOINTS)
+
+
+def no_room(error: DiskError, path: Path) -> DiskError:
+    """The same error of the run in this folder: with what is left of it, and how to go on."""
+    again = f'bespoke resume "{path}"' if is_unfinished(path) else "start it again"
+    return DiskError(error.fact, kept=kept(path / CHECKPOINTS), cure=error.cure, then=again)
 
 
 def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
@@ -97,5 +103,8 @@ def write(
             raise
         sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from error
+    except (OSError, DiskError) as error:
+        reason = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(reason, OSError):
+            raise
+        raise unwritten(path, reason) from reason  # of the folder that was asked for: the new one is gone

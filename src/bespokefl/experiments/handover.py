@@ -16,6 +16,8 @@ from bespokefl.engines.federation import Settings
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.tables import Scores
 
+AT_ONCE = 1 << 24  # numbers that are copied at a time
+
 
 def check_clients(clients: Clients) -> None:
     """Refuse clients that nothing can be trained with."""
@@ -86,8 +88,17 @@ def find_device(name: str) -> torch.device:
 
 
 def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
-    """Rows in the clients' own order instead of the engine's."""
-    return rows if data.names == clients.names else rows[_back(clients, data).to(rows.device)]
+    """Rows in the clients' own order instead of the engine's: in place, some columns at a time, as they may be many."""
+    if data.names == clients.names:
+        return rows
+    back = _back(clients, data).to(rows.device)
+    for block in rows.blocks:
+        if block.stride(0) and block.numel():  # else it is one row for all
+            flat = block.view(len(block), -1)
+            step = max(1, AT_ONCE // len(flat))
+            for at in range(0, flat.shape[1], step):
+                flat[:, at : at + step] = flat[back, at : at + step]
+    return rows
 
 
 def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Scores:

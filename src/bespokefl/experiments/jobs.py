@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
+from bespokefl.core.files import FULL, unwritten
 from bespokefl.engines.simulation import stop_softly
 from bespokefl.engines.workers import cores
 
@@ -102,13 +103,23 @@ def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome
             display.tell(job, share, text, scores)
 
         try:
-            outcome = job.work(tell)
+            outcome = _told(job, tell)
         except BespokeError as error:
             outcome = error
         except KeyboardInterrupt:
             raise Interrupted from None
         display.end(job)
         yield job, outcome
+
+
+def _told(job: Job, tell: Tell) -> Any:
+    """What the work returns; a full disk is a sentence, wherever in it that is noticed."""
+    try:
+        return job.work(tell)
+    except OSError as error:
+        if error.errno in FULL:
+            raise unwritten(error.filename or "a file", error) from error
+        raise
 
 
 @dataclass
@@ -164,7 +175,8 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
 
 
 def _outcome(kind: str, value: Any) -> Outcome:
-    return {"InputError": InputError, "TrainingError": TrainingError}[kind](value) if kind != "done" else value
+    kinds = {one.__name__: one for one in (InputError, TrainingError, DiskError)}
+    return kinds[kind](value) if kind != "done" else value
 
 
 def _next(child: _Child) -> list[Any]:
@@ -217,9 +229,11 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        send("done", job.work(tell))
+        send("done", _told(job, tell))
     except InputError as error:
         send("InputError", str(error))
+    except DiskError as error:
+        send("DiskError", "; ".join(part for part in (error.fact, error.kept) if part))
     except BespokeError as error:
         send("TrainingError", str(error))
     except (Interrupted, KeyboardInterrupt):

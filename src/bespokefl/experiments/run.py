@@ -4,6 +4,7 @@ import hashlib
 import logging
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 from importlib.metadata import version
 from os import PathLike
@@ -16,7 +17,7 @@ from torch import nn
 from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core import chance
-from bespokefl.core.errors import BespokeError, InputError, listing, unknown
+from bespokefl.core.errors import BespokeError, DiskError, InputError, listing, unknown
 from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
@@ -211,19 +212,28 @@ def run_config(
     begun = result.checkpoints is not None and result.checkpoints.is_dir()
     if config.out is None and not begun:
         target = folder.fresh(RUNS, config.method)  # another run may have taken the first one
-    result.save(target, config.overwrite)
+    try:
+        result.save(target, config.overwrite)
+    except DiskError as error:
+        raise folder.no_room(error, target) from None
     return result
 
 
-def resume(path: str | PathLike[str], progress: Report | None = None) -> Result:
-    """Go on with a run that was stopped or killed, from its last checkpoint; the result is as if it had not been."""
+def resume(
+    path: str | PathLike[str], progress: Report | None = None, *, state_dir: str | PathLike[str] | None = None
+) -> Result:
+    """Go on with a run that was stopped or killed, from its last checkpoint; the result is as if it had not been.
+
+    state_dir   keep clients' states in files here from now on; None: where they were
+    """
     place = Path(path)
     if not folder.is_unfinished(place):
         if folder.is_run(place):
             raise InputError(f"the run in {str(place)!r} is finished; there is nothing to resume.")
         raise InputError(f"{str(place)!r} is not the folder of an unfinished run: it has no checkpoints.")
     config = Config.of(configs.read(place / "config.toml"))
-    return run_config(replace(config, out=str(place)), progress, resumed=True)
+    states = config.state_dir if state_dir is None else str(state_dir)
+    return run_config(replace(config, out=str(place), state_dir=states), progress, resumed=True)
 
 
 def load_clients(config: Config) -> Clients:
@@ -330,7 +340,14 @@ def _train(
         identity = _identity(final_config, everybody, task)
         checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin)
     began = time.perf_counter()
-    outcome = simulation.run(progress, checkpoints)
+    try:
+        outcome = simulation.run(progress, checkpoints)
+    except DiskError as error:
+        if place is None or checkpoints is None:
+            raise
+        with suppress(DiskError):
+            checkpoints.wait()  # one may be on its way
+        raise folder.no_room(error, place) from None
     seconds = time.perf_counter() - began
 
     blueprint = Blueprint.of(

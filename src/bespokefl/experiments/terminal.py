@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich import box
@@ -33,7 +33,8 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             kind = "warning" if record.levelno >= logging.WARNING else "note"
-            screen.print(Text(f"{kind}: {record.getMessage()}"), soft_wrap=True)
+            with suppress(OSError):  # messages that go to a full disk must not cost the run
+                screen.print(Text(f"{kind}: {record.getMessage()}"), soft_wrap=True)
 
     log, handler = logging.getLogger("bespokefl"), Shown()
     before = log.level, log.propagate

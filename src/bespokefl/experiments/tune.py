@@ -20,7 +20,7 @@ import torch
 
 from bespokefl import methods
 from bespokefl.core import chance
-from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.core.errors import DiskError, InputError, TrainingError, unknown
 from bespokefl.core.method import Method
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
@@ -131,7 +131,7 @@ def tune(
         for one, outcome in jobs.do(list(made), processes, report):
             ended += 1
             point, seed = made[one]
-            if isinstance(outcome, InputError):
+            if isinstance(outcome, InputError | DiskError):
                 raise outcome
             if isinstance(outcome, TrainingError):
                 log.warning("%s: %s", one.name, outcome)

@@ -19,6 +19,7 @@ import numpy as np
 
 from bespokefl import methods
 from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.core.files import unwritten
 from bespokefl.core.method import Method
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments.config import Config
@@ -138,7 +139,7 @@ class Tuning:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write to {str(path)!r}: {error.strerror or error}.") from None
+            raise unwritten(path, error) from None
         about = {
             "about": self.about,
             "seeds": self.seeds,

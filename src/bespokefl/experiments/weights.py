@@ -8,6 +8,8 @@ global.safetensors     the state dict of the common model, where a method has on
 import difflib
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -212,7 +214,17 @@ def fingerprint(state: State) -> str:
 
 def write_state(state: Mapping[str, Tensor], path: Path) -> None:
     # Copies, as safetensors refuses tensors that share memory (tied layers).
-    save_file({name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, path)
+    write_named({name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, path)
+
+
+def write_named(tensors: Mapping[str, Tensor], path: Path, about: str | None = None) -> None:
+    """A safetensors file; a disk that takes no more is the same error as for any other file."""
+    try:
+        save_file(dict(tensors), path, None if about is None else {ABOUT: about})
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+        raise
 
 
 def write_rows(rows: Rows, path: Path, about: str) -> None:

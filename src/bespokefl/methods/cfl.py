@@ -46,14 +46,14 @@ class CFL(Method):
   year={2021}
 }"""
 
-    # The rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others' copies),
-    # which also has a momentum of .9, and 1 % less of the rate in every round. The thresholds are not: see the docs.
+    # The rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others' copies).
+    # Its thresholds are not here, nor its momentum of .9, with which planted groups are not told apart: see the docs.
     lr: float = 0.1  # η
     small: float = 0.5  # ε₁: the mean update is small, the cluster has converged
     large: float = 1.2  # ε₂: yet some client's update is large
     across: float = 0.1  # 1 − 2γ²: a split in which clients of the two parts agree more than this is none; 1: any is
     relative: bool = True  # whether ε₁ and ε₂ are shares of a client's mean ‖Δ‖ in the first round, or lengths
-    patience: int = 5  # rounds without a split; 20 in the authors' code, for long runs
+    patience: int = 5  # rounds without a split; 20 in the authors' code: a run of 20 rounds would never split
     linkage: str = "single"  # the paper's bipartition; "complete" as in the authors' code
     momentum: float = 0.0
     weights: str = "equal"  # the paper's mean of a cluster; "examples": n_k / n

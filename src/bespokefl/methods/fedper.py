@@ -30,7 +30,9 @@ class FedPer(Method):
   year={2019}
 }"""
 
-    lr: float = 0.05  # η_j, the same for all clients and rounds: FedAvg's here; the paper's could not be looked up
+    # No code of the authors was found. Rate and momentum are those with which github.com/adap/flower, baselines/fedper,
+    # repeats the paper's figures.
+    lr: float = 0.01  # η_j, the same for all clients and rounds
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # γ_j = n_j / n, the paper's, or "equal"

@@ -31,8 +31,8 @@ class FedRep(Method):
   year={2021}
 }"""
 
-    # lr and momentum are the authors' code's (github.com/lgcollins/FedRep, read in others' copies), with batches of 10
-    # and a weight decay of .0001, which is not here; the epochs are the paper's, of its experiments.
+    # As in the authors' code (github.com/lgcollins/FedRep, in others' copies: --lr 0.01 --local_ep 11 --local_rep_ep 1
+    # --local_bs 10, momentum .5), but for a weight decay of .0001.
     lr: float = 0.01  # α, for head and base
     head_epochs: int = 10  # τ
     finish_epochs: int = 10  # of the head alone, at the end

@@ -33,8 +33,10 @@ class PerFedAvg(Method):
   year={2020}
 }"""
 
-    lr: float = 0.05  # β: FedAvg's here; others' code gives .001 as the paper's, which trains nothing in 20 rounds
-    inner_rate: float = 0.01  # α; 0 is FedAvg. The paper's value could not be looked up, nor code of the authors
+    # No code of the authors was found. Others (github.com/KarhouTam/Per-FedAvg and FL-bench, WwZzz/easyFL) have these α
+    # and δ, and β = .001.
+    lr: float = 0.05  # β: FedAvg's here; with .001 a run of 20 rounds does not train
+    inner_rate: float = 0.01  # α; 0 is FedAvg
     order: str = "first"  # FO; "free": HF; "exact": with the Hessian itself
     difference: float = 1e-3  # δ of HF
     weights: str = "equal"  # the paper's mean, or "examples": n_k / n

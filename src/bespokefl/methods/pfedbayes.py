@@ -40,7 +40,7 @@ class PFedBayes(Method):
 
     # No code of the authors was found. github.com/AllenBeau/pFedBayes, by somebody else, gives as the paper's setting
     # for MNIST: ρ = −2.5, ζ = 10, η = .001.
-    lr: float = 0.05  # η₁, for the personal distribution; the paper's .001 is Adam's
+    lr: float = 0.05  # η₁, for the personal distribution: FedAvg's here, as .001 is Adam's
     common_lr: float = 0.05  # η₂, for the common one
     weight: float = 10.0  # ζ of the KL
     deviation: float = 0.08  # σ of every weight at the start: softplus(−2.5)

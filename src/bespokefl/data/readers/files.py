@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, in_brief
 
 Arrays = Mapping[str, np.ndarray]
 Report = Callable[[str, float, float], None]  # what is being done, how much of it, of how much (0: nobody knows)
@@ -25,8 +25,7 @@ def silent(what: str, done: float, total: float) -> None:
 
 def damaged(path: Path, kind: str, what: str) -> InputError:
     """The error for a file that cannot be read as what it should be."""
-    said = " ".join(what.split())
-    return InputError(f"cannot read {str(path)!r} as {kind}: {said}; get the file again or name another")
+    return InputError(f"cannot read {str(path)!r} as {kind}: {in_brief(what)}; get the file again or name another")
 
 
 @contextmanager

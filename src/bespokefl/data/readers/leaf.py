@@ -151,7 +151,8 @@ def _tweets(path: Path, user: str, examples: list[Any], labels: list[Any]) -> tu
 
 def _numbers(path: Path, user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     try:
-        x = np.array(examples, dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large a number is infinite, and is refused as such later
+            x = np.array(examples, dtype=np.float32)
     except (ValueError, TypeError):
         raise files.damaged(path, KIND, f"x of user {user!r} must be lists of numbers, of one shape") from None
     if x.ndim < 2 or not np.isfinite(x).all():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, said
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
@@ -36,8 +36,7 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
                 f"cannot read {str(path)!r} as an .npz file: it must hold plain arrays of numbers or text, got Python "
                 "objects or something else; save it with np.savez"
             ) from None
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"cannot read {str(path)!r} as an .npz file ({what}); save it with np.savez") from None
+        raise InputError(f"cannot read {str(path)!r} as an .npz file ({said(error)}); save it with np.savez") from None
 
 
 def _member(archive: zipfile.ZipFile, key: str) -> str:

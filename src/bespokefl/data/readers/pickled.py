@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.core.errors import said
 from bespokefl.data.readers import files
 
 KIND = "a pickle of plain arrays"
@@ -58,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
     except RefusedError as refused:
         raise files.damaged(path, KIND, str(refused)) from None
     except Exception as error:  # a damaged program can stumble over anything
-        raise files.damaged(path, KIND, f"{type(error).__name__}: {error}") from None
+        raise files.damaged(path, KIND, said(error)) from None
     if not isinstance(found, dict):
         raise files.damaged(path, KIND, "it holds no dictionary")
     return {str(key): value.array if isinstance(value, Numbers) else value for key, value in found.items()}

@@ -197,11 +197,14 @@ class Server:
             bad = values["broken"].tolist()
             broken += [self.data.names[client] for client, one in zip(part, bad, strict=True) if one]
         if broken:
-            log.warning("the weights of clients %s became non-finite and do not count", listing(sorted(broken)))
+            log.warning(
+                "the weights of clients %s became absurdly large or non-finite and do not count",
+                listing(sorted(broken)),
+            )
             if len(broken) == len(heard):
                 raise TrainingError(
-                    f"the weights of all clients became non-finite in round {draw.round.number}: use a smaller "
-                    "learning rate."
+                    f"the weights of all clients became absurdly large or non-finite in round {draw.round.number}: use "
+                    "a smaller learning rate."
                 )
         pieces = answered.in_order(pieces, self.federation.sizes)
         reports = [client for client in draw.reports if client in heard]
