@@ -13,6 +13,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
+from bespokefl.experiments import scale
 from bespokefl.experiments.bench import (
     CASES,
     Case,
@@ -76,6 +77,21 @@ def test_every_case_has_a_guard() -> None:
 def test_training_is_as_much_faster_than_the_plain_loop_as_it_was(name: str) -> None:
     timing = measure(CASES[name], workers=(2,), repeats=3, peak=1.0)
     assert timing.ratios[2] > SLACK * REACHED[name]
+
+
+def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
+    """A hundred are active; what they need is the data, and the rows of those who have been active."""
+    found = [scale.measure(clients) for clients in scale.SIZES]
+    assert max(one.seconds for one in found) < 1.3 / SLACK * min(one.seconds for one in found)
+    for one in found:
+        assert one.memory <= 1.3 * one.needed, one
+        assert one.start < 20, one
+
+
+def test_a_large_model_fits_with_states_in_files() -> None:
+    """A hundred clients with five million parameters each, all active: two gigabytes of states, and of uploads."""
+    large = scale.measure_large()
+    assert large.needed > 1.99e9 and large.memory < 4e9
 
 
 def test_scoring_costs_a_forward_pass() -> None:

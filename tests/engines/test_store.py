@@ -1,14 +1,18 @@
 """The store gives back what was put in, and the start for clients it does not know."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.engines import store as module
 from bespokefl.engines.store import Store
+from tests.federations import same_bits
 
 LAYOUT = Layout(("w", "b"), ((2,), ()))
 
@@ -80,3 +84,21 @@ def test_as_a_dictionary_would(puts: list[list[int]]) -> None:
         found = values(store.get(list(range(41))))[1]
         assert found == [expected.get(client, -client) for client in range(41)]
     assert len(store) == len(expected)
+
+
+def test_what_waits_is_where_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASIDE", 64)
+    large = Rows(Layout(("w",), ((100,),)), [torch.arange(200.0).reshape(2, 100)])
+    sent = {"upload/weights": large, "state/few": rows([1, 2]), "broken": torch.zeros(2)}
+    in_memory = Store(begin, 2).aside(state([1, 2]), sent)
+    assert all(in_memory[name] is sent[name] for name in sent)
+    there = Store(begin, 2, tmp_path).aside(state([1, 2]), sent)
+    assert same_bits(there["upload/weights"], large) and same_bits(there["state/few"], sent["state/few"])
+    assert there["upload/weights"].blocks[0].data_ptr() != large.blocks[0].data_ptr()
+    assert there["state/few"].blocks[0].data_ptr() == sent["state/few"].blocks[0].data_ptr()
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))  # the file went when it was mapped
+
+
+def test_nothing_waits_in_files_where_there_is_no_state(tmp_path: Path) -> None:
+    sent = {"upload/weights": rows([1, 2])}
+    assert Store(begin, 2, tmp_path).aside({}, sent) is sent

@@ -1,11 +1,14 @@
-"""How a simulation grows: the same hundred active clients among a thousand, ten thousand, a hundred thousand.
+"""How a simulation grows: the same hundred active clients among ever more, and a hundred clients with a large model.
 
-Each size runs in a process of its own, so that its memory can be told.
+Each runs in a process of its own, so that its memory can be told.
 """
 
 import os
 import statistics
+import tempfile
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from bespokefl.models import build
 SIZES = (1_000, 10_000, 100_000)
 ACTIVE, ROUNDS = 100, 50
 FEATURES, CLASSES, EXAMPLES = 256, 10, 20
+LARGE_CLIENTS, LARGE_WIDTH, LARGE_EXAMPLES = 100, 18_725, 4  # five million parameters
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,31 @@ class Growth:
 
 def measure(clients: int, rounds: int = ROUNDS) -> Growth:
     """Ditto, which keeps a row for each client, in a new process."""
+
+    def grow() -> tuple[float, ...]:
+        _grow(2 * ACTIVE, 2)  # what the libraries load at first use is not the federation's
+        return _grow(clients, rounds)
+
+    start, seconds, memory, needed = _apart(grow, f"the run with {clients} clients")
+    return Growth(clients, start, seconds, int(memory), int(needed))
+
+
+def measure_large(clients: int = LARGE_CLIENTS) -> Growth:
+    """Ditto with a large model, all clients active and scored, states in files: its peak of memory."""
+    start, seconds, memory, needed = _apart(lambda: _large(clients), "the run with the large model")
+    return Growth(clients, start, seconds, int(memory), int(needed))
+
+
+def _apart(measured: Callable[[], tuple[float, ...]], what: str) -> list[float]:
+    """What a function returns, called in a new process with one thread."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             torch.set_num_threads(1)
-            _grow(2 * ACTIVE, 2)  # what the libraries load at first use is not the federation's
             with os.fdopen(writer, "w") as pipe:
-                print(*_grow(clients, rounds), file=pipe)
+                print(*measured(), file=pipe)
             code = 0
         finally:
             os._exit(code)
@@ -59,9 +79,8 @@ def measure(clients: int, rounds: int = ROUNDS) -> Growth:
         told = pipe.read().split()
     os.waitpid(child, 0)
     if not told:
-        raise TrainingError(f"the run with {clients} clients died; does the machine have enough memory?")
-    start, seconds, memory, needed = map(float, told)
-    return Growth(clients, start, seconds, int(memory), int(needed))
+        raise TrainingError(f"{what} died; does the machine have enough memory and disk?")
+    return [float(one) for one in told]
 
 
 def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
@@ -87,10 +106,36 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     return start, statistics.median(run._seconds[1:]), anonymous() - before, needed
 
 
+def _large(clients: int) -> tuple[float, float, int, int]:
+    rng = chance.generator(0, "large")
+    ids = np.repeat(np.arange(clients), LARGE_EXAMPLES)
+    x = rng.standard_normal((len(ids), FEATURES), dtype=np.float32)
+    peak, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], anonymous())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
+        watcher.start()
+        began = time.perf_counter()
+        federation = Clients.from_arrays(x, rng.integers(0, CLASSES, len(ids)), ids)
+        data = engine_data(federation, torch.device("cpu"), torch.float32)
+        task = Task(build(f"mlp({LARGE_WIDTH})", (FEATURES,), CLASSES))
+        settings = Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=1, state_dir=place)
+        run = Simulation(Ditto(), task, data, settings, CLASSES)
+        start = time.perf_counter() - began
+        run.run()
+        ended.set()
+        watcher.join()
+    return start, run._seconds[0], peak[0], clients * task.layout.width * 4
+
+
 def anonymous() -> int:
     """Bytes of this process's anonymous memory."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -114,4 +159,12 @@ def main(*, quick: bool = False) -> list[Growth]:
             f"{one.memory / one.needed:.2f}x",
         )
     console.print(table)
+    if not quick:
+        with console.status("a large model"):
+            large = measure_large()
+        console.print(
+            f"{large.clients} clients with {large.needed / (4e6 * large.clients):.0f} million parameters each, all "
+            f"active, states in files: {large.seconds:.0f} s a round, at most {large.memory / 1e9:.1f} GB of memory."
+        )
+        found.append(large)
     return found
