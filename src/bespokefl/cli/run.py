@@ -58,7 +58,7 @@ def _show(result: "Result", quiet: bool) -> None:
     about, sent = result.about, result.communication
     screen.print(
         f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {about['clients']} clients, "
-        f"{about['rounds_done']} rounds; {terminal.size(sent['up_bytes'])} up, "
+        f"{about['rounds_done']} round{'s' * (about['rounds_done'] != 1)}; {terminal.size(sent['up_bytes'])} up, "
         f"{terminal.size(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
     )
     screen.print(terminal.figures(result))
