@@ -8,7 +8,6 @@ may start runs, register nodes or fetch tasks. `python -m bespokefl.engines.flow
 import asyncio
 import ipaddress
 import os
-from contextlib import suppress
 from typing import Any
 
 LONGEST = 2.0  # seconds that a request is kept: what comes without a bell is found then, and nobody hangs for long
@@ -71,8 +70,10 @@ class Bell:
         what = WAITS[path]
         who = what, next((value for name, value in scope["headers"] if name in WHO), b"")
         if self._seen.get(who) == self._rung[what]:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._bells[what].wait(), LONGEST)
+            came = await _keep(self._bells[what], receive)
+            if came is None:
+                return
+            receive = came
         rung, status, found = self._rung[what], 0, 0
 
         async def watch(message: Any) -> None:
@@ -85,6 +86,29 @@ class Bell:
         self._seen.pop(who, None)
         if status == 200 and not found:
             self._seen[who] = rung
+
+
+async def _keep(bell: asyncio.Event, receive: Any) -> Any:
+    """Wait for the bell, not too long; the request, to be received as if nobody had, or None if who asked hung up.
+
+    Nobody may look in the place of one who hung up: Flower hands out each message once, and it would be lost.
+    """
+    came = [await receive()]
+    while came[-1].get("more_body"):
+        came.append(await receive())
+    rung, gone = asyncio.create_task(bell.wait()), asyncio.create_task(receive())
+    try:
+        await asyncio.wait({rung, gone}, timeout=LONGEST, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            return None
+    finally:
+        rung.cancel()
+        gone.cancel()
+
+    async def again() -> Any:
+        return came.pop(0) if came else await receive()
+
+    return again
 
 
 def _here(client: tuple[str, int] | None) -> bool:
