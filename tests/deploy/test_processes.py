@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from bespokefl.data import load
 from bespokefl.data.clients import Clients
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import demo, keys, machines
+from bespokefl.experiments.deployment.alone import worked_on
 from bespokefl.experiments.deployment.news import told
 from bespokefl.experiments.deployment.place import Deployment, init
 from bespokefl.experiments.deployment.serve import LOG
@@ -215,6 +216,41 @@ def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[.
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
 
+def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
+    """Its process was about to say that it is running, whenever that is."""
+    name = running.start("pfedvem", rounds=1000, eval_every=0, model="logistic")
+    place = running.deployment.run(name)
+    running.until(lambda: told(place).get("round", 0) >= 3)
+    machines.stop(running.deployment, name)
+    then = told(place)
+    assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not worked_on(place)
+    time.sleep(3 * machines.TURN)  # the server has looked for killed ones since
+    assert told(place) == then
+
+
+def test_the_server_is_killed_with_all_that_it_started(running: Running, expected: Callable[..., Result]) -> None:
+    """As if its machine had lost power; nodes wait for it and are not started again."""
+    nodes = {node: running.processes[node].pid for node in NODES}
+    with running.told("south", "hold"):
+        name = running.start("pfedvem", **THREE)
+        running.until(running.place("south").joinpath("held").exists)
+        server = running.processes["server"]
+        others = [child(running, "bespokefl.engines.flower.link"), child(running, "flower-superexec")]
+        for pid in (server.pid, *others, told(running.deployment.run(name))["pid"]):
+            with suppress(ProcessLookupError):  # it may have ended with the one before
+                os.kill(pid, signal.SIGKILL)
+        server.wait(LONGEST)
+        assert told(running.deployment.run(name))["state"] == "running"
+        running.until(lambda: not any(alive(pid) for pid in others))
+        running.processes["server"] = demo.launch(running.deployment, "server", running.deployment.root)
+        demo.wait_for(running.deployment, "server", running.processes["server"], LONGEST)
+    result = running.wait(name)
+    assert not result.about["lost"] and "going on after round 1" in running.log(name)
+    assert_equal(running, name, result, expected("pfedvem", **THREE))
+    assert {node: running.processes[node].pid for node in NODES} == nodes
+    assert all(running.processes[node].poll() is None for node in NODES)
+
+
 def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
     """It has one client; a round waits for the other five however slow they are, and for it as long as is said."""
     with (
@@ -284,6 +320,14 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
 
 def test_who_is_there(running: Running) -> None:
     assert machines.present(running.deployment) == dict.fromkeys(NODES, "online")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def child(running: Running, what: str) -> int:

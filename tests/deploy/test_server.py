@@ -242,6 +242,32 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
     assert plain == [{k: v for k, v in line.items() if k != "seconds"} for line in expected.history]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -> None:
+    """Between two rounds, and in the middle of one that would take its whole time; it goes on from its checkpoint."""
+    server, grid = deployment(Ditto(), DATA, tmp_path, rounds=3)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", Every(rounds=1), {})
+
+    def report(progress: Any) -> None:
+        if progress.done == 1 and answers:
+            server.post.stopped = lambda: True
+        if progress.done == 1:
+            grid.on_reply[WEST] = silent
+
+    def silent(reply: Message) -> Message | None:
+        server.post.stopped = lambda: True
+        return None
+
+    with pytest.raises(post.StoppedError):
+        server.run(report, checkpoints)
+    found = checkpoints.latest()
+    assert found is not None and found.number == 1
+    del grid.on_reply[WEST]
+    again, _ = deployment(Ditto(), DATA, tmp_path, rounds=3, grid=grid)
+    whole, _ = deployment(Ditto(), DATA, tmp_path / "whole", rounds=3)
+    assert apart(again.run(None, checkpoints).global_rows, whole.run().global_rows) == 0
+
+
 def test_a_node_that_comes_back_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes away with the letter, and is back a little later: nobody is lost."""
     monkeypatch.setattr(post, "LOOK", 0.05)

@@ -1,5 +1,6 @@
 """`bespoke deploy`: the same methods over several machines, on Flower."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, takes_run
+from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.experiments.config import Config
 
@@ -68,10 +69,20 @@ def server(folder: Folder) -> None:
 
     bespoke deploy server hospitals
     """
-    from bespokefl.experiments.deployment import machines, place
+    from bespokefl.experiments.deployment import keys, machines, place
 
     deployment = place.Deployment.at(folder)
+    place.private(deployment.server)
+    if not deployment.settings.insecure:
+        certificate = deployment.server / "certificates" / "server.crt"
+        keys.check_certificate(certificate, f"bespoke deploy renew {folder}", deployment.host)
     ready = f"The server is up on {deployment.settings.address}. Ctrl-C ends it; runs go on when it is started again."
+    for name in deployment.changed_keys():
+        print(
+            f"Node {name} has another key than it was first let in with, and only that one counts: to let the new one "
+            f"in, stop the server, delete {deployment.server / 'flower.db'}* and start it again.",
+            file=sys.stderr,
+        )
     _foreground(lambda stopped: machines.run_server(deployment, stopped, lambda: print(ready, flush=True)))
 
 
@@ -96,6 +107,7 @@ def node(
     settings = place.node_settings(where, data=data)
     if name is not None and name != settings.name:
         raise InputError(f"{str(folder)!r} is the folder of node {settings.name!r}, not of {name!r}.")
+    place.private(where / settings.state)
     ready = f"Node {settings.name} is connected to {settings.server}. Ctrl-C ends it."
     _foreground(lambda stopped: machines.run_node(where, settings, stopped, lambda: print(ready, flush=True)))
 
@@ -113,14 +125,23 @@ def start(
 
     bespoke deploy start hospitals --method pfedvem --rounds 50
     """
-    from bespokefl import methods
+    from bespokefl import methods, models
+    from bespokefl.core.errors import unknown
+    from bespokefl.core.task import LOSSES
     from bespokefl.experiments import privacy
+    from bespokefl.experiments import start as starts
     from bespokefl.experiments.deployment import demo, machines, place
     from bespokefl.experiments.handover import engine_settings
 
     deployment = place.Deployment.at(folder)
     engine_settings(settings).privacy.check(methods.build(method, dict(settings.set)))
     privacy.check(settings)
+    models.check(settings.model)
+    if settings.loss is not None and settings.loss not in LOSSES:
+        raise unknown("loss", settings.loss, LOSSES)
+    if settings.start is not None:
+        starts.read(settings.start)
+        settings = replace(settings, start=str(Path(settings.start).resolve()))
     name = machines.start(deployment, replace(settings, method=method, data="deployment"), run)
     print(f"Run {name} has been started; see it with: bespoke deploy status {folder}")
     if wait:
@@ -171,17 +192,60 @@ def fetch(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     run: RunName = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Copy what a run has found, for bespoke report and others. Clients' own models are not in it: they stay home.
 
     bespoke deploy fetch hospitals --out runs/hospitals
     """
-    from bespokefl.experiments.deployment import machines, place
+    import shutil
+    import tempfile
+
+    from bespokefl.experiments import folder as folders
+    from bespokefl.experiments.deployment import machines, news, place
 
     deployment = place.Deployment.at(folder)
     name = run or machines.last(deployment)
-    machines.fetch(deployment, name, out)
+    known = news.told(deployment.run(name))
+    if known and known["state"] != "done":
+        reason = str(known.get("error") or "wait for it").rstrip(".")
+        raise InputError(f"the run {name} is not done but {known['state']}: {reason}.")
+    folders.check(out, overwrite)
+    if not (overwrite and out.exists()):
+        machines.fetch(deployment, name, out)
+    else:
+        with tempfile.TemporaryDirectory(dir=out.resolve().parent) as aside:
+            copy = Path(aside) / "run"
+            machines.fetch(deployment, name, copy)
+
+            def fill(into: Path) -> None:
+                shutil.copytree(copy, into, dirs_exist_ok=True)
+
+            folders.write(out, fill, overwrite)
     print(f"Written to {out}: clients.csv has a line for each client.")
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the node, or of its deployment.")],
+    data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the node's.")],
+    client: Annotated[str | None, typer.Option(help="Whose model. Default: the node's only client.")] = None,
+    name: Annotated[str | None, typer.Option(help="Which node, where DIR is the whole deployment's.")] = None,
+    run: RunName = None,
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Write what a client's own model says about examples, at the node that keeps it.
+
+    bespoke deploy predict hospital-a --client ward-7 --data new.csv
+    """
+    from bespokefl.experiments import predict as predictions
+    from bespokefl.experiments.deployment import home, place
+
+    predictions.check(out, overwrite)
+    who, found = home.predict(place.node_state(place.node_folder(folder, name)), data, client=client, run=run)
+    found.save(out, overwrite)
+    print(f"Written to {out}: {len(found)} predictions by the model of client {who}.")
 
 
 @app.command()

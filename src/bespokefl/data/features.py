@@ -6,7 +6,7 @@ category one place for each of its texts (1 where it is that text). A missing va
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from bespokefl.data.dataset import Dataset
 TABLE = ("number", "truth", "category")  # kinds that stand beside each other
 WORDS = ("text", "tokens")
 TRUTH = {"true": 1.0, "false": 0.0}
+MOST = 100  # texts of a category
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in lower case: no value
 
 Place = Callable[[int], str]
@@ -107,6 +108,29 @@ class Features:
             at += width
         return x
 
+    def places_in(self, wider: "Features") -> tuple[np.ndarray, np.ndarray]:
+        """For each feature of a table that has these columns, and perhaps more texts: which of these here it is (-1:
+        none of them), and any one here of the same column."""
+        mine = {column.name: column for column in self.columns}
+        starts = dict(
+            zip(mine, np.cumsum([0, *(len(column.places) for column in self.columns)]).tolist(), strict=False)
+        )
+        which, beside = [], []
+        for column in wider.columns:
+            own, start = mine[column.name], starts[column.name]
+            found = {place: start + at for at, place in enumerate(own.places)}
+            which += [found.get(place, -1) for place in column.places]
+            beside += [start] * len(column.places)
+        return np.array(which, dtype=np.int64), np.array(beside, dtype=np.int64)
+
+    def widened(self, x: np.ndarray, wider: "Features") -> np.ndarray:
+        """Examples of a table with these features as examples with those of `wider`; a gap stays one."""
+        if wider.columns == self.columns:
+            return x
+        which, beside = self.places_in(wider)
+        absent = np.where(np.isnan(x[:, beside]), np.float32(math.nan), np.float32(0))
+        return np.where(which >= 0, x[:, which], absent)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         return asdict(self)
@@ -115,6 +139,61 @@ class Features:
     def from_dict(cls, known: Mapping[str, Any]) -> "Features":
         columns = tuple(Column(**column) for column in known["columns"])
         return cls(columns, tuple(known["shape"]), known["label"], known["client"])
+
+
+def together(parts: Mapping[str, Features]) -> Features:
+    """What the examples of several owners consist of, by the owners' names: the same columns of the same kinds, or an
+    array of the same shape. The texts of a category are those of all of them; label and client are not compared."""
+    first, *others = parts
+    whole = parts[first]
+    for other in others:
+        _check_alike(first, whole, other, parts[other])
+    clients = [one.client for one in parts.values() if one.client is not None]
+    whole = replace(whole, client=clients[0] if clients else None)
+    if whole.kind != "table":
+        return whole
+    texts: dict[str, set[str]] = {column.name: set() for column in whole.columns}
+    for one in parts.values():
+        for column in one.columns:
+            texts[column.name].update(column.values)
+    for name, found in texts.items():
+        if len(found) > MOST:
+            raise InputError(
+                f"column {name!r} has {len(found)} different texts at {listing(list(parts))} together, and at most "
+                f"{MOST} can be categories; drop it, or write the same texts everywhere"
+            )
+    columns = tuple(replace(column, values=tuple(sorted(texts[column.name]))) for column in whole.columns)
+    return replace(whole, columns=columns, shape=(sum(len(column.places) for column in columns),))
+
+
+def _check_alike(first: str, whole: Features, other: str, features: Features) -> None:
+    if features.kind != whole.kind or (whole.kind != "table" and features.shape != whole.shape):
+        raise InputError(
+            f"the data must be of the same kind everywhere, but {other} has {_described(features)} and {first} "
+            f"{_described(whole)}"
+        )
+    if whole.kind != "table":
+        return
+    here, there = ({column.name: column for column in one.columns} for one in (whole, features))
+    for name in (*here, *there):
+        if name not in there or name not in here:
+            has, lacks = (first, other) if name in here else (other, first)
+            raise InputError(f"the columns must be the same everywhere, but {name!r} is at {has} and not at {lacks}")
+        if here[name].kind != there[name].kind:
+            raise InputError(
+                f"the columns must be the same everywhere, but {name!r} has {_shown(there[name])} at {other} and "
+                f"{_shown(here[name])} at {first}; write it alike, or drop it"
+            )
+
+
+def _described(features: Features) -> str:
+    kinds = {"table": "a table", "array": f"examples of shape {features.shape}"}
+    return kinds.get(features.kind, f"{features.kind} of shape {features.shape}")
+
+
+def _shown(column: Column) -> str:
+    kinds = {"number": "numbers", "truth": "true and false"}
+    return kinds.get(column.kind) or f"texts ({listing(column.values, 3)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

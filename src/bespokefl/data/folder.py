@@ -17,7 +17,7 @@ from bespokefl.core.parts import Part
 from bespokefl.data import columns as files
 from bespokefl.data import tables
 from bespokefl.data.clients import Clients, assemble
-from bespokefl.data.dataset import PARTS, Dataset
+from bespokefl.data.dataset import PARTS, Dataset, Fractions
 from bespokefl.data.features import Table, is_missing
 
 
@@ -111,6 +111,23 @@ def clients(table: Dataset) -> Clients:
 
     train, validation, test = (cut(part) for part in PARTS)
     return assemble(table, tuple(names.tolist()), (train, validation, test), "given", 0)
+
+
+def divided(
+    table: Dataset,
+    split: str | None,
+    otherwise: str,
+    *,
+    number: int | None,
+    seed: int,
+    fractions: Fractions,
+) -> Clients:
+    """Data as whoever made the files cut them, unless another split is named; else a client for each id, and where
+    there are no ids the split `otherwise`."""
+    if split in (None, "given") and "part" in table.columns:
+        return clients(table)
+    chosen = split or ("by_column" if table.client is not None else otherwise)
+    return table.split(chosen, clients=number, seed=seed, fractions=fractions)
 
 
 def _files(folder: Path) -> list[Path]:

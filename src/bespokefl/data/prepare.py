@@ -50,6 +50,14 @@ class Sums:
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
+    def widened(self, own: Features, wider: Features) -> "Sums":
+        """Those of a table with features `own` as of one with more texts in its categories, which it has not seen."""
+        which, beside = own.places_in(wider)
+        known = which >= 0
+        return Sums(
+            self.count[beside], np.where(known, self.total[which], 0.0), np.where(known, self.squares[which], 0.0)
+        )
+
     def __getitem__(self, at: slice) -> "Sums":
         return Sums(self.count[at], self.total[at], self.squares[at])
 
@@ -67,6 +75,10 @@ class Sums:
         # Values are float32: their squares are exact in float64, and the difference keeps enough digits.
         variance = np.divide(self.squares, self.count, out=np.full_like(mean, np.nan), where=self.count > 0) - mean**2
         return np.where(variance <= EQUAL * mean**2, 0.0, np.sqrt(np.maximum(variance, 0.0)))
+
+    def rows(self, features: int) -> "Sums":
+        """Of several clients; JSON does not tell of how many features those of nobody are."""
+        return Sums(*(one.reshape(-1, features) for one in (self.count, self.total, self.squares)))
 
     def to_dict(self) -> dict[str, Any]:
         return {"count": self.count.tolist(), "total": self.total.tolist(), "squares": self.squares.tolist()}
@@ -161,13 +173,14 @@ class Preparation:
         try:
             known = json.loads(written)
             pooled, own = known["pooled"], known["own"]
+            features = Features.from_dict(known["features"])
             return cls(
-                features=Features.from_dict(known["features"]),
+                features=features,
                 scale=known["scale"],
                 missing=known["missing"],
                 pooled=None if pooled is None else Sums.from_dict(pooled),
                 names=tuple(known["names"]),
-                own=None if own is None else Sums.from_dict(own),
+                own=None if own is None else Sums.from_dict(own).rows(features.channels),
                 tokens=known["tokens"],
             )
         except (ValueError, KeyError, TypeError) as error:

@@ -17,14 +17,13 @@ import numpy as np
 from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.data import columns as files
 from bespokefl.data import text as texts
-from bespokefl.data.features import TRUTH, Column, Features, Place, Table, documents, is_missing
+from bespokefl.data.features import MOST, TRUTH, Column, Features, Place, Table, documents, is_missing
 
 log = logging.getLogger("bespokefl")
 
 MISSING = ("refuse", "mean", "drop")
 TASKS = ("classification", "regression")
 LABELS, CLIENT = ("y", "label"), "client"  # columns that are what they are called, unless others are named
-MOST = 100  # texts of a category
 DATE = re.compile(r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 

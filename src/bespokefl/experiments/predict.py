@@ -1,6 +1,6 @@
 """What a client's own model says about new examples: a label and a probability for each class, or a value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bespokefl.core.errors import InputError
+from bespokefl.data.prepare import Preparation
 from bespokefl.experiments import arrays, folder, newcomers, tables
 from bespokefl.experiments.newcomers import Newcomers, load_newcomers
 from bespokefl.experiments.personalize import check_finished
@@ -61,11 +62,20 @@ def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: st
     if isinstance(source, Result):
         check_finished(source, "predictions")
     about = source.about if isinstance(source, Result) else source.origin
-    model = source.model(client)
-    examples = about["examples"]
-    x = arrays.examples(data, examples, source.preparation)[0].x
-    if source.preparation is not None:
-        x = source.preparation.apply(x.numpy(), client=str(client))
+    return by_model(source.model(client), str(client), data, about["examples"], source.preparation)
+
+
+def by_model(
+    model: nn.Module,
+    client: str,
+    data: str | PathLike[str],
+    examples: Mapping[str, Any],
+    preparation: Preparation | None,
+) -> Predictions:
+    """What a client's model says about the examples of a file; `examples`: what the run says of its own."""
+    x = arrays.examples(data, examples, preparation)[0].x
+    if preparation is not None:
+        x = preparation.apply(x.numpy(), client=client)
     return answer(model, x, examples["labels"])
 
 

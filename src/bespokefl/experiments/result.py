@@ -17,6 +17,7 @@ newcomers.safetensors   their models, where some were
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from os import PathLike
@@ -147,6 +148,12 @@ class Result:
             return late.model(client)
         if str(client) not in self.names:
             raise no_client(str(client), self.names + (late.names if late is not None else ()))
+        home = next((node for node, own in self.about.get("nodes", {}).items() if str(client) in own), None)
+        if home is not None:
+            raise InputError(
+                f"the own model of client {client} is not in the run but at its node, {home}; on that machine: bespoke "
+                f"deploy predict {shlex.quote(home)} --client {shlex.quote(str(client))} --data FILE."
+            )
         return self.weights.module(self.names.index(str(client)))
 
     def global_model(self) -> nn.Module | None:

@@ -21,7 +21,7 @@ from bespokefl.core.errors import BespokeError, DiskError, InputError, listing, 
 from bespokefl.core.method import Method
 from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
-from bespokefl.data.folder import clients as given_parts
+from bespokefl.data.folder import divided
 from bespokefl.data.prepare import prepare
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.client import Data
@@ -241,13 +241,17 @@ def load_clients(config: Config) -> Clients:
     drop = [one.strip() for one in config.drop.split(",") if one.strip()]
     options = {key: getattr(config, key) for key in ("label", "client", "task", "text", "missing")}
     dataset = datasets.load(config.data, drop=drop, **options)
-    split = config.split or ("by_column" if dataset.client is not None else SPLIT)
-    if split.endswith(".json"):
-        clients = dataset.with_split(split)
-    elif config.split in (None, "given") and "part" in dataset.columns:  # cut by whoever made the files
-        clients = given_parts(dataset)
+    if config.split is not None and config.split.endswith(".json"):
+        clients = dataset.with_split(config.split)
     else:
-        clients = dataset.split(split, clients=config.clients, seed=config.seed, fractions=_fractions(config.fractions))
+        clients = divided(
+            dataset,
+            config.split,
+            SPLIT,
+            number=config.clients,
+            seed=config.seed,
+            fractions=_fractions(config.fractions),
+        )
     if config.clients not in (len(clients), None):
         log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), config.clients)
     return clients

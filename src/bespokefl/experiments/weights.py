@@ -31,6 +31,7 @@ State = dict[str, Tensor]
 Model = str | nn.Module | Callable[..., nn.Module]
 
 ABOUT = "bespoke"  # the entry of the metadata: JSON with the clients' names and what it takes to build the model
+HOME = "home"  # the entry of that which a node adds: how its examples were made to fit, and what the labels are called
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 NEWCOMERS = "newcomers.safetensors"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -149,8 +150,7 @@ class Stored:
     @property
     def recipe(self) -> Recipe:
         known: dict[str, Any] = json.loads(read_about(self.folder / self.file))
-        del known["clients"]
-        blueprint = Blueprint(**known)
+        blueprint = Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
         if self.model is None and blueprint.model.startswith("<"):
             raise InputError(
                 f"the model of this run was a Python object, {blueprint.model}; give it again, as in "

@@ -5,18 +5,16 @@ one row of an embedding for each number that a word can have; how many there are
 """
 
 import copy
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.imported import imported, is_named
 from bespokefl.core.spec import bind, parse_call
 from bespokefl.models.bag import Bag
 from bespokefl.models.cnn1d import CNN1d
@@ -76,32 +74,45 @@ def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None 
         return partial(copy.deepcopy, spec)
     if isinstance(spec, str):
         if ":" in spec.partition("(")[0]:
-            return _own(_imported(spec), spec, shape, outputs, tokens)
+            return _own(imported(spec, "model"), spec, shape, outputs, tokens)
         return _built_in(spec, shape, outputs, tokens)
     if callable(spec):
         return _own(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs, tokens)
     raise InputError(f"model must be a name, a function or a torch module, got {type(spec).__name__}")
 
 
+def check(spec: str) -> None:
+    """Refuse the name of a model that there is not, or arguments that it does not take, before any data are known."""
+    if ":" not in spec.partition("(")[0]:
+        _read(spec)
+    elif not is_named(spec):
+        raise InputError(f'expected a model function as "module:function", got {spec!r}')
+
+
 def _built_in(spec: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
-    written, bracket, rest = spec.partition("(")
-    read = parse_call(written.replace("-", "_") + bracket + rest)  # a call's name has no hyphen
-    call = (read[0].replace("_", "-"), *read[1:])
-    if call[0] not in MODELS:
-        raise unknown("model", call[0], MODELS)
-    model = MODELS[call[0]]
-    chosen = bind(call, model, given=("shape", "classes"))
-    if call[0] in TEXT:
+    name, chosen = _read(spec)
+    model = MODELS[name]
+    if name in TEXT:
         chosen = {"tokens": tokens} | chosen
     elif tokens is not None:
         raise InputError(
-            f"{call[0]} needs numbers that are quantities, but these examples are words, numbered; use one of "
+            f"{name} needs numbers that are quantities, but these examples are words, numbered; use one of "
             f"{' and '.join(TEXT)}"
         )
     make = partial(model, shape, outputs, **chosen)
     with torch.device("meta"):  # wrong values are refused now; costs no memory and draws nothing
         make()
     return make
+
+
+def _read(spec: str) -> tuple[str, dict[str, Any]]:
+    """A built-in model's name, and the arguments that are given."""
+    written, bracket, rest = spec.partition("(")
+    read = parse_call(written.replace("-", "_") + bracket + rest)  # a call's name has no hyphen
+    call = (read[0].replace("_", "-"), *read[1:])
+    if call[0] not in MODELS:
+        raise unknown("model", call[0], MODELS)
+    return call[0], bind(call, MODELS[call[0]], given=("shape", "classes"))
 
 
 def _own(function: Callable[..., Any], name: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
@@ -138,28 +149,3 @@ def _made(function: Callable[..., Any], name: str, arguments: dict[str, Any]) ->
     if not isinstance(module, nn.Module):
         raise InputError(f"model function {name!r} must return a torch module, got {type(module).__name__}")
     return module
-
-
-def _imported(spec: str) -> Callable[..., Any]:
-    module_name, _, path = spec.partition(":")
-    if not all(one.isidentifier() for one in [*module_name.split("."), *path.split(".")]):
-        raise InputError(f'expected a model function as "module:function", got {spec!r}')
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # as "python -m" has it; it stays, for what the module imports later
-    importlib.invalidate_caches()
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise InputError(
-            f"cannot import {module_name!r} for model {spec!r}: {type(error).__name__}: {error}"
-        ) from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            functions = [key for key, one in vars(found).items() if callable(one) and not key.startswith("_")]
-            raise unknown(f"function in {module_name!r}:", name, functions)
-        found = getattr(found, name)
-    if not callable(found):
-        raise InputError(f"model {spec!r} must name a function, got {type(found).__name__}")
-    result: Callable[..., Any] = found
-    return result

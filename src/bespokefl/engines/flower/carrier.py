@@ -41,7 +41,13 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -55,7 +61,8 @@ HEARTBEAT = 15.0  # seconds between two; a node that misses two of them counts a
 FLOWER_HEARTBEAT = 30  # what Flower is told: it takes no less
 AT_ONCE = 0.1  # seconds: the SuperLink keeps a request for messages until there are some; who answers sooner is paced
 PAUSE = 3.0  # seconds until a connection that failed is tried again
-REFUSED = 75.0  # seconds after which a node that is refused gives up: a killed one may count as there for 60
+PIECES = 20.0  # seconds without a piece of a message after which it counts as lost: whoever sent it was killed
+REFUSED = 30.0  # seconds after which a node that is refused gives up: a server that comes up must register it first
 UNREACHABLE = (502, 503, 504)
 # Seconds until pieces of a message that are still on their way to the SuperLink are looked for again: Flower waits 1.
 eager_pull = partial(pull_objects, initial_backoff=0.03, backoff_cap=1.0)
@@ -106,15 +113,23 @@ def carry(line: Line, answer: Answer, stopped: threading.Event, ready: Callable[
     )
     with client, _activated(client, line, keys, stopped) as node:
         ready()
-        while not stopped.is_set():
-            began = time.monotonic()
-            try:
-                came = _one(client, node, answer, stopped)
-            except (httpx.HTTPStatusError, OSError, ValueError, RuntimeError) as error:
-                log.warning("a message was lost and will come again: %s", _worded(error))
-                came = False
-            if not came and time.monotonic() - began < AT_ONCE:
-                stopped.wait(AT_ONCE)
+        _answer_all(client, node, answer, stopped)
+
+
+def _answer_all(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threading.Event) -> None:
+    """Answer one message after another; whatever is wrong with one, the next is answered."""
+    failures = 0
+    while not stopped.is_set():
+        began = time.monotonic()
+        try:
+            came = _one(client, node, answer, stopped)
+            failures = 0
+        except Exception as error:  # Flower's own errors have no common kind
+            log.warning("a message was lost and will come again: %s", _worded(error))
+            came, failures = False, failures + 1
+        pause = min(PAUSE, AT_ONCE * 2.0**failures)
+        if not came and time.monotonic() - began < pause:
+            stopped.wait(pause)
 
 
 def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threading.Event) -> bool:
@@ -125,10 +140,8 @@ def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threadi
         return False
     asked, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
     run, id = asked.metadata.run_id, asked.metadata.message_id
-    contents = eager_pull(
-        [one.object_id for one in iterate_object_tree(tree)],
-        pull_object_fn=make_pull_object_fn_protobuf(lambda one: call(lambda: client.PullObject(one)), node, run),
-    )
+    pull = make_pull_object_fn_protobuf(lambda one: call(lambda: client.PullObject(one)), node, run)
+    contents = eager_pull([one.object_id for one in iterate_object_tree(tree)], pull_object_fn=_not_for_ever(pull))
     request = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=id)
     call(lambda: client.ConfirmMessageReceived(request))
     message = cast(Message, inflate_object_from_contents(tree.object_id, contents))
@@ -153,6 +166,28 @@ def _one(client: FleetHttpClient, node: NodeId, answer: Answer, stopped: threadi
             object_ids_to_push=set(told.objects_to_push),
         )
     return True
+
+
+def _not_for_ever(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """Pieces that are on their way are waited for while some arrive: a sender that was killed sends no more."""
+    last = time.monotonic()
+
+    def one(id: str) -> bytes:
+        nonlocal last
+        asked = time.monotonic()
+        try:
+            content = pull(id)
+        except ObjectUnavailableError:
+            now = time.monotonic()
+            if now - asked > PAUSE:  # the SuperLink was away, and so was it for the sender
+                last = now
+            if now - last > PIECES:
+                raise ObjectPullError(id, f"nothing of it came for {PIECES:g} seconds") from None
+            raise
+        last = time.monotonic()
+        return content
+
+    return one
 
 
 @contextmanager
@@ -183,7 +218,8 @@ def _activated(client: FleetHttpClient, line: Line, keys: Keys, stopped: threadi
 
 
 def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threading.Event) -> int:
-    began, refusals = time.monotonic(), 0
+    refused: float | None = None  # since when
+    told = away = False
     while True:
         try:
             if line.key is None:
@@ -195,17 +231,20 @@ def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threa
             if error.response.status_code not in UNREACHABLE:
                 # a node that was killed is still held to be there: give up its place, then take it again
                 _give_back(client, line)
-                if time.monotonic() - began > REFUSED:
+                again, refused = refused is not None, refused or time.monotonic()
+                if time.monotonic() - refused > REFUSED:
                     raise TrainingError(
                         f"the server at {line.address} refuses this node: its key is not registered there, or a node "
-                        "with the same key is running."
+                        "with the same key is running, or was until a minute ago."
                     ) from None
-                refusals += 1
-                if refusals > 1:  # the first one is usual: of a server that comes up, or of a node that was killed
+                if again and not told:  # the first one is usual: of a server that comes up, or a node that was killed
                     log.warning("the server at %s refuses this node's key; it is tried again", line.address)
+                    told = True
         except httpx.TransportError as error:
             _refuse_bad_certificate(error, line)
-            log.warning("the server at %s does not answer yet: %s", line.address, _worded(error))
+            if not away:
+                log.warning("the server at %s does not answer yet: %s", line.address, _worded(error))
+            away, refused = True, None
         if stopped.wait(PAUSE):
             raise KeyboardInterrupt
 

@@ -77,7 +77,10 @@ class Control:
 
     def status(self, number: int) -> str:
         """ "pending", "starting", "running", "finished:completed", "finished:failed", …"""
-        run = self._client.ListRuns(ListRunsRequest(run_id=number)).run_dict.get(number)
+        try:
+            run = self._client.ListRuns(ListRunsRequest(run_id=number)).run_dict.get(number)
+        except httpx.HTTPStatusError:
+            return "unknown"
         if run is None:
             return "unknown"
         return f"{run.status.status}:{run.status.sub_status}" if run.status.sub_status else str(run.status.status)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from flwr.app import Message
 
+from bespokefl.core.errors import BespokeError
 from bespokefl.engines.federation import Values
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.blob import UnreadableError
@@ -24,6 +25,10 @@ log = logging.getLogger("bespokefl")
 KIND = "train"  # Flower knows three kinds of messages; what is asked for stands in the letter itself
 LOOK = 2.0  # seconds between two looks at who is there
 AGAIN = 3.0  # seconds until a letter that failed is sent again
+
+
+class StoppedError(BespokeError):
+    """Somebody wants the run to stop: nobody is waited for any more."""
 
 
 class Grid(Protocol):
@@ -59,8 +64,15 @@ class _Letter:
 class Post:
     """Sends requests to nodes by their names, and gathers the answers."""
 
-    def __init__(self, grid: Grid, patience: Patience, clock: Callable[[], float] = time.monotonic) -> None:
-        self.grid, self.patience, self.clock = grid, patience, clock
+    def __init__(
+        self,
+        grid: Grid,
+        patience: Patience,
+        clock: Callable[[], float] = time.monotonic,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """stopped: whether the run is to stop, in the middle of whatever it waits for"""
+        self.grid, self.patience, self.clock, self.stopped = grid, patience, clock, stopped
         self.known: dict[str, Known] = {}
         self._greeting: dict[int, _Letter] = {}
         self._greeted: set[int] = set()
@@ -97,6 +109,8 @@ class Post:
 
     def _turn(self, letters: Mapping[str, _Letter], answers: dict[str, Values], number: int = 0) -> bool:
         """Look who is there, send what is to be sent, take in what has come; whether something came."""
+        if self.stopped():
+            raise StoppedError("the run was stopped.")
         now = self.clock()
         if now - self._looked >= LOOK:
             self._looked = now

@@ -75,20 +75,13 @@ class Server:
 
     # -- the run
 
-    def run(
-        self,
-        report: Report | None = None,
-        checkpoints: Checkpoints | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> Outcome:
+    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
         """From the start, or from the last checkpoint."""
         phases = self.method.phases(self.settings.rounds)
         schedule = [phase for phase in phases for _ in range(phase.rounds)]
         done = self._resume(checkpoints)
         self._setup()
         for number, phase in list(enumerate(schedule, start=1))[done:]:
-            if stopped():
-                break
             self.round(number, phase)
             every = self.settings.eval_every
             if every and number % every == 0 and number < len(schedule):

@@ -3,7 +3,6 @@
 import logging
 from dataclasses import asdict, replace
 from functools import cached_property
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import BespokeError, InputError, said
+from bespokefl.core.imported import imported, is_named
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.features import Features
+from bespokefl.data.folder import divided
 from bespokefl.data.prepare import Preparation, Sums, features_of
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower.node import Prepared
@@ -26,7 +27,7 @@ from bespokefl.engines.simulation import choose_executor
 from bespokefl.experiments.deployment.place import NodeSettings
 from bespokefl.experiments.handover import check_clients, engine_data, find_device
 from bespokefl.experiments.personalize import labels_of
-from bespokefl.experiments.weights import PRECISIONS, Blueprint
+from bespokefl.experiments.weights import HOME, PRECISIONS, Blueprint
 from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
@@ -85,7 +86,7 @@ class LocalHost:
                 f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
             )
         preparation = Preparation.from_json(recipe["preparation"])
-        clients, _ = preparation.fit(self._relabelled(labels))
+        clients, preparation = preparation.fit(self._relabelled(self._widened(preparation.features), labels))
         device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
         outputs = 1 if labels is None else len(labels)
         task = Task(
@@ -115,7 +116,9 @@ class LocalHost:
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
         side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
-        return Prepared(side, executor, mark, asdict(blueprint))
+        examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
+        kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
+        return Prepared(side, executor, mark, asdict(blueprint) | {HOME: kept})
 
     # -- inside
 
@@ -128,15 +131,16 @@ class LocalHost:
     def _load(self) -> Clients:
         settings = self.settings
         assert settings.data is not None
-        found = _call(settings.data) if _is_function(settings.data) else self._read(settings.data)
+        found = _call(settings.data) if is_named(settings.data) else self._read(settings.data)
         if isinstance(found, Clients):
             return found
         if not isinstance(found, Dataset):
             raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
-        if found.client is not None:
-            return found.split("by_column", seed=settings.seed, fractions=settings.fractions)
-        alone = found.split("iid", clients=1, seed=settings.seed, fractions=settings.fractions)
-        return replace(alone, names=(self.name,))
+        alone = found.client is None
+        clients = divided(
+            found, None, "iid", number=1 if alone else None, seed=settings.seed, fractions=settings.fractions
+        )
+        return replace(clients, names=(self.name,)) if alone else clients
 
     def _read(self, source: str) -> Dataset:
         own = self.place / source
@@ -145,9 +149,18 @@ class LocalHost:
             str(own) if own.exists() else source, **{key: value for key, value in options.items() if value is not None}
         )
 
-    def _relabelled(self, labels: list[str] | None) -> Clients:
+    def _widened(self, features: Features) -> Clients:
+        """The clients with a place for each text that a category has anywhere in the federation."""
+        clients, own = self.clients, self.features
+        if features.kind != "table" or features.columns == own.columns:
+            return clients
+        try:
+            return replace(clients, x=torch.from_numpy(own.widened(clients.x.numpy(), features)))
+        except KeyError as error:
+            raise InputError(f"node {self.name} has no column {error}, which the server's plan has.") from None
+
+    def _relabelled(self, clients: Clients, labels: list[str] | None) -> Clients:
         """The clients with the classes numbered as in the whole federation."""
-        clients = self.clients
         if (labels is None) != (clients.classes is None):
             raise InputError(f"node {self.name} has other labels than the server's plan: classes, or real numbers.")
         own = labels_of(clients)
@@ -163,14 +176,11 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
-def _is_function(source: str) -> bool:
-    module, colon, name = source.partition(":")
-    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
-
-
 def _call(source: str) -> Any:
-    module, _, name = source.partition(":")
+    function = imported(source, "data")
     try:
-        return getattr(import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"the data {source!r} cannot be found: {error}.") from None
+        return function()
+    except BespokeError:
+        raise
+    except Exception as error:
+        raise InputError(f"the data function {source!r} failed with {said(error)}.") from error

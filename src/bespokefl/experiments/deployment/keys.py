@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, in_brief
+from bespokefl.core.files import unwritten
 
 PEM = serialization.Encoding.PEM
 EARLIER = datetime.timedelta(hours=1)  # clocks differ
-AUTHORITY_DAYS = 3650
+LONGEST = 3650  # days for which a server's certificate may be valid; its authority is, for one more
 
 
 def write_authority(key: Path, certificate: Path) -> None:
@@ -23,7 +25,7 @@ def write_authority(key: Path, certificate: Path) -> None:
     private = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bespoke deployment authority")])
     made = (
-        _lasting(x509.CertificateBuilder(), AUTHORITY_DAYS)
+        _lasting(x509.CertificateBuilder(), LONGEST + 1)
         .subject_name(name)
         .issuer_name(name)
         .public_key(private.public_key())
@@ -40,10 +42,14 @@ def write_authority(key: Path, certificate: Path) -> None:
 def write_certificate(
     authority: tuple[Path, Path], key: Path, certificate: Path, hosts: Sequence[str], days: int
 ) -> None:
-    """The server's certificate, for the names and addresses by which nodes reach it."""
-    signer = serialization.load_pem_private_key(authority[0].read_bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    issuer = x509.load_pem_x509_certificate(authority[1].read_bytes())
+    """The server's certificate, for the names and addresses by which it is reached. What is there is replaced last."""
+    signer, issuer = _read_authority(*authority)
+    ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    if ends > issuer.not_valid_after_utc:
+        raise InputError(
+            f"the authority itself is valid until {issuer.not_valid_after_utc:%Y-%m-%d}: give fewer days than {days}, "
+            "or make a new deployment with bespoke deploy init."
+        )
     private = ec.generate_private_key(ec.SECP384R1())
     made = (
         _lasting(x509.CertificateBuilder(), days)
@@ -58,8 +64,19 @@ def write_certificate(
         .add_extension(_usage(signs=False), critical=True)
         .sign(signer, hashes.SHA384())
     )
-    write_secret(key, private.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    certificate.write_bytes(made.public_bytes(PEM))
+    secret = private.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in (key, certificate)}
+    try:
+        for path, data in ((key, secret), (certificate, made.public_bytes(PEM))):
+            new[path].unlink(missing_ok=True)
+            write_secret(new[path], data)
+        for path, aside in new.items():
+            aside.replace(path)
+    except OSError as error:
+        raise unwritten(certificate.parent, error) from None
+    finally:
+        for aside in new.values():
+            aside.unlink(missing_ok=True)
 
 
 def write_pair(private_file: Path, public_file: Path) -> None:
@@ -71,14 +88,9 @@ def write_pair(private_file: Path, public_file: Path) -> None:
     public_file.write_bytes(public + b"\n")
 
 
-def check_certificate(path: Path, renew: str) -> None:
-    """Refuse a server certificate that is over, or has not begun."""
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the certificate {str(path)!r}: {error.strerror or error}.") from None
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} must be a certificate, which it is not: {error}.") from None
+def check_certificate(path: Path, renew: str, host: str | None = None) -> None:
+    """Refuse a server certificate that is over, or has not begun, or is not for this host."""
+    found = _read_certificate(path)
     now = datetime.datetime.now(datetime.UTC)
     if now >= found.not_valid_after_utc:
         raise InputError(f"the server's certificate ended on {found.not_valid_after_utc:%Y-%m-%d}; renew it: {renew}")
@@ -86,6 +98,10 @@ def check_certificate(path: Path, renew: str) -> None:
         raise InputError(
             f"the server's certificate begins on {found.not_valid_before_utc:%Y-%m-%d}; set this machine's clock."
         )
+    if host is not None:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if _alternative(host) not in names:
+            raise InputError(f"the server's certificate is not for {host}, where it is to listen; renew it: {renew}")
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -93,6 +109,32 @@ def write_secret(path: Path, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
+
+
+def _read_authority(key: Path, certificate: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    try:
+        signer = serialization.load_pem_private_key(key.read_bytes(), None)
+    except OSError as error:
+        raise InputError(f"cannot read the authority's key {str(key)!r}: {error.strerror or error}.") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InputError(
+            f"{str(key)!r} must be the authority's key, as deploy init wrote it, which it is not: {in_brief(error)}."
+        ) from None
+    issuer = _read_certificate(certificate)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise InputError(
+            f"{str(key)!r} is not the key of the authority in {str(certificate)!r}; put the right one there."
+        )
+    return signer, issuer
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the certificate {str(path)!r}: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} must be a certificate, which it is not: {in_brief(error)}.") from None
 
 
 def _lasting(builder: x509.CertificateBuilder, days: int) -> x509.CertificateBuilder:

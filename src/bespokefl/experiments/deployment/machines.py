@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -17,15 +18,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, unknown
 from bespokefl.core.files import write_text
+from bespokefl.experiments import config as configs
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import keys
-from bespokefl.experiments.deployment.news import RESULT, tell, told
+from bespokefl.experiments.deployment.alone import alone, ask_to_stop, asked_to_stop, let_go_on, worked_on, worker_of
+from bespokefl.experiments.deployment.news import RESULT, STATUS, tell, told
 from bespokefl.experiments.deployment.place import (
     PLACE,
     Deployment,
@@ -49,7 +53,8 @@ TURN = 0.5  # seconds between two looks at the processes
 UP = 300.0  # seconds for the SuperLink to come up
 END = 15.0  # seconds for a process to end when asked to
 AGAIN = 20.0  # seconds before a run whose process died is started once more, if that dies too
-UNFINISHED = ("gathering", "running")
+BRIEF = 1.0  # seconds for somebody who only looks at a run to look away
+SUBMITTED, UNFINISHED = "submitted", ("gathering", "running")
 
 
 class Child:
@@ -112,10 +117,12 @@ def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable
         worker.start()
         ready()
         submitted: dict[str, float] = {}
+        _resume_killed(deployment, submitted, (SUBMITTED, *UNFINISHED))
         while not stopped.wait(TURN):
             link.watch()
             worker.watch()
             _resume_killed(deployment, submitted)
+            _give_up_unstarted(deployment)
     finally:
         worker.stop()
         _end_runs(deployment)
@@ -154,28 +161,78 @@ def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, read
 def start(deployment: Deployment, config: Config, name: str | None = None) -> str:
     """Start a run, or go on with one of this name that was stopped; its name."""
     from bespokefl.engines.flower.control import control
-    from bespokefl.experiments import folder
 
-    runs = deployment.server / "runs"
-    place = folder.fresh(runs, config.method) if name is None else deployment.run(name)
-    if not place.exists():
-        place.mkdir(parents=True)
-        write_text(place / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
-    elif told(place).get("state") in ("submitted", *UNFINISHED) and _alive(told(place).get("pid")):
-        raise InputError(f"the run {place.name} is under way already; see bespoke deploy status.")
     with control(deployment.local, deployment.authority) as link:
-        _submit(link, deployment, place)
+        link.nodes()  # a server that is away is said before there is a folder
+        place = _place(deployment, config, name)
+        with alone(place, BRIEF) as mine:
+            if not mine or _waits(link, told(place)):
+                raise InputError(f"the run {place.name} is under way already; see bespoke deploy status.")
+            new = not told(place)
+            if not new:
+                _refuse_another(place, config)
+            try:
+                if new:
+                    write_text(place / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
+                _submit(link, deployment, place)
+            except BaseException:
+                if new:
+                    shutil.rmtree(place, ignore_errors=True)
+                raise
+            let_go_on(place)
     return place.name
 
 
+def _place(deployment: Deployment, config: Config, name: str | None) -> Path:
+    """The folder of a run, which is there then."""
+    from bespokefl.experiments import folder
+
+    if name is not None:
+        deployment.run(name).mkdir(parents=True, exist_ok=True)
+        return deployment.run(name)
+    while True:
+        place = folder.fresh(deployment.server / "runs", config.method)
+        with suppress(FileExistsError):  # another command may be quicker
+            place.mkdir(parents=True)
+            return place
+
+
+def _waits(link: Any, news: Mapping[str, Any]) -> bool:
+    """Whether a run was handed to Flower, which has not started it yet."""
+    if news.get("state") != SUBMITTED or "flower" not in news:
+        return False
+    return str(link.status(int(news["flower"]))).partition(":")[0] in ("pending", "starting", "running")
+
+
+def _refuse_another(place: Path, config: Config) -> None:
+    """A run goes on as it began, and one that is done does not go on."""
+    if told(place).get("state") == "done":
+        raise InputError(
+            f"the run {place.name} is done: bespoke deploy fetch --run {place.name} gets it; else choose another name."
+        )
+    file = place / "config.toml"
+    begun = Config.of(configs.read(file))
+    for one in fields(Config):
+        before, now = getattr(begun, one.name), getattr(config, one.name)
+        if one.name not in configs.PLACES and before != now:
+            raise InputError(
+                f"the run {place.name} began with {one.name} = {before!r}, got {now!r}: go on with "
+                f"--method {begun.method} --config {shlex.quote(str(file))}, or choose another name."
+            )
+
+
 def _submit(link: Any, deployment: Deployment, place: Path) -> None:
-    tell(place, state="submitted", pid=None, error="")
+    """Hand a run to Flower; whoever does so works on it alone."""
+    before = told(place).get("flower")
+    if before is not None:
+        with suppress(TrainingError):  # it is over already
+            link.stop(int(before))  # else nodes would wait for letters of an app that was killed while it wrote them
     number = link.start(deployment.server / "app", place.name)
-    tell(place, flower=number)
+    tell(place, state=SUBMITTED, flower=number, pid=None, error="")
 
 
 def stop(deployment: Deployment, name: str) -> None:
-    """Stop a run after the round in hand is lost; it can go on later."""
+    """Stop a run, and return when nobody works on it any more; the round in hand is lost, and it can go on later."""
     from bespokefl.engines.flower.control import control
 
     place = deployment.run(name)
@@ -184,14 +241,33 @@ def stop(deployment: Deployment, name: str) -> None:
         raise unknown("run", name, runs(deployment))
     if news["state"] in ("done", "failed", "stopped"):
         raise InputError(f"the run {name} is {news['state']} already.")
-    tell(place, state="stopped")
-    with control(deployment.local, deployment.authority) as link, suppress(TrainingError):
-        link.stop(int(news["flower"]))
+    if news["state"] == SUBMITTED and "flower" not in news:
+        raise InputError(f"the run {name} never reached the server, there is nothing to stop; start it again.")
+    ask_to_stop(place)
+    if "flower" in news:
+        with suppress(TrainingError), control(deployment.local, deployment.authority) as link:
+            link.stop(int(news["flower"]))  # a server that is away has no app at work, and leaves the run alone later
+    for patience in (END, END):
+        with alone(place, patience) as over:
+            if over:
+                if told(place).get("state") == "done":
+                    let_go_on(place)
+                    raise InputError(f"the run {name} was done before it could be stopped.")
+                tell(place, state="stopped", error="")
+                return
+        _kill(worker_of(place))
+    raise TrainingError(f"the process {worker_of(place) or ''} of run {name} does not end; end it, then stop it again.")
+
+
+def _kill(pid: int | None) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def runs(deployment: Deployment) -> dict[str, dict[str, Any]]:
     """What is known of every run, the latest last."""
-    found = {path.name: told(path) for path in (deployment.server / "runs").iterdir() if path.is_dir()}
+    found = {path.name: told(path) for path in (deployment.server / "runs").glob("*") if (path / STATUS).is_file()}
     return dict(sorted(found.items(), key=lambda item: item[1].get("time", 0)))
 
 
@@ -207,8 +283,12 @@ def present(deployment: Deployment) -> dict[str, str]:
     """Every node that may come, and whether it is there."""
     from bespokefl.engines.flower.control import control
 
-    with control(deployment.local, deployment.authority) as link:
-        known = {one.name: one.status for one in link.nodes()}
+    try:
+        with control(deployment.local, deployment.authority) as link:
+            known = {one.name: one.status for one in link.nodes()}
+    except TrainingError:
+        away = {"the server": "does not answer: start it with bespoke deploy server"}
+        return away | dict.fromkeys(deployment.nodes, "unknown")
     return {name: known.get(name, "unknown") for name in sorted({*deployment.nodes, *known})}
 
 
@@ -325,48 +405,58 @@ def _register(deployment: Deployment) -> None:
             asked.register(name, key)
 
 
-def _resume_killed(deployment: Deployment, submitted: dict[str, float]) -> None:
+def _resume_killed(deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = UNFINISHED) -> None:
     """A run whose process died goes on from its last checkpoint."""
     from bespokefl.engines.flower.control import control
 
     for name, news in runs(deployment).items():
-        if news.get("state") not in UNFINISHED or _alive(news.get("pid")):
+        place = deployment.run(name)
+        if news.get("state") not in states or asked_to_stop(place) or worked_on(place):
+            continue
+        if news["state"] == SUBMITTED and "flower" not in news:  # whoever started it was told that it could not be
             continue
         if time.monotonic() - submitted.get(name, -AGAIN) < AGAIN:
             continue
         submitted[name] = time.monotonic()
-        log.warning("the process of run %s is gone: it goes on from its last checkpoint", name)
         try:
-            with control(deployment.local, deployment.authority) as link:
-                _submit(link, deployment, deployment.run(name))
+            with control(deployment.local, deployment.authority) as link, alone(place) as mine:
+                # somebody may have been quicker
+                if mine and told(place).get("state") in states and not asked_to_stop(place):
+                    log.warning("the process of run %s is gone: it goes on from its last checkpoint", name)
+                    _submit(link, deployment, place)
         except BespokeError as error:
             log.warning("%s", error)
 
 
+def _give_up_unstarted(deployment: Deployment) -> None:
+    """A run whose process ended before it could say anything is not started again and again."""
+    from bespokefl.engines.flower.control import control
+
+    for name, news in runs(deployment).items():
+        place = deployment.run(name)
+        if news.get("state") != SUBMITTED or time.time() - news["time"] < AGAIN:
+            continue
+        with suppress(BespokeError), control(deployment.local, deployment.authority) as link, alone(place) as mine:
+            if mine and told(place) == news and not _waits(link, news):
+                where = deployment.server / "logs" / "serverapp.log"
+                tell(place, state="failed", error=f"its process ended before it began; see {str(where)!r}")
+
+
 def _end_runs(deployment: Deployment) -> None:
     """End the server apps of this deployment, also one that has not said anything yet; runs go on with the server."""
-    for process in Path("/proc").glob("[0-9]*"):
-        if _alive(int(process.name)) and _belongs(process, deployment):
-            with suppress(ProcessLookupError):
-                os.kill(int(process.name), signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):  # there is none but on Linux
+        if _is_app(process, deployment):
+            _kill(int(process.name))
+    for name in runs(deployment):
+        _kill(worker_of(deployment.run(name)))
 
 
-def _belongs(process: Path, deployment: Deployment) -> bool:
+def _is_app(process: Path, deployment: Deployment) -> bool:
+    """Whether this is a server app of Flower's, of this deployment; process: its folder in /proc."""
     with suppress(OSError):
-        return f"{PLACE}={deployment.root}".encode() in (process / "environ").read_bytes().split(b"\0")
+        own = f"{PLACE}={deployment.root}".encode() in (process / "environ").read_bytes().split(b"\0")
+        return own and b"flwr-serverapp" in (process / "cmdline").read_bytes()
     return False
-
-
-def _alive(pid: Any) -> bool:
-    """Whether this is a server app of Flower's that is running."""
-    if not isinstance(pid, int):
-        return False
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return b"flwr-serverapp" in command and state != "Z"
 
 
 def end_with_parent() -> None:

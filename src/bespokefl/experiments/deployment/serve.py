@@ -3,8 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
-from bespokefl.data.features import Features
-from bespokefl.data.prepare import Preparation, Sums
+from bespokefl.data.prepare import Preparation
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.flower.plan import fingerprint
-from bespokefl.engines.flower.post import Grid, Known, Post
+from bespokefl.engines.flower.post import Grid, Post, StoppedError
 from bespokefl.engines.flower.server import Outcome, Server
 from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import config as configs
@@ -28,7 +26,9 @@ from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.about import summary
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment.news import RESULT, tell
+from bespokefl.experiments.deployment.agreement import agreed
+from bespokefl.experiments.deployment.alone import alone, asked_to_stop
+from bespokefl.experiments.deployment.news import RESULT, tell, told
 from bespokefl.experiments.deployment.place import PLACE, Deployment
 from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import engine_settings
@@ -39,6 +39,7 @@ from bespokefl.models import build
 log = logging.getLogger("bespokefl")
 
 LOG = "log.txt"
+HANDOVER = 30.0  # seconds to wait for whoever works on the run: the command that started it, or an app that ends
 
 
 class AtTheNodes(Kept):
@@ -54,17 +55,31 @@ def serve(grid: Grid, name: str) -> None:
     """What the server's app does: the run of this name, from its beginning or its last checkpoint."""
     deployment = Deployment.at(Path(os.environ[PLACE]))
     place = deployment.run(name)
+    with alone(place, HANDOVER, sign=True) as mine:
+        if not mine:
+            log.warning("another process works on the run %s already; this one ends", name)
+        elif asked_to_stop(place):
+            tell(place, state="stopped")
+        elif told(place).get("state") != "done":  # else it was started twice
+            _serve(grid, deployment, place)
+
+
+def _serve(grid: Grid, deployment: Deployment, place: Path) -> None:
     handler = logging.FileHandler(place / LOG, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     torch.set_num_threads(1)
-    config = Config.of(configs.read(place / "config.toml"))
-    tell(place, state="gathering", pid=os.getpid(), round=0, rounds=config.rounds, error="")
     try:
-        post = Post(grid, deployment.settings.patience)
+        config = Config.of(configs.read(place / "config.toml"))
+        done = told(place).get("round", 0)
+        tell(place, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
+        post = Post(grid, deployment.settings.patience, stopped=lambda: asked_to_stop(place))
         result = run(post, config, place, set(deployment.nodes))
         result.save(place / RESULT, overwrite=True)
         tell(place, state="done")
+    except StoppedError:
+        log.warning("the run was stopped")
+        tell(place, state="stopped")
     except BespokeError as error:
         tell(place, state="failed", error=str(error))
         raise
@@ -72,6 +87,9 @@ def serve(grid: Grid, name: str) -> None:
         log.exception("the run failed")
         tell(place, state="failed", error=f"{type(error).__name__}: {error}")
         raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
@@ -110,50 +128,6 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
     outcome = server.run(report, checkpoints)
     seconds = time.perf_counter() - began
     return _result(config, method, task, server, outcome, seconds, preparation, labels, loss)
-
-
-def agreed(known: Mapping[str, Known], config: Config) -> tuple[Preparation, list[str] | None]:
-    """How examples are made to fit, and the labels: the features must be the same at all nodes; classes are those of
-    all nodes together, and so are the sums that a table's means and spreads are worked out from."""
-    first = min(known)
-    about = known[first].about
-    for name, node in known.items():
-        if node.about["features"] != about["features"]:
-            raise InputError(
-                f"all nodes must have the same kind of data, but {name} has {_described(node.about['features'])} and "
-                f"{first} {_described(about['features'])}."
-            )
-        if (node.about["labels"] is None) != (about["labels"] is None):
-            raise InputError(f"one of the nodes {name} and {first} has classes and the other has real-valued targets.")
-        if node.about["version"] != version("bespokefl"):
-            log.warning("node %s has version %s, the server %s", name, node.about["version"], version("bespokefl"))
-    labels = None
-    if about["labels"] is not None:
-        names = {str(label) for node in known.values() for label in node.about["labels"]}
-        labels = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
-    return _preparation(Features.from_dict(about["features"]), [node.about for node in known.values()], config), labels
-
-
-def _preparation(features: Features, abouts: Sequence[Mapping[str, Any]], config: Config) -> Preparation:
-    if features.kind == "text":
-        raise InputError("texts cannot be deployed: every node would number words in its own way; use tokens.")
-    if features.kind == "tokens":
-        return Preparation(features, missing=config.missing, tokens=max(int(about["tokens"]) for about in abouts))
-    if features.kind != "table":
-        if config.scale in ("pooled", "own"):
-            raise InputError(f"scale = {config.scale!r} is for tables; the nodes' data are arrays.")
-        return Preparation(features, "none", config.missing)
-    pooled = Sums.from_dict(abouts[0]["sums"])
-    for about in abouts[1:]:
-        pooled = pooled + Sums.from_dict(about["sums"])
-    nobody = Sums(*(np.zeros((0, features.channels)) for _ in range(3)))
-    scale = config.scale or "pooled"
-    return Preparation(features, scale, config.missing, pooled, (), nobody if scale == "own" else None)
-
-
-def _described(features: Mapping[str, Any]) -> str:
-    columns = [str(one["name"]) for one in features["columns"]]
-    return f"examples of shape {tuple(features['shape'])} with columns {listing(columns)}"
 
 
 def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:

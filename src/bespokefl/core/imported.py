@@ -1,0 +1,41 @@
+"""A person's own function, named as "module:function"."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bespokefl.core.errors import InputError, in_brief, unknown
+
+
+def is_named(spec: str) -> bool:
+    """Whether this can be the name of a function of one's own."""
+    module, colon, path = spec.partition(":")
+    return bool(colon) and all(one.isidentifier() for one in [*module.split("."), *path.split(".")])
+
+
+def imported(spec: str, what: str) -> Callable[..., Any]:
+    """The function; modules in the working directory are found, too. what: what it is for, as in "model"."""
+    if not is_named(spec):
+        raise InputError(f'expected a {what} function as "module:function", got {spec!r}')
+    module_name, _, path = spec.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # as "python -m" has it; it stays, for what the module imports later
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise InputError(
+            f"cannot import {module_name!r} for {what} {spec!r}: {type(error).__name__}: {in_brief(error)}"
+        ) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            functions = [key for key, one in vars(found).items() if callable(one) and not key.startswith("_")]
+            raise unknown(f"function in {module_name!r}:", name, functions)
+        found = getattr(found, name)
+    if not callable(found):
+        raise InputError(f"{what} {spec!r} must name a function, got {type(found).__name__}")
+    result: Callable[..., Any] = found
+    return result
