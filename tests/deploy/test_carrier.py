@@ -170,7 +170,7 @@ def test_pieces_that_come_one_by_one_are_waited_for(monkeypatch: pytest.MonkeyPa
 
 
 class Refusing(SuperLink):
-    """Does not answer at first, then refuses every key."""
+    """Does not answer at first, then refuses every key, but is away again after the first time."""
 
     def __init__(self, away: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Refusing(SuperLink):
 
     def ActivateNode(self, request: Any) -> ActivateNodeResponse:  # noqa: N802
         self.asked += 1
-        if self.asked <= self.away:
+        if self.asked <= 2 * self.away + 1 and self.asked != self.away + 1:
             raise httpx.ConnectError("refused")
         raise httpx.HTTPStatusError("no", request=httpx.Request("POST", "http://a"), response=httpx.Response(400))
 
@@ -196,6 +196,6 @@ def test_a_node_that_is_refused_is_told_once_and_ends(
         pytest.raises(TrainingError, match="refuses this node: its key is not registered there"),
     ):
         carrier._activate(made, line, b"key", threading.Event())  # type: ignore[arg-type]
-    assert made.asked >= 23  # it was tried again after the first refusal
+    assert made.asked >= 43  # it was tried again after it was refused for the second time
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and "does not answer yet" in said[0] and "refuses this node's key" in said[1]

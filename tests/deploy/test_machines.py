@@ -29,25 +29,27 @@ class Flower:
     def __init__(self) -> None:
         self.runs: dict[int, str] = {}
         self.names: dict[int, str] = {}
-        self.away = self.full = False
-
-    def nodes(self) -> list[Any]:
-        return []
+        self.away = False
 
     def start(self, app: Path, run: str) -> int:
-        if self.full:
-            raise TrainingError("the run could not be started.")
+        self._check()
         number = len(self.runs) + 1
         self.runs[number], self.names[number] = "pending", run
         return number
 
     def stop(self, number: int) -> None:
+        self._check()
         if self.runs[number].startswith("finished"):
             raise TrainingError("it is over already.")
         self.runs[number] = "finished:stopped"
 
     def status(self, number: int) -> str:
+        self._check()
         return self.runs.get(number, "unknown")
+
+    def _check(self) -> None:
+        if self.away:
+            raise TrainingError("the server does not answer.")
 
 
 @pytest.fixture
@@ -61,8 +63,6 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
 
     @contextmanager
     def connected(address: str, authority: Path | None) -> Iterator[Flower]:
-        if made.away:
-            raise TrainingError("the server does not answer.")
         yield made
 
     monkeypatch.setattr(control, "control", connected)
@@ -108,12 +108,17 @@ def submitted(flower: Flower) -> list[str]:
 
 def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, flower: Flower) -> None:
     flower.away = True
-    with pytest.raises(TrainingError, match="does not answer"):
-        machines.start(deployment, CONFIG)
-    flower.away, flower.full = False, True
-    with pytest.raises(TrainingError, match="could not be started"):
-        machines.start(deployment, CONFIG, "mine")
+    for name in (None, "mine"):
+        with pytest.raises(TrainingError, match="does not answer"):
+            machines.start(deployment, CONFIG, name)
     assert folders(deployment) == []
+    flower.away = False
+    machines.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="stopped", round=2)
+    flower.away = True
+    with pytest.raises(TrainingError, match="does not answer"):
+        machines.start(deployment, CONFIG, "mine")
+    assert told(deployment.run("mine"))["state"] == "stopped"  # and one that has begun is left as it was
 
 
 def test_a_run_is_started_once(deployment: Deployment, flower: Flower) -> None:
@@ -280,6 +285,20 @@ def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deplo
     machines._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"]  # it is on its way
     machines._resume_killed(deployment, {}, (machines.SUBMITTED, *machines.UNFINISHED))
+    assert flower.runs == {1: "finished:stopped", 2: "pending"}
+
+
+def test_that_is_the_first_thing_that_it_does(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines.start(deployment, CONFIG, "mine")
+    for name in ("_check_server", "_wait_until_up", "_register"):
+        monkeypatch.setattr(machines, name, lambda *_: None)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(machines.Child, name, lambda self: None)
+    stopped = threading.Event()
+    stopped.set()
+    machines.run_server(deployment, stopped)
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from bespokefl.core.method import Phase
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.engines.federation import Draw, Federation
+from bespokefl.engines.simulation import Progress
 from bespokefl.experiments import compare as module
 from bespokefl.experiments import contenders, jobs
 from bespokefl.experiments.compare import compare
@@ -277,7 +279,7 @@ def test_clients_without_test_data_are_left_out(clients: Clients) -> None:
 
 
 def test_a_method_that_fails_is_reported_and_the_others_go_on(
-    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     trained = []
 
@@ -291,7 +293,10 @@ def test_a_method_that_fails_is_reported_and_the_others_go_on(
     monkeypatch.setattr(module, "run", failing)
     for again in (False, True):
         trained.clear()
+        caplog.clear()
         other = compare(["ditto", "fedprox"], clients, seeds=SEEDS, out=tmp_path / "c", **QUICK)
+        (warning,) = (one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+        assert warning.startswith("ditto failed with seed 1: the weights became")
         assert other.figures["ditto"] is None and other.figures["fedprox"] is not None
         assert other.ranking[-1] == "ditto" and "ditto: failed" in repr(other)
         assert list(other.gains) == ["fedprox"] and other.seeds == [0, 1]
@@ -299,6 +304,40 @@ def test_a_method_that_fails_is_reported_and_the_others_go_on(
         written = json.loads((tmp_path / "c" / "compare.json").read_text())
         assert written["finished"] and [one["failed"] is None for one in written["methods"][3]["runs"]] == [True, False]
         assert trained == ([] if again else ["local", "fedavg", "fedprox", "ditto"] * 2)  # it fails once
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_run_whose_process_is_killed_is_done_once_more(
+    deaths: int, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on from its checkpoint, and ends as if nothing had happened."""
+    settings = QUICK | {"rounds": 4, "checkpoint_every": "1", "workers": 2}
+    expected = compare(["ditto"], clients, seeds=[0], **settings)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    @wraps(run)
+    def deadly(method: Any, *given: Any, **settings: Any) -> Any:
+        report = settings.pop("progress")
+
+        def die(now: Progress) -> None:
+            report(now)
+            begun = len(list(marks.iterdir()))
+            if method.name == "ditto" and now.done == 2 and begun < deaths:
+                (marks / str(begun)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return run(method, *given, progress=die, **settings)
+
+    monkeypatch.setattr(module, "run", deadly)
+    found = compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", **settings)
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told[0] == "ditto, seed 0: its process died (exit code -9); this is done again"
+    if deaths == 1:
+        assert found.figures["ditto"]["accuracy"] == expected.figures["ditto"]["accuracy"]  # type: ignore[index]
+    else:
+        assert found.figures["ditto"] is None and "ditto: failed" in repr(found)
+        assert told[-1].startswith("ditto failed with seed 0: its process died twice (exit code -9)")
 
 
 def test_a_baseline_that_fails_leaves_no_gains(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,56 @@ def test_fresh_names_are_counted(tmp_path: Path) -> None:
     (tmp_path / "ditto").mkdir()
     (tmp_path / "ditto-2").mkdir()
     assert folder.fresh(tmp_path, "ditto") == tmp_path / "ditto-3"
+
+
+# -- one at a time
+
+
+def test_whoever_holds_a_folder_works_there_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.0)
+    path = tmp_path / "runs" / "ditto"
+    with folder.held(path) as place:
+        assert place == path
+        with pytest.raises(InputError, match=r"another process works in '.*ditto'; wait"), folder.held(path):
+            pass
+        with folder.held(path, other=True) as second, folder.held(path, other=True) as third:
+            assert (second.name, third.name) == ("ditto-2", "ditto-3")
+        path.mkdir()
+        folder.write(path, lambda into: folder.write_text(into / "result.json", "{}"), overwrite=False)
+        with pytest.raises(InputError, match="another process"), folder.held(path):  # though the folder is another now
+            pass
+    assert [one.name for one in path.parent.iterdir()] == ["ditto"]
+    with folder.held(path):
+        pass
+
+
+def test_nothing_is_left_of_a_folder_that_was_held_in_vain(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), folder.held(tmp_path / "a" / "b" / "run"):
+        raise ZeroDivisionError
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_a_dead_process_was_writing_is_swept(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for pid in (dead.pid, os.getpid()):
+        (tmp_path / f".run.new-{pid}-1").mkdir()
+    with folder.held(tmp_path / "run"):
+        pass
+    assert [one.name for one in tmp_path.iterdir()] == [f".run.new-{os.getpid()}-1"]
+
+
+def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no instant is there neither the old nor the new one; where the system cannot swap there are two steps."""
+    new, target = tmp_path / ".run.new-1-1", tmp_path / "run"
+    for place, text in ((new, "new"), (target, "old")):
+        place.mkdir()
+        (place / "file").write_text(text)
+    seen: list[bool] = []
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda self, to: seen.append(True) or rename(self, to))
+    folder._put(new, target)
+    assert (target / "file").read_text() == "new" and (new / "file").read_text() == "old" and not seen
+    monkeypatch.setattr(folder.sys, "platform", "elsewhere")
+    folder._put(new, target)
+    assert (target / "file").read_text() == "old" and not new.exists() and seen

@@ -84,13 +84,33 @@ def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.Monk
     assert jobs.at_once(1, 3, "cpu") == 1
 
 
-def test_a_process_that_dies_is_said_to_have_died() -> None:
-    def die(tell: jobs.Tell) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_job_whose_process_dies_is_done_once_more(
+    deaths: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def die(tell: jobs.Tell) -> str:
+        begun = len(list(tmp_path.iterdir()))
+        if begun < deaths:
+            (tmp_path / str(begun)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
 
-    found = {one.name: outcome for one, outcome in jobs.do([Job("a", die), job("b", 1)], 2)}
+    with caplog.at_level(logging.WARNING, logger="bespokefl"):
+        found = {one.name: outcome for one, outcome in jobs.do([Job("a:", die), job("b", 1)], 2)}
     assert found["b"] == 1
-    assert isinstance(found["a"], TrainingError) and "its process died (exit code -9)" in str(found["a"])
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["a: its process died (exit code -9); this is done again"]
+    if deaths == 1:
+        assert found["a:"] == "done"
+    else:
+        assert isinstance(found["a:"], TrainingError)
+        assert str(found["a:"]).startswith("its process died twice (exit code -9); if the machine ran out of memory")
+
+
+def test_what_to_do_about_a_disk_comes_back() -> None:
+    made = failing("a", DiskError("cannot write", kept="round 2 is there", cure="make it writable"))
+    ((_, found),) = jobs.do([made], 2)
+    assert (found.fact, found.kept, found.cure) == ("cannot write", "round 2 is there", "make it writable")
 
 
 def test_a_bug_is_not_hidden() -> None:

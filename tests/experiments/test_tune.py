@@ -447,10 +447,11 @@ def test_a_process_that_dies_is_told_and_trained_again_when_asked(
         patch.setattr(tuning_module, "run", deadly)
         patch.setattr(tuning_module, "_check_settings", lambda settings: None)
         found = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
-    assert "its process died (exit code -9)" in found.table[1]["failed"]
+    assert "its process died twice (exit code -9)" in found.table[1]["failed"]
     assert [line["failed"] is None for line in found.table] == [True, False, True, True]
     assert found.chosen is not None and not found.interrupted
-    assert "pull=0.1, lr=0.5: its process died" in caplog.text
+    assert "pull=0.1, lr=0.5: its process died (exit code -9); this is done again" in caplog.text
+    assert "pull=0.1, lr=0.5: its process died twice" in caplog.text
     again = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
     assert timeless(again) == timeless(tuning)
 

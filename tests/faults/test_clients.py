@@ -52,6 +52,33 @@ def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:
     assert outcome.lost
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_goes_on_when_nobodys_upload_ever_counts(method: Method, kind: str) -> None:
+    outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:1"), rounds=2)[1]
+    assert outcome.personal_rows.finite().all()
+    assert not sent(method) or all(line["reported"] == 0 for line in outcome.history)
+
+
+class AtFirst(Faults):
+    """Everybody's first upload comes too late, and no other."""
+
+    def of_client(self, seed: int, number: int, client: str) -> str | None:
+        return "slow" if number == 1 else None
+
+
+def test_every_method_goes_on_when_nobodys_first_upload_counts(method: Method) -> None:
+    made, outcome = simulate(method, DATA, faults=AtFirst(), rounds=3)
+    assert outcome.personal_rows.finite().all()
+    assert method.newcomer(made.task, made.server, made.side.work([0, 1], 0)).finite().all()
+
+
+@pytest.mark.parametrize("name", ["ucfl", "ucfl-parallel"])
+def test_without_a_survey_it_is_fedavg(name: str) -> None:
+    method = REGISTRY[name](lr=0.05, momentum=0.0)
+    found = simulate(method, DATA, faults=AtFirst(), rounds=3)[0].server["weights"]
+    assert apart(found, simulate(FedAvg(lr=0.05), DATA, faults=AtFirst(), rounds=4)[0].server["weights"]) < 1e-12
+
+
 def test_nobody_is_left() -> None:
     made, outcome = simulate(FedAvg(), DATA, faults=Faults.of("drop:1"), **OPTIONS)
     assert same_bits(made.server["weights"], made.task.start)
@@ -138,6 +165,7 @@ def test_rates_are_what_was_asked_for() -> None:
         ("nam:0.1", "unknown fault 'nam'; did you mean 'nan'"),
         ("nan", "a fault must be written kind:share, as in drop:0.1, got 'nan'."),
         ("drop:2", "the share of clients that fail by drop must be in [0, 1], got 2."),
+        ("nan:0.1, nan:0.9", "each fault must be given once, got nan twice in 'nan:0.1, nan:0.9'; leave one out."),
         ("drop:0.6, nan:0.6", "the shares of all faults must add up to at most 1, got 1.2."),
     ],
 )

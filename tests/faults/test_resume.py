@@ -3,10 +3,10 @@
 import json
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint, tensors
+from bespokefl.engines import checkpoint, store, tensors
 from bespokefl.engines.checkpoint import Every
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.store import Store
@@ -25,6 +25,7 @@ from bespokefl.experiments import folder, jobs
 from bespokefl.experiments.compare import compare_config
 from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.config import Config
+from bespokefl.experiments.result import load_run
 from bespokefl.experiments.run import resume, run, run_config
 
 ROUNDS = 6
@@ -97,6 +98,8 @@ INSTANTS: list[tuple[Any, str]] = [
     (os, "fsync"),
     (checkpoint.shutil, "rmtree"),
     (folder, "write_text"),
+    (folder, "_put"),
+    (store, "_write"),
 ]
 
 
@@ -164,8 +167,7 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
         kills += code != 0
         if code and folder.is_unfinished(out):
             assert in_a_child(lambda out=out: void(resume(out))) == 0
-        elif code and not folder.is_run(out):  # nothing was on disk yet
-            shutil.rmtree(out, ignore_errors=True)
+        elif code and not folder.is_run(out):  # there was no checkpoint yet
             assert in_a_child(lambda out=out: void(run_config(config(data, method, out, **options)))) == 0
         found = contents(out)
         assert found.keys() == expected.keys()
@@ -263,7 +265,7 @@ def test_an_interrupted_run_is_a_result_and_can_go_on(tmp_path: Path) -> None:
     first = run("ditto", clients(), checkpoint=out, checkpoint_every=0, progress=stop_after(1), **SMALL)
     first.save(out)
     assert folder.is_run(out) and folder.is_unfinished(out)
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match="holds an unfinished run: bespoke resume"):
         folder.check(out, overwrite=False)
 
 
@@ -301,6 +303,74 @@ def test_all_damaged_is_a_new_start(tmp_path: Path, caplog: pytest.LogCaptureFix
     whole = run("ditto", clients(), **SMALL)
     again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
+
+
+def test_after_a_new_start_the_damaged_ones_are_in_nobody_s_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are of later rounds than the new ones."""
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
+    for one in (tmp_path / "checkpoints").iterdir():
+        damage(one, "cut")
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=0, progress=stop_after(1), **SMALL)
+    assert "no checkpoint is whole: the run begins again" in caplog.text
+    again = run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
+    assert "going on after round 2" in caplog.text and again.about["rounds_done"] == 4
+    assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000003", "round-00000004"]
+
+
+def test_what_is_to_be_overwritten_stays_until_there_is_something_new(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = config(data, "ditto", out, checkpoint_every="0")
+    assert run_config(first, stop_after(1)).interrupted
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="no file"):
+        run_config(replace(first, data=str(tmp_path / "none.npz"), overwrite=True))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    seen: list[set[str]] = []
+
+    def look(now: Any) -> None:
+        seen.append({one.name for one in out.iterdir()})
+        if now.done == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_config(replace(first, seed=7, overwrite=True, checkpoint_every="2"), look)
+    assert "result.json" in seen[0]  # and not a mixture of both after the first checkpoint
+    assert {one.name for one in out.iterdir()} == {"checkpoints", "config.toml", "split.json"}
+    assert resume(out).config.seed == 7
+
+
+def test_a_signal_while_results_are_written_ends_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = folder.write
+
+    def signalled(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        write(*args)
+
+    monkeypatch.setattr(folder, "write", signalled)
+    result = run_config(config(data, "ditto", tmp_path / "run", checkpoint_every="0"))
+    assert not result.interrupted and folder.is_run(tmp_path / "run") and "results are being written" in caplog.text
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folder, "PATIENCE", 0.0)
+    given = replace(config(data, "ditto", tmp_path), out=None)
+    met: list[str] = []
+
+    def second(now: Any) -> None:
+        if now.done == 2:
+            met.append(str(run_config(replace(given, seed=5)).path))
+            with pytest.raises(InputError, match="another process works in"):
+                resume(Path("runs/ditto"))
+
+    first = run_config(given, second)
+    assert str(first.path) == "runs/ditto" and met == ["runs/ditto-2"]
+    assert [load_run(f"runs/{name}").config.seed for name in ("ditto", "ditto-2")] == [0, 5]
 
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

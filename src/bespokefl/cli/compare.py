@@ -127,7 +127,7 @@ def _report(target: Path) -> str:
         write(target / "compare.json")
     except DiskError as error:
         kept = "all else is written"
-        raise DiskError(error.fact, kept=kept, then=f'bespoke report "{target}"') from None
+        raise DiskError(error.fact, kept=kept, cure=error.cure, then=f'bespoke report "{target}"') from None
     return "report.html shows everything, "
 
 

@@ -3,7 +3,7 @@
 BespokeError        anything a person can mend; the command line exits with 2
 ├── InputError      what was asked for cannot be done: expected, came, what to do
 ├── TrainingError   the training itself failed: which round, which clients
-└── DiskError       something could not be written: what is kept, and how to go on once there is room
+└── DiskError       something could not be written: what is kept, and how to go on once it can be
 """
 
 import difflib
@@ -23,7 +23,7 @@ class TrainingError(BespokeError):
 
 
 class DiskError(BespokeError):
-    """A disk that takes no more. What was on it stays: whoever has made room can go on."""
+    """A place that takes no more. What was there stays: whoever has made room, or has mended it, can go on."""
 
     def __init__(self, fact: str, *, kept: str = "", cure: str = "make room", then: str = "") -> None:
         """fact: what could not be written, and why; kept: what there is to go on from; then: the command that does."""

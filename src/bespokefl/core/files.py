@@ -29,7 +29,18 @@ def write_text(path: Path, text: str) -> None:
 def unwritten(path: str | os.PathLike[str], error: OSError) -> BespokeError:
     """The error for what could not be written: the disk is full, or the place is wrong."""
     fact = f"cannot write to {str(path)!r}: {error.strerror or error}"
-    return DiskError(fact) if error.errno in FULL else InputError(f"{fact}.")
+    return DiskError(fact) if error.errno in FULL else InputError(f"{fact}; {cure(error)}.")
+
+
+def cure(error: OSError) -> str:
+    """What to do about something that could not be written."""
+    return "make room" if error.errno in FULL else "make it writable, or use another place"
+
+
+def refuse_pipe(path: Path) -> None:
+    """Refuse what is neither a file nor a folder: it may have no end, or never begin."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{str(path)!r} must be a file, got a pipe or a device; write what comes from it to a file.")
 
 
 def sync(path: Path) -> None:

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import chance
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
 
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
+MOST = {int: 10**9, float: 1e30}  # of a hyper-parameter: beyond, counting or float32 ends
 ALL, SAMPLE, NONE = "all", "sample", "none"
 # What a hyper-parameter's annotation takes: a numpy number is a number, True is none.
 KINDS: dict[Any, tuple[str, Any]] = {
@@ -159,6 +160,9 @@ class Method(ABC):
     def check(self) -> None:
         """Refuse hyper-parameters that make no sense, in one sentence."""
         for name, value in self.hyper().items():
+            most = MOST.get(type(value))
+            if most is not None and most < abs(value) < float("inf"):
+                raise InputError(f"{name} must be at most {most:g}, got {in_brief(value)}.")
             if name.endswith("lr") and not 0 < value < float("inf"):
                 raise InputError(f"{name} must be > 0, got {value} (learning rate of {self.name}).")
             if name == "momentum" and not 0 <= value < 1:

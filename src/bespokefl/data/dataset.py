@@ -199,7 +199,14 @@ def _ids(client: np.ndarray, examples: int) -> np.ndarray:
         raise InputError(f"client must be one id for each of the {examples} examples, got shape {client.shape}")
     if client.dtype.kind not in "iuU":
         raise InputError(f"client ids must be whole numbers or text, got {client.dtype.name}; convert them to text")
-    return client if client.dtype.kind == "U" else client.astype(np.int64)
+    if client.dtype.kind != "U":
+        return client.astype(np.int64)
+    try:
+        "".join(np.unique(client).tolist()).encode()
+    except UnicodeEncodeError as error:
+        wrong = error.object[error.start : error.end]
+        raise InputError(f"client ids must be text that can be written as UTF-8, got one with {wrong!r}") from None
+    return client
 
 
 def _column(key: str, values: np.ndarray, examples: int) -> np.ndarray:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
+from bespokefl.core.files import refuse_pipe, write_text
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients, assemble, split_hash
 from bespokefl.data.dataset import PARTS
@@ -104,6 +104,7 @@ def about(path: str | PathLike[str]) -> tuple[str, str]:
 
 
 def _json(path: str | PathLike[str]) -> dict[str, Any]:
+    refuse_pipe(Path(path))
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -22,8 +22,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from bespokefl.core.errors import DiskError, InputError
-from bespokefl.core.files import sync
+from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief
+from bespokefl.core.files import cure, sync
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
@@ -36,7 +36,14 @@ KEPT = 2
 PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
-DAMAGED = (OSError, ValueError, KeyError, TypeError, SafetensorError)  # what reading such a one can raise
+DAMAGED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RecursionError,
+    SafetensorError,
+)  # what reading such a one can raise
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,12 @@ class Every:
     @classmethod
     def of(cls, text: str | int) -> "Every":
         """ "10" or 10: rounds; "60s": seconds; 0: never."""
-        found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip())
+        found = re.fullmatch(r"(\d{1,9})\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
         if not found:
-            raise InputError(f"checkpoint_every must be a number of rounds, or of seconds as in 60s, got {text!r}.")
+            raise InputError(
+                f"checkpoint_every must be a number of rounds, or of seconds as in 60s, of at most nine digits, got "
+                f"{in_brief(text)!r}."
+            )
         number = int(found[1])
         if not number:
             return cls()
@@ -90,10 +100,16 @@ class Checkpoints:
         every: Every,
         identity: Mapping[str, Any],
         begin: Callable[[Path], None] | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
-        """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first."""
+        """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first.
+
+        anew: what is in the folder above is of another run, and goes when the first checkpoint comes
+        """
         self.folder, self.every, self.identity = folder, every, dict(identity)
-        self._begin = begin
+        self._begin, self._anew, self._begun = begin, anew, False
+        self._good: list[Path] = []  # whole ones, oldest first
         self._thread: threading.Thread | None = None
         self._writing: Moment | None = None
         self._error: Exception | None = None
@@ -131,11 +147,17 @@ class Checkpoints:
             raise DiskError(
                 f"cannot write a checkpoint to {str(self.folder)!r}: {reason.strerror or reason}",
                 kept=kept(self.folder),
+                cure=cure(reason),
             ) from None
+
+    def settle(self) -> None:
+        """Until the last one is on disk, or is not; for when something worse has happened."""
+        with suppress(BespokeError):
+            self.wait()
 
     def _work(self, moment: Moment) -> None:
         try:
-            if not self.folder.exists():
+            if not self._begun:
                 self._open()
             self._write(moment)
         except Exception as error:  # a thread has nobody to tell: wait() does
@@ -145,11 +167,15 @@ class Checkpoints:
 
     def _open(self) -> None:
         above = self.folder.parent
+        if self._anew and above.exists():
+            for one in above.iterdir():
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
         before = set(above.iterdir()) if above.exists() else None
         try:
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             if self._begin is not None:
                 self._begin(above)
+            self._begun = True
         finally:
             self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
 
@@ -201,13 +227,17 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        for older in _folders(self.folder)[KEPT:]:
-            shutil.rmtree(older, ignore_errors=True)
+        self._good = [*(one for one in self._good if one != target), target][-KEPT:]
+        for other in _folders(self.folder) if len(self._good) == KEPT else ():  # older, or damaged
+            if other not in self._good:
+                shutil.rmtree(other, ignore_errors=True)
 
     # -- reading
 
     def latest(self) -> Found | None:
         """The newest checkpoint that is whole; says if a newer one is not."""
+        if self._anew:
+            return None
         for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
             shutil.rmtree(stale, ignore_errors=True)
         for folder in _folders(self.folder):
@@ -221,7 +251,10 @@ class Checkpoints:
                 )
                 continue
             self._compare(found.record.pop("identity"))
+            self._good, self._begun = [folder], True
             return found
+        if any_in(self.folder):
+            log.warning("no checkpoint is whole: the run begins again")
         return None
 
     def _compare(self, identity: Mapping[str, Any]) -> None:

@@ -33,6 +33,8 @@ class Faults:
             kind, _, written = (one.strip() for one in part.partition(":"))
             if kind not in KINDS:
                 raise unknown("fault", kind, KINDS)
+            if kind in rates:
+                raise InputError(f"each fault must be given once, got {kind} twice in {text!r}; leave one out.")
             try:
                 rates[kind] = float(written)
             except ValueError:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, islice
 from typing import Any
@@ -136,7 +136,10 @@ class Simulation:
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         every = self.settings.eval_every
-        with self.pool() as pool, stop_softly() as stopped:
+        with ExitStack() as leaving:
+            pool, stopped = leaving.enter_context(self.pool()), leaving.enter_context(stop_softly())
+            if checkpoints is not None:
+                leaving.callback(checkpoints.settle)  # whatever happens, none is on its way afterwards
             done = self._resume(checkpoints)
             schedule = enumerate((p for p in phases for _ in range(p.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
@@ -369,8 +372,8 @@ def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
 
 
 @contextmanager
-def stop_softly(*, told: bool = True) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM ends the run after the round in hand, with its results; a second one ends it at once."""
+def stop_softly(told: str = "stopping after this round") -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM or a closed terminal are kept for later, and that is said; a second one ends it all at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -381,9 +384,12 @@ def stop_softly(*, told: bool = True) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
         if told:
-            log.warning("stopping after this round; press Ctrl-C again to stop at once")
+            log.warning("%s; press Ctrl-C again to stop at once", told)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else by nohup
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield asked.is_set
     finally:

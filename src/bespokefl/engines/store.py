@@ -8,20 +8,20 @@ import ctypes
 import logging
 import mmap
 import os
-import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from bespokefl.core import memory
 from bespokefl.core.errors import DiskError
+from bespokefl.core.files import FULL
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
@@ -31,7 +31,8 @@ log = logging.getLogger("bespokefl")
 ASIDE = 1 << 20  # bytes from which a reply's tensor is put aside
 # What was freed goes back to the system: between rows that come and go the C library would keep holes as large as they.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-MEMORY_SHARE = 0.4  # of the machine's memory: states that could come to more are kept in memory-mapped files
+NOTICE = logging.INFO + 5  # a choice that one should hear of, whether or not details are asked for
+MEMORY_SHARE = 0.4  # of the memory that there is: states that could come to more are kept in memory-mapped files
 
 
 class Store:
@@ -106,7 +107,7 @@ class Store:
 
     def rows(self, like: Rows, size: int) -> Rows:
         """Room for so many rows, where the states lie: in memory or in a file."""
-        blocks = [self._block(f"rows.{at}", block, size, None) for at, block in enumerate(like.blocks)]
+        blocks = [_room(block, size) if self._files is None else self._files.new(block, size) for block in like.blocks]
         return Rows(like.layout, blocks, size=size)
 
     # -- snapshots
@@ -176,11 +177,11 @@ class Store:
         self._decided = True
         one = wire.size(like)[0] / max(1, len(next(iter(like.values()))))
         total = one * (self._clients or 0)
-        if self._asked is None and total <= MEMORY_SHARE * _memory():
+        if self._asked is None and total <= MEMORY_SHARE * memory.limit():
             return
         self._files = _Files(self._asked)
-        where = self._files.folder
-        log.info("clients' states (up to %.3g GB) are kept in memory-mapped files in %s", total / 1e9, where)
+        told = "clients' states (up to %.3g GB) are kept in memory-mapped files in %s"
+        log.log(NOTICE if self._asked is None else logging.INFO, told, total / 1e9, self._files.folder)
 
 
 @dataclass
@@ -211,50 +212,56 @@ class Snapshot:
 
 
 class _Files:
-    """Tensors in memory-mapped files that can grow; they go when the process ends."""
+    """Tensors in memory-mapped files that can grow. They have no names: however the process ends, nothing stays."""
 
     def __init__(self, folder: Path | None) -> None:
+        self.folder = folder or Path(tempfile.gettempdir())
+        self._growing: dict[str, IO[bytes]] = {}
         try:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix="bespoke-state-", dir=folder))
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _no_room(folder or Path(tempfile.gettempdir()), error) from None
+            raise self._refused(error) from None
 
     def block(self, name: str, like: Tensor, size: int) -> Tensor:
         """Room for so many rows, in the file of this name, with what it has."""
-        return self._mapped(self.folder / name.replace("/", "_"), like, size)
+        if name not in self._growing:
+            self._growing[name] = self._open()
+        return self._mapped(self._growing[name], like, size)
+
+    def new(self, like: Tensor, size: int) -> Tensor:
+        """Room for so many rows, in a file that goes with it."""
+        with self._open() as file:  # the mapping keeps it
+            return self._mapped(file, like, size)
 
     def aside(self, tensor: Tensor) -> Tensor:
-        """A copy in a file of its own, which goes with it; small ones stay where they are."""
+        """A copy in a file of its own; small ones stay where they are."""
         if tensor.numel() * tensor.element_size() < ASIDE:
             return tensor
-        path = self.folder / "aside"
-        copy = self._mapped(path, tensor, len(tensor)).copy_(tensor)
-        path.unlink()  # the mapping keeps it
-        return copy
+        return self.new(tensor, len(tensor)).copy_(tensor)
 
-    def _mapped(self, path: Path, like: Tensor, size: int) -> Tensor:
+    def _open(self) -> IO[bytes]:
+        try:
+            return tempfile.TemporaryFile(dir=self.folder)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _mapped(self, file: IO[bytes], like: Tensor, size: int) -> Tensor:
         shape = (size, *like.shape[1:])
         length = int(torch.Size(shape).numel()) * like.element_size()
         try:
-            with path.open("ab") as file:
-                # room is taken now: a full disk is an error here, not a crash in the middle of a write
-                os.posix_fallocate(file.fileno(), 0, max(length, 1))
+            # room is taken now: a full disk is an error here, not a crash in the middle of a write
+            os.posix_fallocate(file.fileno(), 0, max(length, 1))
+            pages = mmap.mmap(file.fileno(), max(length, 1))
         except OSError as error:
-            raise _no_room(self.folder, error) from None
-        array = np.memmap(path, dtype=np.uint8, mode="r+", shape=(max(length, 1),))
-        return torch.from_numpy(array)[:length].view(like.dtype).reshape(shape)
+            raise self._refused(error) from None
+        return _tensor(pages, like, shape)
 
-    def __del__(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _no_room(folder: Path, error: OSError) -> DiskError:
-    return DiskError(
-        f"cannot keep the clients' states in {str(folder)!r}: {error.strerror or error}",
-        cure="make room or give --state-dir on a larger disk",
-    )
+    def _refused(self, error: OSError) -> DiskError:
+        full = error.errno in FULL
+        return DiskError(
+            f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
+            cure="make room or give --state-dir on a larger disk" if full else "give --state-dir that can be written",
+        )
 
 
 def _room(like: Tensor, size: int) -> Tensor:
@@ -264,12 +271,12 @@ def _room(like: Tensor, size: int) -> Tensor:
         return like.new_zeros(shape)
     length = int(torch.Size(shape).numel()) * like.element_size()
     pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _tensor(pages, like, shape)
+
+
+def _tensor(pages: mmap.mmap, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    length = int(torch.Size(shape).numel()) * like.element_size()
     return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
-
-
-def _memory() -> float:
-    """Bytes of memory that the machine has."""
-    return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 
 def _join(a: Any, b: Any) -> Any:

@@ -1,6 +1,7 @@
 """Carrying out a comparison: tune, train what is not there yet, and put together what came out."""
 
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ from bespokefl.experiments.tune import Step, tune
 from bespokefl.experiments.tuning import Grid
 from bespokefl.experiments.weights import Model, fingerprint
 from bespokefl.models import build
+
+log = logging.getLogger("bespokefl")
 
 # Options of a run that a comparison settles itself, or by which methods or seeds would have other clients.
 NOT_HERE = ("newcomers", "keep_rounds", "state_dir")
@@ -74,10 +77,11 @@ class Plan:
         place = Path(keep.name) if keep is not None else out
         assert place is not None
         try:
-            return self._carry_out(wanted, parallel, place, overwrite, keep, progress)
+            with folder.held(place):
+                return self._carry_out(wanted, parallel, place, overwrite, keep, progress)
         except DiskError as error:
             again = "call it again" if self.command is None else f'{self.command} --out "{place}"'
-            raise DiskError(error.fact, kept=error.kept, then=again) from None
+            raise DiskError(error.fact, kept=error.kept, cure=error.cure, then=again) from None
 
     def _carry_out(
         self,
@@ -99,6 +103,8 @@ class Plan:
         except jobs.Interrupted:
             interrupted = True
         found = self._comparison(place, interrupted, keep)
+        for (name, seed), said in self.failed.items():
+            log.warning("%s failed with seed %d: %s", name, seed, said)
         if keep is None:
             found.save(place)
         return found
@@ -221,10 +227,8 @@ class Plan:
             one, seed = todo[job.name]
             if isinstance(outcome, InputError | DiskError):
                 self._give_up(one, outcome)
-            elif isinstance(outcome, Exception):
-                self.failed[one.name, seed] = str(outcome)
             elif outcome is not None:
-                self.failed[one.name, seed] = outcome
+                self.failed[one.name, seed] = str(outcome)
 
     def _run_job(self, one: Contender, seed: int, place: Path, workers: int, tell: jobs.Tell) -> str | None:
         """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""

@@ -14,12 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, in_brief, unknown
 from bespokefl.experiments import toml
 
 LOADING = ("data", "label", "client", "drop", "task", "text", "split", "clients", "fractions")  # what makes clients
 PATHS = ("data", "split", "start")  # keys that may name a file
 SPLIT = "dirichlet(alpha=0.4)"
+MOST = 10**9  # of whatever is counted
 PLACES = ("out", "overwrite")  # where to write; not part of what makes the result
 
 
@@ -77,6 +78,10 @@ class Config:
                 fits, expected = RULES[one.name]
                 if not fits(value):
                     raise InputError(f"{one.name} must be {expected}, got {value!r}.")
+                if isinstance(value, int) and value > MOST:
+                    raise InputError(f"{one.name} must be at most {MOST:,}, got {in_brief(value)}.")
+            if isinstance(value, str) and "\0" in value:
+                raise InputError(f"{one.name} must be text without NUL characters, got {value!r}.")
         if self.local_steps is not None and self.local_epochs != Config.local_epochs:
             raise InputError(
                 f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
@@ -114,8 +119,8 @@ def read(path: str | PathLike[str]) -> dict[str, Any]:
         written = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the config {str(path)!r}: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} must be a TOML file, which it is not: {error}.") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too many digits or brackets
+        raise InputError(f"{str(path)!r} must be a TOML file, which it is not: {in_brief(error)}.") from None
     values: dict[str, Any] = {}
     for key, value in written.items():
         name = key.replace("-", "_")

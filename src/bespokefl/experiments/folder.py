@@ -1,10 +1,16 @@
 """The folder of a run, or of something like it: it appears complete or not at all."""
 
+import ctypes
+import fcntl
+import glob
 import os
+import re
 import shlex
 import shutil
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bespokefl.core.errors import DiskError, InputError
@@ -13,9 +19,10 @@ from bespokefl.core.files import write_text as write_text
 from bespokefl.engines.checkpoint import any_in, kept
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
-
-
 CHECKPOINTS = "checkpoints"
+BEGUN = {CHECKPOINTS, "config.toml", "split.json", "start.safetensors"}  # what there is before the first checkpoint is
+PATIENCE = 3.0  # seconds in which the workers of a run that was killed are gone, too
+EXCHANGE, HERE = 2, -100  # of Linux: to swap two names, and for paths that begin here
 
 
 def is_unfinished(path: Path) -> bool:
@@ -33,6 +40,81 @@ def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
     return all((path / name).is_file() for name in signs)
 
 
+@contextmanager
+def held(path: Path, *, other: bool = False) -> Iterator[Path]:
+    """Nobody else works in this folder meanwhile. other: if it is there or taken, name-2, name-3, … is held instead."""
+    made = [one for one in path.parents if not one.exists()]
+    if other:
+        path, lock = _first(path)
+    else:
+        lock = _wait(path)
+    try:
+        _sweep(path)
+        yield path
+    finally:
+        _mark(path).unlink(missing_ok=True)
+        os.close(lock)
+        with suppress(OSError):  # there is something in them
+            for one in made:
+                one.rmdir()
+
+
+def _wait(path: Path) -> int:
+    until = time.monotonic() + PATIENCE
+    while (lock := _lock(path)) is None:
+        if time.monotonic() > until:
+            raise InputError(f"another process works in {str(path)!r}; wait until it ends, or use another folder.")
+        time.sleep(0.1)
+    return lock
+
+
+def _first(path: Path) -> tuple[Path, int]:
+    found, number = path, 1
+    while found.exists() or (lock := _lock(found)) is None:
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found, lock
+
+
+def _mark(path: Path) -> Path:
+    whole = path.resolve()
+    return whole.with_name(f".{whole.name}.lock")
+
+
+def _lock(path: Path) -> int | None:
+    """A lock beside the folder, which may be replaced under it; None if somebody else has it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(_mark(path), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise unwritten(path, error) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), _mark(path).stat()):  # else whoever had it has just taken it away
+            return lock
+    except (FileNotFoundError, BlockingIOError):
+        pass
+    except OSError:  # a file system without locks
+        return lock
+    os.close(lock)
+    return None
+
+
+def _sweep(path: Path) -> None:
+    """Take away what was being written into this folder by a process that is no more."""
+    whole = path.resolve()
+    for one in whole.parent.glob(f".{glob.escape(whole.name)}.new-*"):
+        writer = re.fullmatch(r".*\.new-(\d+)-\d+", one.name)
+        if writer is None:
+            continue
+        try:
+            os.kill(int(writer[1]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(one, ignore_errors=True)
+        except OSError:  # it is somebody else's, and lives
+            continue
+
+
 def fresh(parent: Path, name: str) -> Path:
     """A folder that is not there yet: name, name-2, name-3, …"""
     path, number = parent / name, 1
@@ -45,18 +127,18 @@ def fresh(parent: Path, name: str) -> Path:
 def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str = "a run") -> None:
     """Refuse a place where a run cannot be written, or would replace something. Writes nothing."""
     if path.is_dir():
-        if is_run(path, signs):
-            if not overwrite:
-                raise InputError(
-                    f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
-                )
-        elif is_unfinished(path):
+        if is_unfinished(path):
             if not overwrite:
                 raise InputError(
                     f"{str(path)!r} holds an unfinished run: bespoke resume {shlex.quote(str(path))} goes on with it, "
                     "--overwrite replaces it."
                 )
-        elif any(path.iterdir()):
+        elif is_run(path, signs):
+            if not overwrite:
+                raise InputError(
+                    f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
+                )
+        elif any(one.name not in BEGUN for one in path.iterdir()):
             raise InputError(f"{str(path)!r} holds something that is not {what} and is left alone; use another folder.")
     elif path.exists() or path.is_symlink():
         raise InputError(f"{str(path)!r} must be a folder or not exist, but it is a file; use another name.")
@@ -83,7 +165,7 @@ def write(
     check(path, overwrite, signs, what)
     target = path.resolve()
     mark = f"{os.getpid()}-{time.time_ns()}"
-    new, old = (target.parent / f".{target.name}.{kind}-{mark}" for kind in ("new", "old"))
+    new = target.parent / f".{target.name}.new-{mark}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
@@ -93,18 +175,29 @@ def write(
                 file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
                 sync(file)
             sync(new)
-            if is_run(target, signs) or is_unfinished(target):
-                target.rename(old)
-            new.rename(target)
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            if old.exists() and not target.exists():
-                old.rename(target)
-            raise
-        sync(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
+            _put(new, target)
+            sync(target.parent)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)  # what is there now was in the place before
     except (OSError, DiskError) as error:
         reason = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(reason, OSError):
             raise
         raise unwritten(path, reason) from reason  # of the folder that was asked for: the new one is gone
+
+
+def _put(new: Path, target: Path) -> None:
+    """Bring a folder to its place. What is there comes to where that was, in one step: no instant is without either."""
+    if not target.is_dir() or not any(target.iterdir()):
+        new.rename(target)
+        return
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if swap is None or swap(HERE, os.fsencode(new), HERE, os.fsencode(target), EXCHANGE):
+        aside = new.with_name(new.name.replace(".new-", ".old-"))  # such a file system needs two steps
+        target.rename(aside)
+        try:
+            new.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 A job's process is a fork: it has all that this one has, and nothing of what happens here later. What it makes it leaves
 on disk; back come only what it tells on the way and a value that JSON can hold. Ctrl-C is passed on to the jobs in
-hand, which end as they do for themselves; a second one ends them at once.
+hand, which end as they do for themselves; a second one ends them at once. A job whose process dies is done once more.
 """
 
 import json
@@ -131,10 +131,10 @@ class _Child:
 
 def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
     waiting, busy = list(jobs)[::-1], dict[Any, _Child]()
-    said = set[str]()
+    said, died = set[str](), set[Job]()
     stopped = False
     try:
-        with stop_softly(told=False) as asked:
+        with stop_softly("") as asked:
             while busy or (waiting and not stopped):
                 while waiting and len(busy) < processes and not stopped:
                     child = _start(waiting.pop(), [one.pipe for one in busy.values()])
@@ -162,8 +162,21 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
                         if kind == "interrupted":
                             stopped = True
                             continue
+                        if kind == "died":
+                            if stopped:
+                                continue
+                            if child.job not in died:
+                                died.add(child.job)
+                                waiting.append(child.job)
+                                name = child.job.name.removesuffix(":")
+                                log.warning("%s: its process died (%s); this is done again", name, *told)
+                                continue
+                            told = [
+                                f"its process died twice ({told[0]}); if the machine ran out of memory, use fewer "
+                                "--workers."
+                            ]
                         display.end(child.job)
-                        yield child.job, _outcome(kind, told[0])
+                        yield child.job, _outcome(kind, told)
             if stopped:
                 raise Interrupted
     except KeyboardInterrupt:
@@ -174,9 +187,12 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
             child.process.join()
 
 
-def _outcome(kind: str, value: Any) -> Outcome:
-    kinds = {one.__name__: one for one in (InputError, TrainingError, DiskError)}
-    return kinds[kind](value) if kind != "done" else value
+def _outcome(kind: str, told: Sequence[Any]) -> Outcome:
+    if kind == "DiskError":
+        return DiskError(told[0], kept=told[1], cure=told[2])
+    if kind == "done":
+        return told[0]
+    return InputError(told[0]) if kind == "InputError" else TrainingError(told[0])
 
 
 def _next(child: _Child) -> list[Any]:
@@ -184,11 +200,7 @@ def _next(child: _Child) -> list[Any]:
         found: list[Any] = json.loads(child.pipe.recv_bytes())
     except (EOFError, ConnectionResetError):
         child.process.join()
-        return [
-            "TrainingError",
-            f"its process died (exit code {child.process.exitcode}); if the machine ran out of memory, use fewer "
-            "--workers.",
-        ]
+        return ["died", f"exit code {child.process.exitcode}"]
     return found
 
 
@@ -233,7 +245,7 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
     except InputError as error:
         send("InputError", str(error))
     except DiskError as error:
-        send("DiskError", "; ".join(part for part in (error.fact, error.kept) if part))
+        send("DiskError", error.fact, error.kept, error.cure)
     except BespokeError as error:
         send("TrainingError", str(error))
     except (Interrupted, KeyboardInterrupt):

@@ -2,9 +2,8 @@
 
 import hashlib
 import logging
-import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from importlib.metadata import version
 from os import PathLike
@@ -26,7 +25,7 @@ from bespokefl.data.prepare import prepare
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
-from bespokefl.engines.simulation import Outcome, Report, Simulation
+from bespokefl.engines.simulation import Outcome, Report, Simulation, stop_softly
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, privacy, tables
 from bespokefl.experiments import start as starts
@@ -174,8 +173,11 @@ def run(
         checkpoint_every=str(checkpoint_every),
         state_dir=state_dir,
     )
-    place = None if checkpoint is None else Path(checkpoint)
-    return _train(config, comments, chosen, clients, model, loss, start, progress, place)
+    given = (config, comments, chosen, clients, model, loss, start, progress)
+    if checkpoint is None:
+        return _train(*given)
+    with folder.held(Path(checkpoint)):
+        return _train(*given, Path(checkpoint))
 
 
 def find_method(method: Method | str) -> Method:
@@ -190,11 +192,20 @@ def run_config(
     config: Config, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
 ) -> Result:
     """Load, split, train and save what a config says; `clients` are those that it would load, where they are there."""
-    target = Path(config.out) if config.out is not None else folder.fresh(RUNS, config.method)
-    if not resumed:
+    target = RUNS / config.method if config.out is None else Path(config.out)
+    if config.out is None:
+        folder.check_above(target)  # before anything is made
+    elif not resumed:
         folder.check(target, config.overwrite)
-        if config.overwrite and folder.is_unfinished(target):
-            shutil.rmtree(target / folder.CHECKPOINTS)
+    with folder.held(target, other=config.out is None) as target:
+        if not resumed:
+            folder.check(target, config.overwrite)  # now that nobody else is there
+        return _run_config(config, progress, target, resumed, clients)
+
+
+def _run_config(
+    config: Config, progress: Report | None, target: Path, resumed: bool, clients: Clients | None
+) -> Result:
     method = methods.build(config.method, dict(config.set))
     if config.model.startswith("<"):
         raise InputError(
@@ -206,16 +217,13 @@ def run_config(
     if config.split is not None and config.split.endswith(".json"):
         comments["split"] = f"{clients.split_name}, seed {clients.seed}"
         stored["split"] = SPLIT_FILE
-    result = _train(
-        replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress, target
-    )
-    begun = result.checkpoints is not None and result.checkpoints.is_dir()
-    if config.out is None and not begun:
-        target = folder.fresh(RUNS, config.method)  # another run may have taken the first one
-    try:
-        result.save(target, config.overwrite)
-    except DiskError as error:
-        raise folder.no_room(error, target) from None
+    given = (replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress)
+    with ExitStack() as ending:
+        result = _train(*given, target, anew=config.overwrite and not resumed, ending=ending)
+        try:
+            result.save(target, config.overwrite)
+        except DiskError as error:
+            raise folder.no_room(error, target) from None
     return result
 
 
@@ -285,9 +293,16 @@ def _train(
     loss: str | Loss | None,
     start: Start | None,
     progress: Report | None,
-    place: Path | None,
+    place: Path | None = None,
+    *,
+    anew: bool = False,
+    ending: ExitStack | None = None,
 ) -> Result:
-    """Everything after the checks of names: both ways to start a run come here."""
+    """Everything after the checks of names: both ways to start a run come here.
+
+    anew     what is in the place is of another run
+    ending   what is to be left when the results are written
+    """
     privacy.check(config)
     everybody = clients
     teachers, _ = hold_back(everybody, config.newcomers, config.seed)
@@ -342,16 +357,16 @@ def _train(
     if place is not None:
         every = Every.of(config.checkpoint_every)
         identity = _identity(final_config, everybody, task)
-        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin)
+        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, anew=anew)
     began = time.perf_counter()
     try:
         outcome = simulation.run(progress, checkpoints)
     except DiskError as error:
         if place is None or checkpoints is None:
             raise
-        with suppress(DiskError):
-            checkpoints.wait()  # one may be on its way
         raise folder.no_room(error, place) from None
+    if ending is not None:
+        ending.enter_context(stop_softly("the training is over, and its results are being written"))
     seconds = time.perf_counter() - began
 
     blueprint = Blueprint.of(

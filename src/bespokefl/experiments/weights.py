@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bespokefl import models
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError, listing
+from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.tensors import write_tensors
@@ -244,6 +245,7 @@ def read_about(path: Path) -> str:
 
 
 def read_state(path: Path) -> State:
+    refuse_pipe(path)
     try:
         return dict(load_file(path))
     except FileNotFoundError:

@@ -10,7 +10,8 @@ Differs from the paper:
   one, W has FedAvg's weights.
 - The momentum buffer is fresh in every round.
 - Partial participation: W's columns of the absent are dropped, its rows renormalised. A row with nothing left (less
-  than rounding would swallow) keeps its model. Whoever missed the survey gets FedAvg's weights and is nobody's peer.
+  than rounding would swallow) keeps its model. Whoever missed the survey gets FedAvg's weights and is nobody's peer;
+  if everybody did, this is FedAvg.
 - K-means starts from Ward's clustering, so that it needs no draws. The silhouette of one and of m streams is 0, and so
   is that of more streams than W has distinct rows.
 - In (13), θ_{i,j} is trained by j from θ_i; the text says from θ_j.
@@ -87,7 +88,7 @@ class UCFL(Method):
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         if "mixing" not in server:
-            return Message(shared={"weights": server["start"]})  # θ⁰
+            return Message(shared={"weights": self._common(server)})  # θ⁰
         stream = server["stream"][list(cohort)]
         return Message(own={"weights": server["weights"][stream]}, stream=stream)  # θ_i
 
@@ -101,6 +102,8 @@ class UCFL(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         if round.phase == SURVEY:
             return self._collaborate(server, uploads, round)
+        if "mixing" not in server:
+            return server | {"weights": uploads.mean("weights")}
         here = torch.tensor(uploads.clients)
         shares, some = _present(server["mixing"], here)
         mixed, trained = self._mixed(shares, uploads, server["stream"][here])
@@ -118,6 +121,8 @@ class UCFL(Method):
 
     def newcomer(self, task: Task, server: State, work: Work) -> Rows:
         """A new row of W, times everybody's last upload; who fits nobody trains alone."""
+        if "mixing" not in server:
+            return self._common(server)
         gradient, variance = self._survey(task, server["start"], work)
         W = torch.zeros(len(work), len(server["reported"]), dtype=torch.float64)
         known = server["gradients"], server["variances"], server["examples"]
@@ -128,6 +133,11 @@ class UCFL(Method):
             return rows
         alone = self._train(task, server["start"], work, steps=work.num_steps() * work.lifetime)
         return alone.replace(some, rows[some])
+
+    def _common(self, server: State) -> Rows:
+        """The model of all, as long as nobody's survey has counted."""
+        weights: Rows = server["weights"] if "weights" in server else server["start"]
+        return weights
 
     def _survey(self, task: Task, start: Rows, work: Work) -> tuple[Rows, Tensor]:
         """Each client's g_i over all of its data, and σ_i² over a random partition of them."""
@@ -200,7 +210,7 @@ class UCFLParallel(UCFL):
         return Message(shared={"streams": server["weights"]}, own={"stream": server["stream"][list(cohort)]})
 
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        if round.phase == SURVEY:
+        if "streams" not in message:  # the survey, or rounds after one in which no upload counted
             return super().local_update(task, message, state, work, round)
         streams: Rows = message["streams"]
         return {f"weights{i}": self._train(task, streams[i : i + 1], work) for i in range(len(streams))}, state

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.imported import imported, is_named
 from bespokefl.core.spec import bind, parse_call
@@ -100,8 +101,16 @@ def _built_in(spec: str, shape: tuple[int, ...], outputs: int, tokens: int | Non
             f"{' and '.join(TEXT)}"
         )
     make = partial(model, shape, outputs, **chosen)
-    with torch.device("meta"):  # wrong values are refused now; costs no memory and draws nothing
-        make()
+    try:
+        with torch.device("meta"):  # wrong values are refused now; costs no memory and draws nothing
+            size = sum(one.numel() * one.element_size() for one in make().parameters())
+    except (RuntimeError, TypeError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        size = None  # torch cannot even count so many
+    if size is None or size > memory.limit():
+        takes = "more than can be counted" if size is None else f"{size / 1e9:,.0f} GB"
+        raise InputError(f"model {spec!r} takes {takes}, more than this machine has in memory; use a smaller one.")
     return make
 
 

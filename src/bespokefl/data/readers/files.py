@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from bespokefl.core.errors import InputError, in_brief
+from bespokefl.core.files import refuse_pipe
 
 Arrays = Mapping[str, np.ndarray]
 Report = Callable[[str, float, float], None]  # what is being done, how much of it, of how much (0: nobody knows)
@@ -31,6 +32,7 @@ def damaged(path: Path, kind: str, what: str) -> InputError:
 @contextmanager
 def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
     """A file's bytes, unpacked if it is gzipped, whatever its name; what goes wrong becomes a sentence."""
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

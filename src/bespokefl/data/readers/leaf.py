@@ -153,7 +153,7 @@ def _numbers(path: Path, user: str, examples: list[Any], labels: list[Any]) -> t
     try:
         with np.errstate(over="ignore"):  # too large a number is infinite, and is refused as such later
             x = np.array(examples, dtype=np.float32)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise files.damaged(path, KIND, f"x of user {user!r} must be lists of numbers, of one shape") from None
     if x.ndim < 2 or not np.isfinite(x).all():
         raise files.damaged(path, KIND, f"x of user {user!r} must be lists of finite numbers")

@@ -1,13 +1,14 @@
 """Files of named numpy arrays, as np.savez writes them."""
 
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bespokefl.core import memory
 from bespokefl.core.errors import InputError, said
+from bespokefl.core.files import refuse_pipe
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
@@ -16,6 +17,7 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """The arrays with these names, as far as they are there; all of them without names."""
+    refuse_pipe(path)
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
@@ -23,7 +25,7 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
         with file:
             wanted = file.files if keys is None else [key for key in keys if key in file]
             size = sum(file.zip.getinfo(_member(file.zip, key)).file_size for key in wanted)
-            if size > _memory():
+            if size > memory.limit():
                 raise InputError(f"{str(path)!r} unpacks to {size:,} bytes, more than this machine has in memory")
             return {key: file[key] for key in wanted}
     except InputError:
@@ -41,10 +43,6 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
 
 def _member(archive: zipfile.ZipFile, key: str) -> str:
     return f"{key}.npy" if f"{key}.npy" in archive.NameToInfo else key
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def pool(path: Path, report: Report = files.silent) -> Arrays | None:

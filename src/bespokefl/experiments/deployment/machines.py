@@ -163,7 +163,6 @@ def start(deployment: Deployment, config: Config, name: str | None = None) -> st
     from bespokefl.engines.flower.control import control
 
     with control(deployment.local, deployment.authority) as link:
-        link.nodes()  # a server that is away is said before there is a folder
         place = _place(deployment, config, name)
         with alone(place, BRIEF) as mine:
             if not mine or _waits(link, told(place)):

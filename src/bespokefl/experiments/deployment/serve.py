@@ -58,8 +58,6 @@ def serve(grid: Grid, name: str) -> None:
     with alone(place, HANDOVER, sign=True) as mine:
         if not mine:
             log.warning("another process works on the run %s already; this one ends", name)
-        elif asked_to_stop(place):
-            tell(place, state="stopped")
         elif told(place).get("state") != "done":  # else it was started twice
             _serve(grid, deployment, place)
 
