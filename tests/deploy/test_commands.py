@@ -10,7 +10,8 @@ import pytest
 
 from bespokefl import cli
 from bespokefl.core.errors import InputError
-from bespokefl.experiments.deployment import keys, machines, place
+from bespokefl.experiments.deployment import keys, making, nodes, runs, supervisor
+from bespokefl.experiments.deployment.addresses import host_of
 from bespokefl.experiments.deployment.host import LocalHost
 from bespokefl.experiments.deployment.news import RESULT, tell
 from bespokefl.experiments.deployment.place import Deployment, NodeSettings
@@ -35,7 +36,7 @@ def refused(line: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def made(address: str = "127.0.0.1:9092") -> Deployment:
-    return place.init(Path("dir"), ["a", "b"], address)
+    return making.init(Path("dir"), ["a", "b"], address)
 
 
 # -- init and renew
@@ -100,7 +101,7 @@ def test_renewing_with_a_wrong_authority_loses_nothing(
 ) -> None:
     root = made().root
     if damage is None:
-        damage = (place.init(Path("other"), ["a"], "a:1").root / "authority" / "ca.key").read_bytes()
+        damage = (making.init(Path("other"), ["a"], "a:1").root / "authority" / "ca.key").read_bytes()
     (root / "authority" / "ca.key").write_bytes(damage)
     certificates = root / "server" / "certificates"
     before = {path.name: path.read_bytes() for path in certificates.iterdir()}
@@ -135,7 +136,7 @@ def test_where_it_listens_is_where_it_is_asked(address: str, listen: str, local:
     deployment = made(address)
     assert deployment.settings.listen == listen and deployment.local == local
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", deployment.host)
-    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", place.host_of(address))
+    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", host_of(address))
 
 
 def test_an_address_of_its_own_to_listen_on(capfd: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +147,7 @@ def test_an_address_of_its_own_to_listen_on(capfd: pytest.CaptureFixture[str]) -
     refused(
         "deploy server dir", "is not for 127.0.0.2, where it is to listen; renew it: bespoke deploy renew dir", capfd
     )
-    place.renew(deployment.root)
+    making.renew(deployment.root)
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", "127.0.0.2")
 
 
@@ -179,26 +180,10 @@ def test_folders_that_nobody_else_may_look_into(monkeypatch: pytest.MonkeyPatch)
     for path, line in ((deployment.server, "deploy server dir"), (state, "deploy node dir --name a --data x.npz")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         path.chmod(0o755)  # as a copy from another machine may be
-        for what in ("run_server", "run_node"):
-            monkeypatch.setattr(machines, what, lambda *_: None)
+        monkeypatch.setattr(supervisor, "run_server", lambda *_: None)
+        monkeypatch.setattr(nodes, "run_node", lambda *_: None)
         assert bespoke(line) == 0
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-
-
-def test_a_key_that_was_changed_is_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    deployment = made()
-    monkeypatch.setattr(machines, "run_server", lambda *_: (deployment.server / "flower.db").touch())
-    sentence = "Node a has another key than it was first let in with"
-    assert bespoke("deploy server dir") == 0
-    assert bespoke("deploy server dir") == 0
-    assert sentence not in capfd.readouterr().err
-    keys.write_pair(Path("new.key"), deployment.server / "keys" / "a.pub")
-    assert bespoke("deploy server dir") == 0
-    said = capfd.readouterr().err
-    assert sentence in said and "Node b" not in said
-    (deployment.server / "flower.db").unlink()  # as the sentence says
-    assert bespoke("deploy server dir") == 0
-    assert sentence not in capfd.readouterr().err
 
 
 # -- a node's own function
@@ -258,7 +243,7 @@ def test_what_can_be_known_at_once(
     def start(deployment: Deployment, config: object, run: str | None) -> str:
         return deployment.run(run or "it").name
 
-    monkeypatch.setattr(machines, "start", start)
+    monkeypatch.setattr(runs, "start", start)
     refused(f"deploy start dir {options}", sentence, capfd)
     assert not list((deployment.server / "runs").iterdir())
     assert bespoke("deploy start dir --method ditto --model 'mlp(hidden=(5,))'") == 0

@@ -1,6 +1,8 @@
 """What `bespoke deploy init` writes, who is let in, and what is said when something is wrong."""
 
 import asyncio
+import logging
+import re
 import socket
 import ssl
 import stat
@@ -24,7 +26,7 @@ from bespokefl.engines.flower.link import OnlyNodesFromOutside
 from bespokefl.engines.flower.plan import Plan
 from bespokefl.engines.flower.post import Known
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment import demo, keys, machines, place
+from bespokefl.experiments.deployment import demo, keys, making, nodes, place, supervisor
 from bespokefl.experiments.deployment.host import LocalHost
 from bespokefl.experiments.deployment.place import Deployment, NodeSettings
 from bespokefl.experiments.deployment.serve import agreed
@@ -32,9 +34,21 @@ from bespokefl.experiments.deployment.serve import agreed
 NODES = ["hospital-a", "hospital-b"]
 
 
+def loopbacks() -> dict[str, socket.AddressFamily]:
+    """Those that this machine has; not all have IPv6."""
+    found = {"127.0.0.1": socket.AF_INET}
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        found["::1"] = socket.AF_INET6
+    return found
+
+
+LOOPBACKS = loopbacks()
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return place.init(tmp_path / "dir", NODES, "server.example.org:9092")
+    return making.init(tmp_path / "dir", NODES, "server.example.org:9092")
 
 
 def test_everything_is_written(deployment: Deployment) -> None:
@@ -69,8 +83,8 @@ def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deploymen
     authority = (deployment.root / "authority" / "ca.key", certificates / "ca.crt")
     keys.write_certificate(authority, certificates / "server.key", certificates / "server.crt", ["a"], days=0)
     with pytest.raises(InputError, match=r"certificate ended on \d{4}-\d\d-\d\d; renew it: bespoke deploy renew"):
-        machines.run_server(deployment, threading.Event())
-    place.renew(deployment.root)
+        supervisor.run_server(deployment, threading.Event())
+    making.renew(deployment.root)
     keys.check_certificate(certificates / "server.crt", "")
 
 
@@ -87,22 +101,25 @@ def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deploymen
 )
 def test_what_init_refuses(nodes: list[str], address: str, insecure: bool, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=sentence):
-        place.init(tmp_path / "dir", nodes, address, insecure=insecure)
+        making.init(tmp_path / "dir", nodes, address, insecure=insecure)
     assert not (tmp_path / "dir").exists()
 
 
 def test_init_leaves_alone_what_is_there(deployment: Deployment) -> None:
     with pytest.raises(InputError, match="is there already"):
-        place.init(deployment.root, NODES, "a:1")
+        making.init(deployment.root, NODES, "a:1")
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize("host", LOOPBACKS)
+def test_a_port_in_use(host: str, tmp_path: Path) -> None:
+    with socket.socket(LOOPBACKS[host]) as taken:
+        taken.bind((host, 0))
         taken.listen()
-        made = place.init(tmp_path / "dir", ["a"], f"127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(InputError, match=r"cannot listen on 127\.0\.0\.1:.* in use"):
-            machines.run_server(made, threading.Event())
+        port = taken.getsockname()[1]
+        made = making.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        with pytest.raises(InputError, match=f"cannot listen on {re.escape(host)}:{port}: .* in use"):
+            supervisor.run_server(made, threading.Event())
+    supervisor._check_server(made, made.settings)
 
 
 def test_a_node_without_data_or_with_wrong_settings(deployment: Deployment) -> None:
@@ -125,19 +142,28 @@ def test_only_this_machine_may_do_more_than_nodes_do() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         reached.append(scope["path"])
 
-    async def ask(path: str, client: str) -> list[Any]:
+    async def ask(path: str, client: str, server: str = "0.0.0.0") -> list[Any]:
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await OnlyNodesFromOutside(app)({"type": "http", "path": path, "client": (client, 1)}, None, send)
+        scope = {"type": "http", "path": path, "client": (client, 1), "server": (server, 9092)}
+        await OnlyNodesFromOutside(app)(scope, None, send)
         return sent
 
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleetX"):
         assert asyncio.run(ask(path, "192.0.2.7"))[0]["status"] == 403
         assert not asyncio.run(ask(path, "127.0.0.1"))
     assert reached == ["/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleetX"]
+    for client, server, may in (
+        ("192.0.2.2", "192.0.2.2", True),  # it listens on an address of its own, and asks itself
+        ("192.0.2.3", "192.0.2.2", False),
+        ("2001:db8::7", "2001:DB8:0::7", True),
+        ("2001:db8::8", "2001:db8::7", False),
+        ("192.0.2.2", "server.sock", False),
+    ):
+        assert bool(asyncio.run(ask("/v1/control/start-run", client, server))) is not may
     assert not asyncio.run(ask("/v1/fleet/pull-messages", "192.0.2.7"))
 
 
@@ -145,7 +171,7 @@ def test_only_this_machine_may_do_more_than_nodes_do() -> None:
 
 
 def hosts(tmp_path: Path) -> dict[str, LocalHost]:
-    made = place.init(tmp_path / "dir", NODES, "127.0.0.1:1")
+    made = making.init(tmp_path / "dir", NODES, "127.0.0.1:1")
     clients = load("digits").split("dirichlet(alpha=0.4)", clients=3, seed=0)
     demo.share_out(clients, made.root, {"hospital-a": 2, "hospital-b": 1})
     places = {name: made.root / "nodes" / name for name in NODES}
@@ -232,11 +258,28 @@ def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
 def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path: Path) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match=r"nowhere\.npz"):
-        machines.run_node(own, place.node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
+        nodes.run_node(own, place.node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
     np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4)), y=np.zeros(0, dtype=np.int64))
     with pytest.raises(InputError):
         data = str(tmp_path / "empty.npz")
-        machines.run_node(own, place.node_settings(own, data=data), threading.Event(), lambda: None)
+        nodes.run_node(own, place.node_settings(own, data=data), threading.Event(), lambda: None)
+
+
+def test_a_node_says_how_many_clients_it_has(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(carrier, "carry", lambda *_: None)
+    own = deployment.root / "nodes" / "hospital-a"
+    np.savez(tmp_path / "one.npz", x=np.eye(20), y=np.arange(20) % 2)
+    np.savez(tmp_path / "two.npz", x=np.eye(40), y=np.arange(40) % 2, client=np.arange(40) // 20)
+    with caplog.at_level(logging.INFO, "bespokefl"):
+        for name in ("one", "two"):
+            settings = place.node_settings(own, data=str(tmp_path / f"{name}.npz"))
+            nodes.run_node(own, settings, threading.Event(), lambda: None)
+    assert [line for line in caplog.messages if "has" in line] == [
+        "node hospital-a has 1 client",
+        "node hospital-a has 2 clients",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,8 +289,8 @@ def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
     days: int, authority: str, reason: str, tmp_path: Path
 ) -> None:
     """A certificate that is over, one of somebody else, and a server without any."""
-    made = place.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
-    other = place.init(tmp_path / "other", ["a"], "127.0.0.1:1")
+    made = making.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
+    other = making.init(tmp_path / "other", ["a"], "127.0.0.1:1")
     signer = other if authority == "another" else made
     pair = tmp_path / "server.key", tmp_path / "server.crt"
     signing = signer.root / "authority" / "ca.key", signer.server / "certificates" / "ca.crt"

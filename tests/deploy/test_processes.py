@@ -28,10 +28,12 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment import demo, keys, machines
+from bespokefl.experiments.deployment import demo, keys, runs, supervisor
 from bespokefl.experiments.deployment.alone import worked_on
+from bespokefl.experiments.deployment.making import init
 from bespokefl.experiments.deployment.news import told
-from bespokefl.experiments.deployment.place import Deployment, init
+from bespokefl.experiments.deployment.place import Deployment
+from bespokefl.experiments.deployment.processes import end, end_with_parent
 from bespokefl.experiments.deployment.serve import LOG
 from bespokefl.experiments.result import Result, load_run
 from tests.disks import small_disk
@@ -75,7 +77,7 @@ class Running:
             file.write_text(before)
 
     def start(self, method: str, **settings: Any) -> str:
-        return machines.start(self.deployment, Config(method=method, data="deployment", **settings))
+        return runs.start(self.deployment, Config(method=method, data="deployment", **settings))
 
     def wait(self, name: str) -> Result:
         demo.follow(self.deployment, name, {}, longest=LONGEST)
@@ -95,7 +97,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=machines.end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def ready(self, node: str) -> None:
@@ -134,7 +136,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 made.ready(node)
             yield made
         finally:
-            machines.end(*(process for name, process in processes.items() if name != "server"))
+            end(*(process for name, process in processes.items() if name != "server"))
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +212,9 @@ def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[.
     with running.told("south", "hold"):
         name = running.start("ditto", **THREE)
         running.until(running.place("south").joinpath("held").exists)
-        machines.stop(running.deployment, name)
+        runs.stop(running.deployment, name)
         assert told(running.deployment.run(name))["state"] == "stopped"
-    assert machines.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
+    assert runs.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
 
@@ -221,10 +223,10 @@ def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
     name = running.start("pfedvem", rounds=1000, eval_every=0, model="logistic")
     place = running.deployment.run(name)
     running.until(lambda: told(place).get("round", 0) >= 3)
-    machines.stop(running.deployment, name)
+    runs.stop(running.deployment, name)
     then = told(place)
     assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not worked_on(place)
-    time.sleep(3 * machines.TURN)  # the server has looked for killed ones since
+    time.sleep(3 * supervisor.TURN)  # the server has looked for killed ones since
     assert told(place) == then
 
 
@@ -280,7 +282,7 @@ def test_a_node_with_another_key_is_refused_and_the_run_goes_on(
         assert_equal(running, name, running.wait(name), expected("fedavg", rounds=2, eval_every=0))
         assert "ready" not in running.output("stranger").split()
     finally:
-        machines.end(running.processes.pop("stranger"))
+        end(running.processes.pop("stranger"))
 
 
 def test_a_lying_node_is_refused_and_counted(running: Running) -> None:
@@ -301,7 +303,7 @@ def test_a_node_with_another_model_is_found_before_the_first_round(running: Runn
 
 def test_a_full_disk_at_a_node(running: Running) -> None:
     """Its states are on a disk of 16 kB, which only its own process sees."""
-    machines.end(running.processes["south"])
+    end(running.processes["south"])
     state = running.place("south") / "state"
     running.launch("south", before=small_disk(state, 16 * 1024))
     try:
@@ -313,13 +315,13 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         sentence = f"the states of {full} cannot be kept in '{state / name}': No space left on device; make room there."
         assert sentence in running.output("south") and f"node south: {sentence}" in running.log(name)
     finally:
-        machines.end(running.processes["south"])
+        end(running.processes["south"])
         running.launch("south")
         running.ready("south")
 
 
 def test_who_is_there(running: Running) -> None:
-    assert machines.present(running.deployment) == dict.fromkeys(NODES, "online")
+    assert runs.present(running.deployment) == dict.fromkeys(NODES, "online")
 
 
 def alive(pid: int) -> bool:

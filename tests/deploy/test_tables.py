@@ -75,13 +75,13 @@ def known(nodes: dict[str, LocalHost]) -> dict[str, Known]:
     return {name: Known(name, at, json.loads(json.dumps(one.about()))) for at, (name, one) in enumerate(nodes.items())}
 
 
-def deployed(nodes: dict[str, LocalHost], place: Path, **config: Any) -> Result:
+def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
     """A run in this process, of the server and nodes as they are."""
     ids = {100 + at: one for at, one in enumerate(nodes.values())}
     apps = {id: client_app(lambda one=one: Node(one, place / one.name)) for id, one in ids.items()}  # type: ignore[misc]
     grid = LocalGrid(apps, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
-    return run(Post(grid, QUICK), Config(method="ditto", data="deployment", **config), place / "run", set(nodes))
+    return run(Post(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes))
 
 
 @pytest.mark.parametrize("scale", ["pooled", "own"])
@@ -239,6 +239,40 @@ def test_a_client_s_model_is_used_at_its_node(tmp_path: Path) -> None:
     for source in (found, fetched):
         with pytest.raises(InputError, match=f"{sentence} --client w2 --data FILE"):
             predict(source, "w2", new)
+
+
+@pytest.mark.parametrize("method", ["ditto", "pfedvem", "fedper", "fedfomo"])
+def test_what_was_fetched_serves_newcomers(method: str, tmp_path: Path) -> None:
+    """As a run in one place does, though everybody's own model is elsewhere; two of the methods have no common one."""
+    torch.set_num_threads(1)
+    how = {"rounds": 2, "precision": "float64", "eval_every": 0, "model": "mlp(hidden=(4,))"}
+    found = deployed(hosts(tmp_path), tmp_path / "place", method, **how)
+    fetched = found.save(tmp_path / "fetched")
+    again = load_run(fetched).save(tmp_path / "again")
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
+    expected = bespokefl.run(method, load(str(whole), label="ill").split("by_column"), workers=1, **how)
+    common, x = expected.global_model(), torch.randn(7, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    assert (common is None) == (method in ("fedper", "fedfomo"))
+    for place in (fetched, again):
+        own = load_run(place).global_model()
+        assert (own is None) == (common is None)
+        if own is not None and common is not None:
+            torch.testing.assert_close(own(x), common(x), rtol=1e-9, atol=1e-10)
+    new = write(tmp_path / "new.csv", rows("west", 60), COLUMNS[:4])
+    served, wanted = bespokefl.personalize(fetched, new), bespokefl.personalize(expected, new)
+    assert served.names == wanted.names == ("newcomer",)
+    for name, value in wanted.model("newcomer").state_dict().items():
+        torch.testing.assert_close(served.model("newcomer").state_dict()[name], value, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(served.personal["loss"], wanted.personal["loss"], rtol=1e-9)
+
+
+def test_a_damaged_blueprint(tmp_path: Path) -> None:
+    found = deployed(hosts(tmp_path), tmp_path / "place", rounds=1, eval_every=0, model="logistic")
+    fetched = found.save(tmp_path / "fetched")
+    for text in ("{", "[]", '{"model": "logistic"}'):
+        (fetched / "blueprint.json").write_text(text)
+        with pytest.raises(InputError, match=r"cannot read '.*blueprint\.json'"):
+            load_run(fetched).global_model()
 
 
 def test_what_a_node_cannot_say(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 """The store gives back what was put in, and the start for clients it does not know."""
 
+import errno
+import logging
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bespokefl.core import memory
+from bespokefl.core.errors import DiskError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.engines import store as module
@@ -102,3 +108,99 @@ def test_what_waits_is_where_the_states_are(tmp_path: Path, monkeypatch: pytest.
 def test_nothing_waits_in_files_where_there_is_no_state(tmp_path: Path) -> None:
     sent = {"upload/weights": rows([1, 2])}
     assert Store(begin, 2, tmp_path).aside({}, sent) is sent
+
+
+def test_a_killed_process_leaves_no_states(tmp_path: Path) -> None:
+    """Nothing has a name, neither while it is used nor afterwards."""
+    child = os.fork()
+    if not child:
+        store = Store(begin, 100, tmp_path)
+        store.put([0], state([1]))
+        store.put(range(1, 100), state(range(1, 100)))
+        room = store.rows(rows([0]), 5)
+        os._exit(1) if list(tmp_path.iterdir()) or len(room) != 5 else os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=8, unique=True), max_size=8))
+def test_in_files_as_in_memory(tmp_path_factory: pytest.TempPathFactory, puts: list[list[int]]) -> None:
+    place = tmp_path_factory.mktemp("states")
+    stores = Store(begin), Store(begin, 3, place)
+    for number, clients in enumerate(puts):
+        for store in stores:
+            store.put(clients, state([100 * number + client for client in clients]))
+    expected, found = (store.get(list(range(41))) for store in stores)
+    assert values(found) == values(expected)
+    assert [store.mapped for store in stores] == [False, bool(puts)]
+
+
+def test_a_snapshot_stays_while_files_grow(tmp_path: Path) -> None:
+    store = Store(begin, None, tmp_path)
+    store.put([0, 1], state([5, 6]))
+    snapshot = store.snapshot()
+    for number in range(6):
+        store.put(range(2**number, 2 ** (number + 1)), state(range(2**number, 2 ** (number + 1))))
+        store.put([0, 1], state([-number, -number]))
+    for _, block in snapshot.blocks():
+        assert block[snapshot.slots].reshape(2, -1)[:, 0].tolist() == [5, 6]
+    assert values(store.get([0, 40])) == ([-5.0, 40.0], [-5, 40])
+
+
+def test_rows_do_not_share_a_file(tmp_path: Path) -> None:
+    store = Store(begin, 2, tmp_path)
+    store.put([0], state([1]))
+    first, second = store.rows(rows([0]), 2), store.rows(rows([0]), 2)
+    for block in first.blocks:
+        block.fill_(7)
+    assert not second.matrix().any()
+
+
+@pytest.mark.parametrize(("asked", "level"), [(False, module.NOTICE), (True, logging.INFO)])
+def test_files_that_nobody_asked_for_are_told(
+    asked: bool, level: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory, "limit", lambda: 100.0)  # everybody's states are 3 x 32 bytes
+    assert logging.INFO < module.NOTICE < logging.WARNING
+    store = Store(begin, 3, tmp_path if asked else None)
+    with caplog.at_level(logging.INFO, logger="bespokefl"):
+        store.put([0], state([1]))
+    assert store.mapped
+    (record,) = caplog.records
+    assert record.levelno == level and "are kept in memory-mapped files in" in record.getMessage()
+
+
+def test_states_that_fit_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "limit", lambda: 1000.0)
+    store = Store(begin, 3)
+    store.put([0], state([1]))
+    assert not store.mapped
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOSPC, "make room or give --state-dir on a larger disk"),
+        (errno.EDQUOT, "make room or give --state-dir on a larger disk"),
+        (errno.EACCES, "give --state-dir a folder that can be written"),
+    ],
+)
+def test_what_to_do_where_states_cannot_be_kept(
+    number: int, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(DiskError) as raised:
+        Store(begin, 3, tmp_path).put([0], state([1]))
+    assert str(raised.value) == (
+        f"cannot keep the clients' states in {str(tmp_path)!r}: {os.strerror(number)}; {cure}."
+    )
+
+
+def test_a_place_that_is_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="File exists; give --state-dir a folder that can be written"):
+        Store(begin, 3, tmp_path / "file").put([0], state([1]))
+    assert "Exception ignored" not in capfd.readouterr().err

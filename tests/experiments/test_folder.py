@@ -141,3 +141,17 @@ def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(folder.sys, "platform", "elsewhere")
     folder._put(new, target)
     assert (target / "file").read_text() == "old" and not new.exists() and seen
+
+
+def test_what_was_begun_and_killed_before_its_first_checkpoint_may_begin_again(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / "checkpoints").mkdir(parents=True)
+    for name in ("config.toml", ".split.json.4711"):
+        (out / name).write_text("half")
+    folder.check(out, overwrite=False)
+    folder.write(out, fill("new"), overwrite=False)
+    assert everything(out) == set(folder.SIGNS)
+    (out / "result.json").unlink()
+    (out / "thesis.docx").write_text("mine")
+    with pytest.raises(InputError, match="holds something that is not a run and is left alone"):
+        folder.check(out, overwrite=True)

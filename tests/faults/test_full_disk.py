@@ -108,7 +108,8 @@ def assert_same(found: dict[str, Any], whole: dict[str, Any]) -> None:
 
 def _results(about: dict[str, Any]) -> dict[str, Any]:
     config = {name: value for name, value in about["settings"].items() if name not in ("checkpoint_every", "state_dir")}
-    return about | {"settings": config}
+    timing = {name: value for name, value in about["timing"].items() if name != "states"}
+    return about | {"settings": config, "timing": timing}
 
 
 def test_at_a_checkpoint(data: Path, whole: dict[str, Any], small: Small) -> None:

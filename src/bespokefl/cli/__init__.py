@@ -3,6 +3,7 @@
 Heavy imports (torch, rich tables) happen inside the commands, so that help and mistakes are answered at once.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -15,7 +16,7 @@ import typer
 
 from bespokefl.cli import compare, data, deploy, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
-from bespokefl.core.errors import BespokeError, DiskError
+from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL
 
 # Before 0.26 typer let click's own exceptions through.
@@ -65,10 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read the output has seen enough
         code = 0
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno == errno.ENAMETOOLONG:
+            code = _fail(f"cannot use {in_brief(error.filename)!r}: {error.strerror}; use a shorter name.", 2)
+        elif error.errno not in FULL:
             raise
-        where = "the output" if error.filename is None else f"to {str(error.filename)!r}"
-        code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2)
+        else:
+            where = "the output" if error.filename is None else f"to {str(error.filename)!r}"
+            code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted.", INTERRUPTED)
     _let_go()

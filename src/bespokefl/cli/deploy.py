@@ -1,6 +1,5 @@
 """`bespoke deploy`: the same methods over several machines, on Flower."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -45,9 +44,9 @@ def init(
 
     bespoke deploy init hospitals --node hospital-a --node hospital-b --address server.example.org:9092
     """
-    from bespokefl.experiments.deployment import place
+    from bespokefl.experiments.deployment import making
 
-    place.init(folder, node or [], address, insecure=insecure, days=days)
+    making.init(folder, node or [], address, insecure=insecure, days=days)
     print(f"Written to {folder}: README.md there says what to do on which machine.")
 
 
@@ -57,9 +56,9 @@ def renew(folder: Folder, days: Days = 365) -> None:
 
     bespoke deploy renew hospitals
     """
-    from bespokefl.experiments.deployment import place
+    from bespokefl.experiments.deployment import making
 
-    place.renew(folder, days)
+    making.renew(folder, days)
     print("The server has a new certificate: start it again.")
 
 
@@ -69,7 +68,7 @@ def server(folder: Folder) -> None:
 
     bespoke deploy server hospitals
     """
-    from bespokefl.experiments.deployment import keys, machines, place
+    from bespokefl.experiments.deployment import keys, place, supervisor
 
     deployment = place.Deployment.at(folder)
     place.private(deployment.server)
@@ -77,13 +76,7 @@ def server(folder: Folder) -> None:
         certificate = deployment.server / "certificates" / "server.crt"
         keys.check_certificate(certificate, f"bespoke deploy renew {folder}", deployment.host)
     ready = f"The server is up on {deployment.settings.address}. Ctrl-C ends it; runs go on when it is started again."
-    for name in deployment.changed_keys():
-        print(
-            f"Node {name} has another key than it was first let in with, and only that one counts: to let the new one "
-            f"in, stop the server, delete {deployment.server / 'flower.db'}* and start it again.",
-            file=sys.stderr,
-        )
-    _foreground(lambda stopped: machines.run_server(deployment, stopped, lambda: print(ready, flush=True)))
+    _foreground(lambda stopped: supervisor.run_server(deployment, stopped, lambda: print(ready, flush=True)))
 
 
 @app.command()
@@ -99,7 +92,7 @@ def node(
 
     bespoke deploy node hospital-a --data records.npz
     """
-    from bespokefl.experiments.deployment import machines, place
+    from bespokefl.experiments.deployment import nodes, place
 
     where = place.node_folder(folder, name)
     if data is not None and Path(data).exists():
@@ -109,7 +102,7 @@ def node(
         raise InputError(f"{str(folder)!r} is the folder of node {settings.name!r}, not of {name!r}.")
     place.private(where / settings.state)
     ready = f"Node {settings.name} is connected to {settings.server}. Ctrl-C ends it."
-    _foreground(lambda stopped: machines.run_node(where, settings, stopped, lambda: print(ready, flush=True)))
+    _foreground(lambda stopped: nodes.run_node(where, settings, stopped, lambda: print(ready, flush=True)))
 
 
 @app.command()
@@ -130,7 +123,7 @@ def start(
     from bespokefl.core.task import LOSSES
     from bespokefl.experiments import privacy
     from bespokefl.experiments import start as starts
-    from bespokefl.experiments.deployment import demo, machines, place
+    from bespokefl.experiments.deployment import demo, place, runs
     from bespokefl.experiments.handover import engine_settings
 
     deployment = place.Deployment.at(folder)
@@ -142,7 +135,7 @@ def start(
     if settings.start is not None:
         starts.read(settings.start)
         settings = replace(settings, start=str(Path(settings.start).resolve()))
-    name = machines.start(deployment, replace(settings, method=method, data="deployment"), run)
+    name = runs.start(deployment, replace(settings, method=method, data="deployment"), run)
     print(f"Run {name} has been started; see it with: bespoke deploy status {folder}")
     if wait:
         demo.follow(deployment, name, {}, lambda line: print(line, flush=True), longest=float("inf"))
@@ -155,11 +148,11 @@ def status(folder: Folder) -> None:
     bespoke deploy status hospitals
     """
     from bespokefl.experiments import terminal
-    from bespokefl.experiments.deployment import machines, place
+    from bespokefl.experiments.deployment import place, runs
 
     deployment = place.Deployment.at(folder)
     screen = terminal.console()
-    present = machines.present(deployment)
+    present = runs.present(deployment)
     screen.print(terminal.table(["node", "is"], [[name, state] for name, state in present.items()], left=2))
     rows = [
         [
@@ -168,7 +161,7 @@ def status(folder: Folder) -> None:
             f"{news.get('round', 0)} of {news.get('rounds', '?')}",
             news.get("error", ""),
         ]
-        for name, news in machines.runs(deployment).items()
+        for name, news in runs.known(deployment).items()
     ]
     screen.print(terminal.table(["run", "is", "rounds", ""], rows, left=4))
 
@@ -179,11 +172,11 @@ def stop(folder: Folder, run: RunName = None) -> None:
 
     bespoke deploy stop hospitals
     """
-    from bespokefl.experiments.deployment import machines, place
+    from bespokefl.experiments.deployment import place, runs
 
     deployment = place.Deployment.at(folder)
-    name = run or machines.last(deployment)
-    machines.stop(deployment, name)
+    name = run or runs.last(deployment)
+    runs.stop(deployment, name)
     print(f"Run {name} is stopped.")
 
 
@@ -198,30 +191,10 @@ def fetch(
 
     bespoke deploy fetch hospitals --out runs/hospitals
     """
-    import shutil
-    import tempfile
-
-    from bespokefl.experiments import folder as folders
-    from bespokefl.experiments.deployment import machines, news, place
+    from bespokefl.experiments.deployment import place, runs
 
     deployment = place.Deployment.at(folder)
-    name = run or machines.last(deployment)
-    known = news.told(deployment.run(name))
-    if known and known["state"] != "done":
-        reason = str(known.get("error") or "wait for it").rstrip(".")
-        raise InputError(f"the run {name} is not done but {known['state']}: {reason}.")
-    folders.check(out, overwrite)
-    if not (overwrite and out.exists()):
-        machines.fetch(deployment, name, out)
-    else:
-        with tempfile.TemporaryDirectory(dir=out.resolve().parent) as aside:
-            copy = Path(aside) / "run"
-            machines.fetch(deployment, name, copy)
-
-            def fill(into: Path) -> None:
-                shutil.copytree(copy, into, dirs_exist_ok=True)
-
-            folders.write(out, fill, overwrite)
+    runs.fetch(deployment, run or runs.last(deployment), out, overwrite)
     print(f"Written to {out}: clients.csv has a line for each client.")
 
 
@@ -308,9 +281,9 @@ def _say() -> Callable[[str], None]:
 def _foreground(work: Callable[["threading.Event"], Any]) -> None:
     """Run until Ctrl-C or SIGTERM, and show what is logged."""
     from bespokefl.experiments import terminal
-    from bespokefl.experiments.deployment import machines
+    from bespokefl.experiments.deployment import processes
 
-    with terminal.messages(terminal.console(stderr=True), True), machines.until_signalled() as stopped:
+    with terminal.messages(terminal.console(stderr=True), True), processes.until_signalled() as stopped:
         try:
             work(stopped)
         except KeyboardInterrupt:

@@ -43,6 +43,28 @@ def refuse_pipe(path: Path) -> None:
         raise InputError(f"{str(path)!r} must be a file, got a pipe or a device; write what comes from it to a file.")
 
 
+def locked(path: Path, *, needed: bool = True) -> int | None:
+    """A lock on a file, which is made if it is not there; None if somebody else has it.
+
+    Closing what is returned gives it back, and so does the end of the process, however it ends.
+
+    needed  False: on a file system without locks one goes on without
+    """
+    import fcntl  # not at the top: Windows has none, and is a node all the same
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        if needed:
+            os.close(handle)
+            raise
+    return handle
+
+
 def sync(path: Path) -> None:
     """A file, or the names in a folder, on the disk for good."""
     handle = os.open(path, os.O_RDONLY)

@@ -50,6 +50,7 @@ class Outcome:
     communication: Communication
     executor: chunks.Executor
     workers: int
+    states: str  # where clients' states were: memory or files
     seconds_per_round: float
     rounds_done: int
     rounds_planned: int
@@ -196,6 +197,7 @@ class Simulation:
             communication=federation.communication,
             executor=self.executor,
             workers=self._workers,
+            states="files" if federation.store.mapped else "memory",
             seconds_per_round=sum(self._seconds) / max(1, len(self._seconds)),
             rounds_done=done,
             rounds_planned=planned,

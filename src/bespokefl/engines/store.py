@@ -215,8 +215,8 @@ class _Files:
     """Tensors in memory-mapped files that can grow. They have no names: however the process ends, nothing stays."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder = folder or Path(tempfile.gettempdir())
         self._growing: dict[str, IO[bytes]] = {}
+        self.folder = folder or Path(tempfile.gettempdir())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -256,11 +256,17 @@ class _Files:
             raise self._refused(error) from None
         return _tensor(pages, like, shape)
 
+    def __del__(self) -> None:
+        for file in self._growing.values():
+            file.close()
+
     def _refused(self, error: OSError) -> DiskError:
         full = error.errno in FULL
         return DiskError(
             f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
-            cure="make room or give --state-dir on a larger disk" if full else "give --state-dir that can be written",
+            cure="make room or give --state-dir on a larger disk"
+            if full
+            else "give --state-dir a folder that can be written",
         )
 
 

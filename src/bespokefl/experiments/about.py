@@ -83,6 +83,7 @@ def summary(
             "seconds": seconds,
             **asdict(executor),
             "workers": workers,
+            **({"states": where} if (where := getattr(outcome, "states", None)) else {}),  # of a simulation
         },
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
     }

@@ -28,9 +28,10 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.federation import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.workers import cores
-from bespokefl.methods import FedAvg
+from bespokefl.methods import Ditto, FedAvg
 
 CLASSES = 10
+SCORED = ("lenet", "mlp")  # cases in which the cost of scoring is measured
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,17 @@ def gemm_peak(size: int = 1024, repeats: int = 5) -> float:
     return 2 * size**3 / min(times)
 
 
-def evaluation_cost(repeats: int = 5) -> float:
-    """What scoring a federation takes, in forward passes of the module over the same examples (one thread)."""
-    case = CASES["lenet"]
+def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int = 5) -> float:
+    """What scoring a federation takes, in forward passes of the module over the same examples (one thread).
+
+    personal: everybody's own model is scored, too (Ditto's), and a forward pass of each counts
+    """
+    case = CASES[name]
     data = federation(case)
-    run = Simulation(FedAvg(lr=0.01), task(case), data, settings(case, workers=1), CLASSES)
+    method = Ditto(lr=0.01) if personal else FedAvg(lr=0.01)
+    run = Simulation(method, task(case), data, settings(case, workers=1), CLASSES)
     module = build(case)().eval()
+    passes = 2 if personal else 1
     ratios = []
     with run.pool() as pool:
         for _ in range(repeats + 1):
@@ -188,7 +194,7 @@ def evaluation_cost(repeats: int = 5) -> float:
                         module(x)
             between = time.perf_counter()
             run._evaluate(pool, run.federations[0], 0, keep=False)
-            ratios.append((time.perf_counter() - between) / (between - began))
+            ratios.append((time.perf_counter() - between) / (between - began) / passes)
     return statistics.median(ratios[1:])
 
 
@@ -239,8 +245,15 @@ def main(*, only: str | None = None, quick: bool = False) -> list[Timing]:
     console.print(f"Peak: a matrix product on one thread, {peak / 1e9:.0f} GFLOP/s, times the workers.")
     if only is None:
         with console.status("timing evaluation and aggregation"):
-            cost, share = evaluation_cost(repeats), aggregation_share(repeats)
-        console.print(
-            f"Evaluation takes {cost:.2f} times a forward pass; UCFL's aggregation is {share:.1%} of its round."
-        )
+            costs = {
+                f"{name}, {'personal models' if personal else 'one model'}": evaluation_cost(
+                    name, personal=personal, repeats=repeats
+                )
+                for name in SCORED
+                for personal in (False, True)
+            }
+            share = aggregation_share(repeats)
+        told = "; ".join(f"{cost:.2f} ({what})" for what, cost in costs.items())
+        console.print(f"Evaluation, in forward passes per example and model: {told}.")
+        console.print(f"UCFL's aggregation is {share:.1%} of its round.")
     return timings

@@ -27,7 +27,6 @@ from bespokefl.experiments.tuning import FILE as TUNING
 
 PLAN, FAILED, PAGE = "plan.json", "failed.json", "report.html"
 SIGNS, WHAT = (PLAN,), "a comparison"
-BEGUN = ("config.toml", SPLIT_FILE, folder.CHECKPOINTS)  # what a run writes before it trains
 TOLD = "use another folder, or --overwrite to replace it."
 
 
@@ -73,14 +72,6 @@ def clear(place: Path) -> None:
             (place / kind).rmdir()
     for name in (FILE, TABLE, PAGE):
         (place / name).unlink(missing_ok=True)
-
-
-def make_way(run: Path) -> None:
-    """Remove what a run has left that was killed before its first checkpoint: nothing could go on with it."""
-    if folder.is_run(run) or folder.is_unfinished(run) or not run.is_dir():
-        return
-    if all(one.name in BEGUN or one.name.startswith(".") for one in run.iterdir()):
-        shutil.rmtree(run)
 
 
 def was_killed(place: Path) -> bool:

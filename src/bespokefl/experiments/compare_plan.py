@@ -236,7 +236,6 @@ class Plan:
         def report(now: simulation.Progress) -> None:
             tell(now.done / now.total, f"round {now.done}/{now.total}", now.scores)
 
-        compare_folder.make_way(place)
         try:
             result = self.train(one.method, seed, place, workers, report)
         except TrainingError as error:

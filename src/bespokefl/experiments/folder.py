@@ -1,7 +1,6 @@
 """The folder of a run, or of something like it: it appears complete or not at all."""
 
 import ctypes
-import fcntl
 import glob
 import os
 import re
@@ -14,13 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bespokefl.core.errors import DiskError, InputError
-from bespokefl.core.files import sync, unwritten
+from bespokefl.core.files import locked, sync, unwritten
 from bespokefl.core.files import write_text as write_text
 from bespokefl.engines.checkpoint import any_in, kept
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
 CHECKPOINTS = "checkpoints"
-BEGUN = {CHECKPOINTS, "config.toml", "split.json", "start.safetensors"}  # what there is before the first checkpoint is
+# What there may be before the first checkpoint is, half-written files among them: a new start may have it.
+BEGUN = re.compile(rf"{CHECKPOINTS}|(\.?)(config\.toml|split\.json|start\.safetensors)(\.\d+)?")
 PATIENCE = 3.0  # seconds in which the workers of a run that was killed are gone, too
 EXCHANGE, HERE = 2, -100  # of Linux: to swap two names, and for paths that begin here
 
@@ -85,17 +85,14 @@ def _lock(path: Path) -> int | None:
     """A lock beside the folder, which may be replaced under it; None if somebody else has it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(_mark(path), os.O_RDWR | os.O_CREAT, 0o666)
+        lock = locked(_mark(path), needed=False)
     except OSError as error:
         raise unwritten(path, error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if lock is None:
+        return None
+    with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(lock), _mark(path).stat()):  # else whoever had it has just taken it away
             return lock
-    except (FileNotFoundError, BlockingIOError):
-        pass
-    except OSError:  # a file system without locks
-        return lock
     os.close(lock)
     return None
 
@@ -138,7 +135,7 @@ def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str
                 raise InputError(
                     f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
                 )
-        elif any(one.name not in BEGUN for one in path.iterdir()):
+        elif not all(BEGUN.fullmatch(one.name) for one in path.iterdir()):
             raise InputError(f"{str(path)!r} holds something that is not {what} and is left alone; use another folder.")
     elif path.exists() or path.is_symlink():
         raise InputError(f"{str(path)!r} must be a folder or not exist, but it is a file; use another name.")

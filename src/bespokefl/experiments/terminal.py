@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bespokefl.engines import simulation
+from bespokefl.engines.store import NOTICE
 from bespokefl.experiments import jobs, tune
 from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.newcomers import Newcomers
@@ -28,7 +29,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def messages(screen: Console, verbose: bool) -> Iterator[None]:
-    """Show what the library logs: warnings always, choices it makes if asked for."""
+    """Show what the library logs: warnings and notices always, other choices it makes if asked for."""
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -39,7 +40,7 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
     log, handler = logging.getLogger("bespokefl"), Shown()
     before = log.level, log.propagate
     log.addHandler(handler)
-    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    log.setLevel(logging.INFO if verbose else NOTICE)
     log.propagate = False
     try:
         yield

@@ -3,6 +3,7 @@
 personal.safetensors   one tensor per trainable parameter, shape (clients, …); whose row is whose is in the metadata
 newcomers.safetensors  the same, of clients that came when the training was over
 global.safetensors     the state dict of the common model, where a method has one
+blueprint.json         what it takes to build the model, where everybody's weights are at the nodes of a deployment
 """
 
 import difflib
@@ -34,7 +35,7 @@ Model = str | nn.Module | Callable[..., nn.Module]
 ABOUT = "bespoke"  # the entry of the metadata: JSON with the clients' names and what it takes to build the model
 HOME = "home"  # the entry of that which a node adds: how its examples were made to fit, and what the labels are called
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
-NEWCOMERS = "newcomers.safetensors"
+NEWCOMERS, BLUEPRINT = "newcomers.safetensors", "blueprint.json"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -150,8 +151,7 @@ class Stored:
 
     @property
     def recipe(self) -> Recipe:
-        known: dict[str, Any] = json.loads(read_about(self.folder / self.file))
-        blueprint = Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
+        blueprint = self._blueprint()
         if self.model is None and blueprint.model.startswith("<"):
             raise InputError(
                 f"the model of this run was a Python object, {blueprint.model}; give it again, as in "
@@ -160,6 +160,13 @@ class Stored:
         start = read_state(self.folder / START) if (self.folder / START).exists() else {}
         shared = {name: value for name, value in start.items() if name not in blueprint.names}
         return Recipe(blueprint, self.model or blueprint.model, shared)
+
+    def _blueprint(self) -> Blueprint:
+        alone = self.folder / BLUEPRINT
+        if self.file == PERSONAL and alone.exists():
+            return read_blueprint(alone)
+        known: dict[str, Any] = json.loads(read_about(self.folder / self.file))
+        return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
 
 
 def no_client(name: str, names: tuple[str, ...]) -> InputError:
@@ -233,6 +240,18 @@ def write_rows(rows: Rows, path: Path, about: str) -> None:
     everybody = list(range(len(rows)))
     entries = [(name, block, everybody) for name, block in zip(rows.layout.names, rows.blocks, strict=True)]
     write_tensors(path, entries, {ABOUT: about})
+
+
+def write_blueprint(blueprint: Blueprint, path: Path) -> None:
+    path.write_text(json.dumps(asdict(blueprint), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def read_blueprint(path: Path) -> Blueprint:
+    refuse_pipe(path)
+    try:
+        return Blueprint(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
 
 def read_about(path: Path) -> str:

@@ -1,6 +1,7 @@
 """What the server's own machine asks of the SuperLink: register nodes, start and stop runs, see who is there."""
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,19 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from bespokefl.core.errors import InputError, TrainingError
+
+log = logging.getLogger("bespokefl")
+
+GONE = "unregistered"  # the status of a node that was let in once and is not any more
 
 
 @dataclass(frozen=True)
@@ -41,23 +48,33 @@ class Control:
         self._client = client
 
     def register(self, name: str, key: Path) -> None:
-        """Let the node with this public key in; once is enough."""
+        """Let the node in with this public key, and with no other any more; once is enough."""
         try:
             public = load_ssh_public_key(key.read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the public key {str(key)!r}: {error}.") from None
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise InputError(f"{str(key)!r} must be a public key of an elliptic curve, as deploy init writes it.")
-        if name in {one.name for one in self.nodes()}:
+        own = public_key_to_bytes(public)
+        before = [one for one in self._let_in() if one.name == name]
+        if any(one.public_key == own for one in before):
             return
         try:
-            self._client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name))
+            for one in before:
+                self._client.UnregisterNode(UnregisterNodeRequest(node_id=one.node_id))
+                log.warning("node %s has another key now: the one that it had is not let in any more", name)
+            self._client.RegisterNode(RegisterNodeRequest(public_key=own, name=name))
         except httpx.HTTPStatusError as error:
-            raise TrainingError(f"node {name} could not be registered: {error.response.text[:200]}.") from None
+            raise TrainingError(
+                f"node {name} could not be registered: {error.response.text[:200]}; a key that a node has or had is "
+                "not let in again, so give it a new pair."
+            ) from None
 
     def nodes(self) -> list[Present]:
-        found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return sorted((Present(one.name, one.status) for one in found), key=lambda one: one.name)
+        return sorted((Present(one.name, one.status) for one in self._let_in()), key=lambda one: one.name)
+
+    def _let_in(self) -> list[NodeInfo]:
+        return [one for one in self._client.ListNodes(ListNodesRequest()).nodes_info if one.status != GONE]
 
     def start(self, app: Path, run: str) -> int:
         """Flower's own number of the run."""

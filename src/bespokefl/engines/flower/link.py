@@ -35,7 +35,7 @@ class OnlyNodesFromOutside:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and not scope["path"].startswith(OPEN) and not _here(scope.get("client")):
+        if scope["type"] == "http" and not scope["path"].startswith(OPEN) and not _here(scope):
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
             await send({"type": "http.response.body", "body": b"Only the server's own machine may do that."})
             return
@@ -111,9 +111,13 @@ async def _keep(bell: asyncio.Event, receive: Any) -> Any:
     return again
 
 
-def _here(client: tuple[str, int] | None) -> bool:
+def _here(scope: Any) -> bool:
+    """Whether who asks is on this machine: it comes from an address that is always one's own, or from the very one that
+    it was reached at."""
+    client, server = scope.get("client"), scope.get("server")
     try:
-        return client is not None and ipaddress.ip_address(client[0]).is_loopback
+        own = ipaddress.ip_address(client[0]) if client else None
+        return own is not None and (own.is_loopback or (bool(server) and own == ipaddress.ip_address(server[0])))
     except ValueError:
         return False
 

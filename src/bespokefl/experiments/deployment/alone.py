@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bespokefl.core.files import write_text
+from bespokefl.core.files import locked, write_text
 
 LOCK, STOP = "lock", "stop"
 LOOK = 0.05  # seconds between two tries
@@ -22,24 +22,18 @@ def alone(place: Path, longest: float = 0.0, *, sign: bool = False) -> Iterator[
 
     sign    leave the number of this process, by which others may end it
     """
-    import fcntl  # not at the top: Windows has none, and is a node all the same
-
-    with (place / LOCK).open("a", encoding="utf-8") as file:
-        until = time.monotonic() + longest
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    yield False
-                    return
-                time.sleep(LOOK)
-            else:
-                file.truncate(0)
-                file.write(str(os.getpid()) if sign else "")
-                file.flush()
-                yield True  # closing the file gives the lock back
-                return
+    until = time.monotonic() + longest
+    while (lock := locked(place / LOCK)) is None:
+        if time.monotonic() >= until:
+            yield False
+            return
+        time.sleep(LOOK)
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode() if sign else b"")
+        yield True
+    finally:
+        os.close(lock)
 
 
 def worked_on(place: Path) -> bool:

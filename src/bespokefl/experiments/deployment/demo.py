@@ -19,9 +19,11 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment import machines
+from bespokefl.experiments.deployment import machines, runs
+from bespokefl.experiments.deployment.making import init
 from bespokefl.experiments.deployment.news import RESULT, told
-from bespokefl.experiments.deployment.place import Deployment, init
+from bespokefl.experiments.deployment.place import Deployment
+from bespokefl.experiments.deployment.processes import UP, end, end_with_parent
 from bespokefl.experiments.result import Result, load_run
 
 HOSPITALS: dict[str, int] = {"hospital-a": 3, "hospital-b": 2, "hospital-c": 1}  # and how many clients each has
@@ -41,7 +43,7 @@ def demo(method: str, rounds: int, seed: int, out: Path, say: Say) -> Result:
         say(f"certificates, keys and configurations: {folder}")
         with running(deployment, list(HOSPITALS)) as processes:
             say(f"server and {len(HOSPITALS)} nodes on {deployment.local}, with TLS and keys")
-            name = machines.start(deployment, Config(method=method, rounds=rounds, seed=seed, data="deployment"))
+            name = runs.start(deployment, Config(method=method, rounds=rounds, seed=seed, data="deployment"))
             follow(deployment, name, processes, say)
             shutil.copytree(deployment.run(name) / RESULT, out)
         say("everything is stopped")
@@ -67,8 +69,8 @@ def running(
             wait_for(deployment, name, process)
         yield processes
     finally:
-        machines.end(*(process for name, process in processes.items() if name != "server"))
-        machines.end(*(process for name, process in processes.items() if name == "server"))
+        end(*(process for name, process in processes.items() if name != "server"))
+        end(*(process for name, process in processes.items() if name == "server"))
 
 
 def launch(
@@ -82,13 +84,11 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=machines.end_with_parent,
+            preexec_fn=end_with_parent,
         )
 
 
-def wait_for(
-    deployment: Deployment, name: str, process: "subprocess.Popen[bytes]", longest: float = machines.UP
-) -> None:
+def wait_for(deployment: Deployment, name: str, process: "subprocess.Popen[bytes]", longest: float = UP) -> None:
     """Until a process says that it is ready."""
     began = time.monotonic()
     while True:

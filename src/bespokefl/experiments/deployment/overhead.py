@@ -23,8 +23,10 @@ from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.data import load
 from bespokefl.engines.flower.control import control
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment import demo, machines
-from bespokefl.experiments.deployment.place import Deployment, init
+from bespokefl.experiments.deployment import demo, runs
+from bespokefl.experiments.deployment.making import init
+from bespokefl.experiments.deployment.place import Deployment
+from bespokefl.experiments.deployment.processes import QUIET, end, end_with_parent
 
 NODES = ("first", "second", "third")
 WIDTHS = {"100 kB": 333, "10 MB": 33_333}  # of the hidden layer: 64 → width → 10, four bytes a weight
@@ -140,7 +142,7 @@ def ours(width: int, rounds: int) -> list[float]:
             local_steps=1,
             eval_every=0,
         )
-        name = machines.start(deployment, config)
+        name = runs.start(deployment, config)
         ends: dict[int, float] = {}  # when each round ended, its checkpoint included
 
         def watch(news: Mapping[str, Any]) -> None:
@@ -153,14 +155,14 @@ def ours(width: int, rounds: int) -> list[float]:
 
 def flowers(width: int, rounds: int) -> list[float]:
     with _place() as deployment, ExitStack() as stack:
-        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **machines.QUIET}
+        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **QUIET}
         app = deployment.root / "plain"
         app.mkdir()
         (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
         (app / "plain.py").write_text(APP, encoding="utf-8")
         stack.enter_context(demo.running(deployment, (), settings))
         for node in NODES:
-            stack.callback(machines.end, _supernode(deployment, node, settings))
+            stack.callback(end, _supernode(deployment, node, settings))
         with control(deployment.local, deployment.authority) as link:
             number = link.start(app, "")
         times, began = deployment.root / TIMES, time.monotonic()
@@ -191,7 +193,7 @@ def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=machines.end_with_parent,
+            preexec_fn=end_with_parent,
         )
 
 

@@ -33,7 +33,18 @@ from bespokefl.experiments.deployment.place import PLACE, Deployment
 from bespokefl.experiments.final import Final
 from bespokefl.experiments.handover import engine_settings
 from bespokefl.experiments.result import Result
-from bespokefl.experiments.weights import PRECISIONS, START, Blueprint, Kept, Recipe, untrained, write_state
+from bespokefl.experiments.weights import (
+    BLUEPRINT,
+    GLOBAL,
+    PRECISIONS,
+    START,
+    Blueprint,
+    Kept,
+    Recipe,
+    untrained,
+    write_blueprint,
+    write_state,
+)
 from bespokefl.models import build
 
 log = logging.getLogger("bespokefl")
@@ -46,9 +57,10 @@ class AtTheNodes(Kept):
     """The models of a deployment: the common one is here, everybody's own is at home."""
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
+        write_blueprint(self.recipe.blueprint, folder / BLUEPRINT)
         common = self.common_module()
         if common is not None:
-            write_state(common.state_dict(), folder / "global.safetensors")
+            write_state(common.state_dict(), folder / GLOBAL)
 
 
 def serve(grid: Grid, name: str) -> None:

@@ -16,8 +16,8 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.engines.flower import control
 from bespokefl.engines.flower.post import Post
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.deployment import alone, demo, machines, place, serve
-from bespokefl.experiments.deployment.news import tell, told
+from bespokefl.experiments.deployment import alone, demo, making, processes, runs, serve, supervisor
+from bespokefl.experiments.deployment.news import RESULT, tell, told
 from bespokefl.experiments.deployment.place import PLACE, Deployment
 
 CONFIG = Config(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "sizes": [1, 2]})
@@ -54,7 +54,7 @@ class Flower:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return place.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
+    return making.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
 
 
 @pytest.fixture
@@ -110,52 +110,52 @@ def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, f
     flower.away = True
     for name in (None, "mine"):
         with pytest.raises(TrainingError, match="does not answer"):
-            machines.start(deployment, CONFIG, name)
+            runs.start(deployment, CONFIG, name)
     assert folders(deployment) == []
     flower.away = False
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     tell(deployment.run("mine"), state="stopped", round=2)
     flower.away = True
     with pytest.raises(TrainingError, match="does not answer"):
-        machines.start(deployment, CONFIG, "mine")
+        runs.start(deployment, CONFIG, "mine")
     assert told(deployment.run("mine"))["state"] == "stopped"  # and one that has begun is left as it was
 
 
 def test_a_run_is_started_once(deployment: Deployment, flower: Flower) -> None:
     """Also before its process is there, and however many commands there are at once."""
-    assert machines.start(deployment, CONFIG, "mine") == "mine"
+    assert runs.start(deployment, CONFIG, "mine") == "mine"
     for status in ("pending", "starting", "running"):
         flower.runs[1] = status
         with pytest.raises(InputError, match=r"the run mine is under way already; see bespoke deploy status\."):
-            machines.start(deployment, CONFIG, "mine")
+            runs.start(deployment, CONFIG, "mine")
     with app(deployment, "mine"), pytest.raises(InputError, match="under way already"):
-        machines.start(deployment, CONFIG, "mine")
+        runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"]
 
 
 def test_two_commands_at_once(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "BRIEF", 0.1)
+    monkeypatch.setattr(runs, "BRIEF", 0.1)
     before, errors = flower.start, []
 
     def slow(app: Path, run: str) -> int:
         try:
-            machines.start(deployment, CONFIG, "mine")  # another command, while this one submits
+            runs.start(deployment, CONFIG, "mine")  # another command, while this one submits
         except InputError as error:
             errors.append(str(error))
         return before(app, run)
 
     monkeypatch.setattr(flower, "start", slow)
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"] and len(errors) == 1 and "under way already" in errors[0]
 
 
 def test_a_run_whose_process_is_gone_can_be_started_again(deployment: Deployment, flower: Flower) -> None:
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     tell(deployment.run("mine"), state="running", pid=os.getpid(), round=2)  # the number is somebody else's by now
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"] and flower.runs[1] == "finished:stopped"
     flower.runs[2] = "finished:failed"  # before it could say anything
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     assert told(deployment.run("mine"))["flower"] == 3
 
 
@@ -170,21 +170,21 @@ def test_a_run_whose_process_is_gone_can_be_started_again(deployment: Deployment
 def test_a_run_goes_on_only_as_it_began(
     other: dict[str, Any], sentence: str, deployment: Deployment, flower: Flower
 ) -> None:
-    machines.start(deployment, CONFIG, "mine")
-    machines.stop(deployment, "mine")
+    runs.start(deployment, CONFIG, "mine")
+    runs.stop(deployment, "mine")
     values = {"method": "ditto", "rounds": 3, "data": "deployment", "set": CONFIG.set} | other
     with pytest.raises(InputError, match=f"the run mine {sentence}: go on with --method ditto --config"):
-        machines.start(deployment, Config(**values), "mine")
+        runs.start(deployment, Config(**values), "mine")
     assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"]
 
 
 def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower: Flower) -> None:
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     tell(deployment.run("mine"), state="done")
     with pytest.raises(InputError, match=r"the run mine is done: .* gets it; else choose another name"):
-        machines.start(deployment, CONFIG, "mine")
+        runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"]
 
 
@@ -193,33 +193,33 @@ def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower:
 
 def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> None:
     """Its process says that it is running until it is gone, and stop returns when it is."""
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     where = deployment.run("mine")
     with app(deployment, "mine") as process:
-        machines.stop(deployment, "mine")
+        runs.stop(deployment, "mine")
         assert not alone.worked_on(where)
         assert told(where)["state"] == "stopped" and told(where)["round"] == 3
         process.join(30)
-    machines._resume_killed(deployment, {})
+    supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"] and told(where)["state"] == "stopped"
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"] and not alone.asked_to_stop(where)
 
 
 def test_what_is_to_stop_is_not_taken_for_killed(deployment: Deployment, flower: Flower) -> None:
     """The moment when its process is gone and nobody has said that it is stopped."""
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     tell(deployment.run("mine"), state="running", pid=1)
     alone.ask_to_stop(deployment.run("mine"))
-    machines._resume_killed(deployment, {})
+    supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"]
 
 
 def test_a_process_that_does_not_see_the_wish_is_ended(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "END", 5.0)
-    machines.start(deployment, CONFIG, "mine")
+    monkeypatch.setattr(runs, "END", 5.0)
+    runs.start(deployment, CONFIG, "mine")
     where = deployment.run("mine")
     code = (
         "import sys, time, pathlib; from bespokefl.experiments.deployment.alone import alone\n"
@@ -229,20 +229,20 @@ def test_a_process_that_does_not_see_the_wish_is_ended(
         assert process.stdout is not None and process.stdout.readline()
         tell(where, state="running", pid=process.pid)
         assert alone.worker_of(where) == process.pid
-        monkeypatch.setattr(machines, "END", 0.2)
-        machines.stop(deployment, "mine")
+        monkeypatch.setattr(runs, "END", 0.2)
+        runs.stop(deployment, "mine")
         assert process.wait(30) < 0
     assert told(where)["state"] == "stopped" and alone.worker_of(where) is None
 
 
 def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, flower: Flower) -> None:
     """It does not go on when the server comes back."""
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     tell(deployment.run("mine"), state="running", pid=1)
     flower.away = True
-    machines.stop(deployment, "mine")
+    runs.stop(deployment, "mine")
     flower.away = False
-    machines._resume_killed(deployment, {}, (machines.SUBMITTED, *machines.UNFINISHED))
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
     assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
 
 
@@ -251,18 +251,41 @@ def test_what_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
         deployment.run(state).mkdir(parents=True)
         tell(deployment.run(state), state=state)
         with pytest.raises(InputError, match=f"the run {state} {sentence}"):
-            machines.stop(deployment, state)
+            runs.stop(deployment, state)
     with pytest.raises(InputError, match="unknown run 'nobody'"):
-        machines.stop(deployment, "nobody")
+        runs.stop(deployment, "nobody")
 
 
 def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     where = deployment.run("mine")
     monkeypatch.setattr(flower, "stop", lambda number: tell(where, state="done"))
     with pytest.raises(InputError, match="the run mine was done before it could be stopped"):
-        machines.stop(deployment, "mine")
+        runs.stop(deployment, "mine")
     assert told(where)["state"] == "done" and not alone.asked_to_stop(where)
+
+
+# -- fetch
+
+
+def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        result = deployment.run(name) / RESULT
+        result.mkdir(parents=True)
+        for file in ("config.toml", "result.json"):
+            (result / file).write_text(name)
+        tell(deployment.run(name), state="done")
+    out = tmp_path / "out"
+    runs.fetch(deployment, "one", out)
+    with pytest.raises(InputError, match="already holds a run"):
+        runs.fetch(deployment, "two", out)
+    assert (out / "result.json").read_text() == "one"
+    runs.fetch(deployment, "two", out, overwrite=True)
+    assert (out / "result.json").read_text() == "two"
+    for error in ("no node came.", "no node came"):
+        tell(deployment.run("two"), state="failed", error=error)
+        with pytest.raises(InputError, match=r"the run two is not done but failed: no node came\.$"):
+            runs.fetch(deployment, "two", out, overwrite=True)
 
 
 # -- the server
@@ -270,47 +293,47 @@ def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monke
 
 def test_a_run_whose_process_died_goes_on(deployment: Deployment, flower: Flower) -> None:
     """Flower forgets the old one first: nodes may have letters of it that were never finished."""
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     with app(deployment, "mine"):
-        machines._resume_killed(deployment, {})
+        supervisor._resume_killed(deployment, {})
         assert submitted(flower) == ["mine"]
     alone.let_go_on(deployment.run("mine"))
-    machines._resume_killed(deployment, {})
+    supervisor._resume_killed(deployment, {})
     assert flower.runs == {1: "finished:stopped", 2: "pending"} and submitted(flower) == ["mine", "mine"]
     assert told(deployment.run("mine"))["round"] == 3
 
 
 def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deployment, flower: Flower) -> None:
-    machines.start(deployment, CONFIG, "mine")
-    machines._resume_killed(deployment, {})
+    runs.start(deployment, CONFIG, "mine")
+    supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"]  # it is on its way
-    machines._resume_killed(deployment, {}, (machines.SUBMITTED, *machines.UNFINISHED))
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
 def test_that_is_the_first_thing_that_it_does(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
     for name in ("_check_server", "_wait_until_up", "_register"):
-        monkeypatch.setattr(machines, name, lambda *_: None)
+        monkeypatch.setattr(supervisor, name, lambda *_: None)
     for name in ("start", "stop"):
-        monkeypatch.setattr(machines.Child, name, lambda self: None)
+        monkeypatch.setattr(processes.Child, name, lambda self: None)
     stopped = threading.Event()
     stopped.set()
-    machines.run_server(deployment, stopped)
+    supervisor.run_server(deployment, stopped)
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
 def test_a_process_that_never_began_is_told(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "AGAIN", 0.0)
-    machines.start(deployment, CONFIG, "mine")
-    machines._give_up_unstarted(deployment)
+    monkeypatch.setattr(supervisor, "AGAIN", 0.0)
+    runs.start(deployment, CONFIG, "mine")
+    supervisor._give_up_unstarted(deployment)
     assert told(deployment.run("mine"))["state"] == "submitted"
     flower.runs[1] = "finished:failed"
-    machines._give_up_unstarted(deployment)
+    supervisor._give_up_unstarted(deployment)
     assert told(deployment.run("mine"))["state"] == "failed"
     assert "ended before it began" in told(deployment.run("mine"))["error"]
 
@@ -319,12 +342,12 @@ def test_runs_are_known_while_the_server_is_away(deployment: Deployment) -> None
     """Nobody listens there."""
     deployment.run("mine").mkdir(parents=True)
     tell(deployment.run("mine"), state="running", round=2)
-    assert machines.present(deployment) == {
+    assert runs.present(deployment) == {
         "the server": "does not answer: start it with bespoke deploy server",
         "a": "unknown",
         "b": "unknown",
     }
-    assert machines.runs(deployment)["mine"]["round"] == 2
+    assert runs.known(deployment)["mine"]["round"] == 2
 
 
 # -- the server's app
@@ -344,7 +367,7 @@ Serve = Callable[[], dict[str, Any]]
 def served(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """What is known of a run after its app was started."""
     monkeypatch.setenv(PLACE, str(deployment.root))
-    machines.start(deployment, CONFIG, "mine")
+    runs.start(deployment, CONFIG, "mine")
 
     def start() -> dict[str, Any]:
         serve.serve(Nobody(), "mine")  # type: ignore[arg-type]
