@@ -98,8 +98,9 @@ def test_a_large_model_fits_with_states_in_files() -> None:
     assert large.needed > 1.99e9 and large.memory < 4e9
 
 
-# Forward passes per example and model. A small model's pass is so short that reading the scores off it shows.
-SCORING = {("lenet", False): 1.2, ("lenet", True): 1.2, ("mlp", False): 1.2, ("mlp", True): 1.2}
+# Forward passes per example and model. A small model's pass is so short that reading the scores off it shows: it
+# takes up to 1.7 of them.
+SCORING = {("lenet", False): 1.2, ("lenet", True): 1.2, ("mlp", False): 2.2, ("mlp", True): 2.2}
 
 
 @pytest.mark.parametrize(("name", "personal"), SCORING)

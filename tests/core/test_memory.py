@@ -1,5 +1,6 @@
 """The memory that counts is the smaller one: of the machine, or of a control group around this process."""
 
+import math
 import os
 from pathlib import Path
 
@@ -37,3 +38,8 @@ def test_the_smaller_one(
         (tmp_path / "limits" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "limits" / name).write_text(text)
     assert memory.limit() == expected
+
+
+def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sysconf")
+    assert memory.limit() == math.inf

@@ -89,3 +89,17 @@ def test_a_key_that_is_or_was_somebody_s_is_refused(flower: Flower, tmp_path: Pa
     for name, key in (("north", old), ("south", new)):
         with pytest.raises(TrainingError, match=f"node {name} could not be registered: .*so give it a new pair"):
             control.register(name, key)
+
+
+def test_who_has_no_key_here_any_more_is_shut_out(
+    flower: Flower, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    control, known = Control(flower), {name: pair(tmp_path, name) for name in ("a", "b")}  # type: ignore[arg-type]
+    for name, key in known.items():
+        control.register(name, key)
+    control.shut_out_others(["a"])
+    assert flower.lets_in(known["a"]) and not flower.lets_in(known["b"])
+    assert [one.name for one in control.nodes()] == ["a"]
+    assert "node b has no key here any more" in caplog.text
+    control.shut_out_others(["a"])
+    assert caplog.text.count("shut out") == 1

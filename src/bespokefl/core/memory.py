@@ -11,6 +11,8 @@ LIMITS = Path("/sys/fs/cgroup")
 
 def limit() -> float:
     """Bytes of memory that this process and its workers can have together."""
+    if not hasattr(os, "sysconf"):  # Windows does not tell
+        return math.inf
     machine = float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_allowed()])
 

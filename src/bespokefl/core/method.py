@@ -24,7 +24,7 @@ from bespokefl.core.work import Work
 
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
-MOST = {int: 10**9, float: 1e30}  # of a hyper-parameter: beyond, counting or float32 ends
+MOST = {int: 10**9, float: 1e38}  # of a hyper-parameter: beyond, counting or float32 ends
 ALL, SAMPLE, NONE = "all", "sample", "none"
 # What a hyper-parameter's annotation takes: a numpy number is a number, True is none.
 KINDS: dict[Any, tuple[str, Any]] = {

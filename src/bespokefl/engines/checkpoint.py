@@ -33,6 +33,7 @@ from bespokefl.engines.tensors import write_tensors
 log = logging.getLogger("bespokefl")
 
 KEPT = 2
+DIGITS = 9  # of a number of rounds or seconds
 PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
@@ -56,12 +57,11 @@ class Every:
     @classmethod
     def of(cls, text: str | int) -> "Every":
         """ "10" or 10: rounds; "60s": seconds; 0: never."""
-        found = re.fullmatch(r"(\d{1,9})\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
+        found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
         if not found:
-            raise InputError(
-                f"checkpoint_every must be a number of rounds, or of seconds as in 60s, of at most nine digits, got "
-                f"{in_brief(text)!r}."
-            )
+            raise InputError(f"checkpoint_every must be a number of rounds, or of seconds as in 60s, got {text!r}.")
+        if len(found[1]) > DIGITS:
+            raise InputError(f"checkpoint_every must have at most {DIGITS} digits, got {in_brief(text)!r}.")
         number = int(found[1])
         if not number:
             return cls()

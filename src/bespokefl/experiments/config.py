@@ -80,8 +80,6 @@ class Config:
                     raise InputError(f"{one.name} must be {expected}, got {value!r}.")
                 if isinstance(value, int) and value > MOST:
                     raise InputError(f"{one.name} must be at most {MOST:,}, got {in_brief(value)}.")
-            if isinstance(value, str) and "\0" in value:
-                raise InputError(f"{one.name} must be text without NUL characters, got {value!r}.")
         if self.local_steps is not None and self.local_epochs != Config.local_epochs:
             raise InputError(
                 f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
@@ -187,6 +185,7 @@ def _one_of(*names: str) -> tuple[Callable[[Any], bool], str]:
     return (lambda value: value in names), " or ".join(map(repr, names))
 
 
+PLACE: tuple[Callable[[Any], bool], str] = (lambda value: "\0" not in value), "a folder, without NUL in its name"
 AT_LEAST_ONE: tuple[Callable[[Any], bool], str] = (lambda value: value >= 1), "at least 1"
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -209,5 +208,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "engine": _one_of("simulation", "reference"),
     "clip": (lambda value: 0 < value < math.inf, "a number > 0, the length that an upload is cut to"),
     "noise": (lambda value: 0 <= value < math.inf, "a number >= 0, the noise on uploads in units of clip"),
+    "state_dir": PLACE,
+    "out": PLACE,
     "delta": (lambda value: 0 < value < 1, "in (0, 1), the δ of (ε, δ)"),
 }

@@ -11,6 +11,7 @@ global.safetensors      the common model, where a method has one
 start.safetensors       the weights it began with, where they were given
 server.safetensors      what the server kept, for clients that come later
 rounds.safetensors      the common model of every round, where it was asked for
+blueprint.json          what it takes to build the model, where everybody's own is at a node
 newcomers.csv           one line per client that was held back, and
 newcomers.safetensors   their models, where some were
 """

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,13 @@ class Control:
                 f"node {name} could not be registered: {error.response.text[:200]}; a key that a node has or had is "
                 "not let in again, so give it a new pair."
             ) from None
+
+    def shut_out_others(self, names: Collection[str]) -> None:
+        """Let in no nodes but these: for good, as Flower takes a key once only."""
+        for one in self._let_in():
+            if one.name not in names:
+                self._client.UnregisterNode(UnregisterNodeRequest(node_id=one.node_id))
+                log.warning("node %s has no key here any more, and is shut out", one.name)
 
     def nodes(self) -> list[Present]:
         return sorted((Present(one.name, one.status) for one in self._let_in()), key=lambda one: one.name)

@@ -133,6 +133,8 @@ def _register(deployment: Deployment) -> None:
     with control(deployment.local, deployment.authority) as asked:
         for name, key in deployment.nodes.items():
             asked.register(name, key)
+        if not deployment.settings.insecure:
+            asked.shut_out_others(deployment.nodes)
 
 
 def _resume_killed(deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = UNFINISHED) -> None:
