@@ -292,21 +292,40 @@ class Task:
         tally = Tally(size) if by_class and self.classifies else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
-            k, batch = plan.active(step), plan.batch(step)
-            outputs = self.predict(ordered if len(rows) == 1 else ordered[:k], batch.x)
-            weight = plan.shares(step)
-            loss[:k] += (self._per_example(outputs, batch).double().cpu() * weight).sum(1)
+            k, weight = plan.active(step), plan.shares(step)
+            if len(rows) == 1:
+                outputs, y = self._outputs_of_all(rows, plan, step)
+            else:
+                batch = plan.batch(step)
+                outputs, y = self.predict(ordered[:k], batch.x), batch.y
+            loss[:k] += (self._per_example(outputs, y).double().cpu() * weight).sum(1)
             if self.classifies:
                 found, there = outputs.argmax(-1), weight > 0
-                right[:k] += ((found == batch.y).cpu() & there).sum(1)
+                right[:k] += ((found == y).cpu() & there).sum(1)
                 seen[:k] += there.sum(1)
                 if tally is not None:
-                    tally.add(batch.y.cpu(), found.cpu(), there, outputs.shape[-1])
+                    tally.add(y.cpu(), found.cpu(), there, outputs.shape[-1])
         # Hits are counted and divided once, so that equal counts are equal shares and all right is exactly 1.
         scores = {"loss": loss, "accuracy": right.double() / seen} if self.classifies else {"loss": loss}
         scores |= {} if tally is None else tally.scores()
         empty = torch.from_numpy(plan.steps == 0)
         return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
+
+    def _outputs_of_all(self, row: Rows, plan: Plan, step: int) -> tuple[Tensor, Tensor]:
+        """One model's outputs for everybody's examples of a step, and their labels: zeros where there is only filling.
+
+        Few examples at a time, each gathered right before its pass, when it still is in the cache.
+        """
+        examples, where, y = plan.real(step)
+        weights = [block[0] for block in row.blocks]
+        with torch.no_grad():
+            passes = [
+                self._plain(weights, plan.x.index_select(0, some), train=False) for some in examples.split(SWEEP_SIZE)
+            ]
+        found = torch.cat(passes).detach()
+        outputs = found.new_zeros(*where.shape, *found.shape[1:])
+        outputs[where] = found
+        return outputs, y
 
     def best_fit(self, choices: Sequence[Rows], plan: Plan) -> Tensor:
         """Which of several models has the least loss over a sweep, (K,); each is a row per client or one for all."""
@@ -359,11 +378,11 @@ class Task:
             yield parameters, outputs.unsqueeze(0), k
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, beside: Sequence[Any]) -> Tensor:
-        values = self._per_example(outputs, batch) if objective is None else objective(outputs, batch, *beside)
+        values = self._per_example(outputs, batch.y) if objective is None else objective(outputs, batch, *beside)
         return batch.mean(values)
 
-    def _per_example(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2])
+    def _per_example(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).reshape(y.shape[:2])
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]

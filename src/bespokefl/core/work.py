@@ -114,6 +114,15 @@ class Plan:
         y = self.y.index_select(0, flat).unflatten(0, (k, width))
         return x, y, self._weight(step)
 
+    def real(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The step's examples without filling, (n,); where they stand, (K, B); and the labels, (K, B), with filling."""
+        sizes = self._size(step)
+        inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
+        index = self._index[: len(sizes), 0 if self._constant else step, : inside.shape[1]]
+        labels = torch.from_numpy(np.ascontiguousarray(index)).to(self.y.device)
+        where = torch.from_numpy(index[inside]).to(self.x.device)
+        return where, torch.from_numpy(inside).to(self.x.device), self.y[labels]
+
     def _size(self, step: int) -> np.ndarray:
         return self._sizes[: self.active(step), 0 if self._constant else step]
 
