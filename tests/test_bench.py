@@ -64,12 +64,12 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
     assert statistics.median(ratios) < 1.25  # on an idle machine they are within a tenth
 
 
-# What `bespoke bench` reaches with two workers on an idle machine; a change that loses four tenths of it is noticed.
+# What `bespoke bench` reaches with two workers on an idle machine; a change that loses half of it is noticed.
 REACHED = {"logistic": 15.3, "mlp": 4.2, "mlp-full": 3.5, "lenet": 2.7, "cifar": 2.0, "linear": 515.0}
-SLACK = 0.6
-# Where a round is long enough for two workers to be nearly twice as fast as one: four tenths would hide all of that.
+SLACK = 0.5
+# Where a round is long enough for two workers to be nearly twice as fast as one: a half would hide all of that.
 PARALLEL = ("logistic", "mlp", "cifar")
-TWO = 1.3
+TWO = 1.2
 
 
 def test_every_case_has_a_guard() -> None:
@@ -78,15 +78,20 @@ def test_every_case_has_a_guard() -> None:
 
 @pytest.mark.parametrize("name", REACHED)
 def test_training_is_as_much_faster_than_the_plain_loop_as_it_was(name: str) -> None:
-    timing = measure(CASES[name], workers=(1, 2) if name in PARALLEL else (2,), repeats=3, peak=1.0)
-    assert timing.ratios[2] > SLACK * REACHED[name]
-    assert name not in PARALLEL or timing.ratios[2] > TWO * timing.ratios[1]
+    """Once more if it is not: a machine that others use, too, can be slow for some seconds."""
+
+    def as_fast() -> bool:
+        ratios = measure(CASES[name], workers=(1, 2) if name in PARALLEL else (2,), repeats=3, peak=1.0).ratios
+        print(ratios)
+        return ratios[2] > SLACK * REACHED[name] and (name not in PARALLEL or ratios[2] > TWO * ratios[1])
+
+    assert as_fast() or as_fast()
 
 
 def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
     """A hundred are active; what they need is the data, and the rows of those who have been active."""
     found = [scale.measure(clients) for clients in scale.SIZES]
-    assert max(one.seconds for one in found) < 1.3 / SLACK * min(one.seconds for one in found)
+    assert max(one.seconds for one in found) < 2 * min(one.seconds for one in found)  # idle: 1.2
     for one in found:
         assert one.memory <= 1.3 * one.needed, one
         assert one.start < 20, one
@@ -99,8 +104,8 @@ def test_a_large_model_fits_with_states_in_files() -> None:
 
 
 # Forward passes per example and model. A small model's pass is so short that reading the scores off it shows: it
-# takes up to 1.7 of them.
-SCORING = {("lenet", False): 1.2, ("lenet", True): 1.2, ("mlp", False): 2.2, ("mlp", True): 2.2}
+# takes up to 1.3 of them.
+SCORING = {("lenet", False): 1.2, ("lenet", True): 1.2, ("mlp", False): 1.6, ("mlp", True): 2.0}
 
 
 @pytest.mark.parametrize(("name", "personal"), SCORING)
