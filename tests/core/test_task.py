@@ -197,6 +197,25 @@ class TestPredictAndScore:
         torch.testing.assert_close(task.predict(rows[:1], x)[0], expected[0])
         assert task.predict(rows[:1], x).shape == (3, 4, CLASSES)
 
+    @pytest.mark.parametrize("one", [False, True])
+    def test_scores_are_those_of_every_client_by_itself(self, one: bool) -> None:
+        """Few examples and many, of which a model has one pass for all or one for each, and more than one step."""
+        rng = np.random.default_rng(0)
+        task = Task(mlp, dtype=DOUBLE)
+        task.stack()
+        x, y = torch.from_numpy(rng.normal(size=(900, WIDTH))), torch.from_numpy(rng.integers(0, CLASSES, 900))
+        for sizes in ((5, 0, 2), (300, 80, 520), (300, 3, 0)):
+            ends = np.cumsum(sizes)
+            lists = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+            rows = random_rows(task, 1 if one else 3)
+            found = task.score(rows, Plan.sweep(x, y, Part.of_lists(lists)), by_class=True)
+            for k, own in enumerate(lists):
+                alone = task.score(
+                    rows if one else rows[k : k + 1], Plan.sweep(x, y, Part.of_lists([own])), by_class=True
+                )
+                for name, values in alone.items():
+                    torch.testing.assert_close(found[name][k], values[0], rtol=1e-12, atol=1e-12, equal_nan=True)
+
     @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
     def test_score_by_hand(self, stacked: bool) -> None:
         # Outputs are the inputs: three numbers, the largest of which is the answer.

@@ -293,8 +293,8 @@ class Task:
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             k, weight = plan.active(step), plan.shares(step)
-            if len(rows) == 1:
-                outputs, y = self._outputs_of_all(rows, plan, step)
+            if len(rows) == 1 or plan.wide(step):
+                outputs, y = self._outputs(ordered, plan, step)
             else:
                 batch = plan.batch(step)
                 outputs, y = self.predict(ordered[:k], batch.x), batch.y
@@ -311,16 +311,21 @@ class Task:
         empty = torch.from_numpy(plan.steps == 0)
         return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
 
-    def _outputs_of_all(self, row: Rows, plan: Plan, step: int) -> tuple[Tensor, Tensor]:
-        """One model's outputs for everybody's examples of a step, and their labels: zeros where there is only filling.
+    def _outputs(self, rows: Rows, plan: Plan, step: int) -> tuple[Tensor, Tensor]:
+        """Outputs for the examples of a step, and their labels: zeros where there is only filling.
 
-        Few examples at a time, each gathered right before its pass, when it still is in the cache.
+        Few examples at a time, gathered right before their pass, when they still are in the cache.
         """
         examples, where, y = plan.real(step)
-        weights = [block[0] for block in row.blocks]
+        pieces = examples.split(SWEEP_SIZE) if len(rows) == 1 else examples.split(where.sum(1).tolist())
         with torch.no_grad():
             passes = [
-                self._plain(weights, plan.x.index_select(0, some), train=False) for some in examples.split(SWEEP_SIZE)
+                self._plain(
+                    [block[0 if len(rows) == 1 else at] for block in rows.blocks],
+                    plan.x.index_select(0, some),
+                    train=False,
+                )
+                for at, some in enumerate(pieces)
             ]
         found = torch.cat(passes).detach()
         outputs = found.new_zeros(*where.shape, *found.shape[1:])

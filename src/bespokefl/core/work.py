@@ -19,6 +19,7 @@ from bespokefl.core.rows import Rows
 T = TypeVar("T", Rows, Tensor)
 
 _SOURCE = chance.Reusable()  # set anew for every use, so nothing carries over
+WIDE = 64  # examples of a row
 SWEEP_SIZE = 256  # examples per row and pass where nothing is trained
 
 
@@ -113,6 +114,10 @@ class Plan:
         x = self.x.index_select(0, flat).unflatten(0, (k, width))
         y = self.y.index_select(0, flat).unflatten(0, (k, width))
         return x, y, self._weight(step)
+
+    def wide(self, step: int) -> bool:
+        """Whether rows have so many examples that a pass for each is no slower than one for all, on a processor."""
+        return self.x.device.type == "cpu" and float(self._size(step).mean()) >= WIDE
 
     def real(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """The step's examples without filling, (n,); where they stand, (K, B); and the labels, (K, B), with filling."""
