@@ -64,10 +64,10 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
     assert statistics.median(ratios) < 1.25  # on an idle machine they are within a tenth
 
 
-# What `bespoke bench` reaches with two workers on an idle machine; a change that loses half of it is noticed.
+# What `bespoke bench` reaches with two workers on an idle machine; a change that loses 45 % of it is noticed.
 REACHED = {"logistic": 15.3, "mlp": 4.2, "mlp-full": 3.5, "lenet": 2.7, "cifar": 2.0, "linear": 515.0}
-SLACK = 0.5
-# Where a round is long enough for two workers to be nearly twice as fast as one: a half would hide all of that.
+SLACK = 0.55  # no case may be slower than six tenths of what was asked of it
+# Where a round is long enough for two workers to be nearly twice as fast as one: 45 % would hide all of that.
 PARALLEL = ("logistic", "mlp", "cifar")
 TWO = 1.2
 

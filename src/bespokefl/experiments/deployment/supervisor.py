@@ -114,12 +114,9 @@ def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event
 
     began = time.monotonic()
     while True:
-        try:
-            with control(deployment.local, deployment.authority) as asked:
-                asked.nodes()
+        with suppress(TrainingError), control(deployment.local, deployment.authority) as asked:
+            asked.nodes()
             return
-        except TrainingError:
-            pass
         process = link.process
         if (process is not None and process.poll() is not None) or time.monotonic() - began > UP:
             raise TrainingError(f"the SuperLink did not come up; see {str(link.output)!r}.")
