@@ -13,7 +13,9 @@ from hypothesis.extra.numpy import arrays
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset, tables
 from bespokefl.data.features import Features
-from bespokefl.data.prepare import Preparation, Sums, prepare
+from bespokefl.data.preparation import Preparation
+from bespokefl.data.prepare import prepare
+from bespokefl.data.sums import Sums
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3)) * [1, 10, 100] + [0, 5, 1000]
@@ -142,7 +144,7 @@ class TestScale:
     @pytest.mark.parametrize("block", [1, 9, 70, 1 << 22])
     def test_each_clients_own_sums(self, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
         """However the examples are cut into blocks: what a client would compute that has its own data only."""
-        monkeypatch.setattr("bespokefl.data.prepare.BLOCK", block)
+        monkeypatch.setattr("bespokefl.data.sums.BLOCK", block)
         clients = tables.from_columns(COLUMNS | {"a": [math.nan, *X[1:, 0]]}, missing="mean").split("by_column")
         _, preparation = prepare(clients, scale="own", missing="mean")
         assert preparation.own is not None

@@ -180,7 +180,7 @@ def hosts(tmp_path: Path) -> dict[str, LocalHost]:
 
 def recipe(**changes: Any) -> dict[str, Any]:
     from bespokefl.data.features import Features
-    from bespokefl.data.prepare import Preparation
+    from bespokefl.data.preparation import Preparation
 
     preparation = Preparation(Features.of((1, 8, 8))).to_json()
     given = {"method": "ditto", "hyper": {"pull": 0.5}, "model": "mlp", "head": None, "loss": "cross_entropy"}

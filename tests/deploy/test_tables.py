@@ -114,7 +114,7 @@ def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
 def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
     """Where one owner has a gap, all places of the column are a gap: filled by the shares of all texts."""
     from bespokefl.data.features import together
-    from bespokefl.data.prepare import Sums
+    from bespokefl.data.sums import Sums
 
     tables = {}
     for name, towns in {"a": ["Oslo", "", "Rome"], "b": ["Bern", "Bern", "Rome"]}.items():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bespokefl.core.errors import BespokeError
 from bespokefl.data import Clients, tables
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.data.sources import load
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.experiments.config import Config, read

@@ -48,7 +48,7 @@ class Clients:
     client: np.ndarray | None = None  # the data's own client ids
     transforms: tuple[Transform, ...] | None = None  # what was done to each client's examples
     origin: Tensor | None = None  # for each of x, the data's example it was made of; None: the same
-    preparation: Any = None  # how the examples were made to fit (see `data.prepare`); None: they are as they came
+    preparation: Any = None  # how the examples were made to fit (a `Preparation`); None: they are as they came
     source: Dataset | None = None  # the data as they were, for splitting anew
 
     @classmethod

@@ -62,3 +62,11 @@ def fitting_length(x: np.ndarray) -> int:
     """A length that SHARE of these documents fit into; at least 1."""
     lengths = np.sort((x != PADDING).sum(1))
     return max(1, int(lengths[max(0, int(np.ceil(SHARE * len(lengths))) - 1)])) if len(lengths) else 1
+
+
+def cut(x: np.ndarray, length: int) -> np.ndarray:
+    """Documents of this length, cut or filled at the end."""
+    wide = np.full((len(x), length), PADDING, dtype=np.int64)
+    shown = min(length, x.shape[1])
+    wide[:, :shown] = x[:, :shown]
+    return wide

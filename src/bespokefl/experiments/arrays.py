@@ -11,7 +11,7 @@ import torch
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data import tables as columns
 from bespokefl.data.dataset import Dataset, as_array
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.data.readers import npz
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments.tables import Scores, Sizes
 from bespokefl.experiments.weights import NEWCOMERS, START, Kept, Model, Stored, no_client, write_state

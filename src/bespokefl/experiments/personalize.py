@@ -12,7 +12,7 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.features import Table
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.engines import newcomers as engine
 from bespokefl.experiments import arrays, final, tables
 from bespokefl.experiments.final import Final

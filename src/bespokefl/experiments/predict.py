@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.experiments import arrays, folder, newcomers, tables
 from bespokefl.experiments.newcomers import Newcomers, load_newcomers
 from bespokefl.experiments.personalize import check_finished

@@ -28,7 +28,7 @@ from typing import Any
 from torch import nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, newcomers, tables
 from bespokefl.experiments.config import Config

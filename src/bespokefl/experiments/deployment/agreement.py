@@ -9,7 +9,8 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.features import Features, together
-from bespokefl.data.prepare import Preparation, Sums
+from bespokefl.data.preparation import Preparation
+from bespokefl.data.sums import Sums
 from bespokefl.engines.flower.post import Known
 from bespokefl.experiments.config import Config
 

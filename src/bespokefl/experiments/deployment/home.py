@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.engines.flower.names import check_run
 from bespokefl.experiments.predict import Predictions, by_model
 from bespokefl.experiments.weights import HOME, PERSONAL, Stored, no_client, read_about

@@ -18,7 +18,9 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.features import Features
 from bespokefl.data.folder import divided
-from bespokefl.data.prepare import Preparation, Sums, features_of
+from bespokefl.data.preparation import Preparation
+from bespokefl.data.prepare import features_of
+from bespokefl.data.sums import Sums
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower.node import Prepared
 from bespokefl.engines.flower.plan import Plan, fingerprint

@@ -14,7 +14,7 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
-from bespokefl.data.prepare import Preparation
+from bespokefl.data.preparation import Preparation
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.flower.plan import fingerprint
