@@ -13,8 +13,8 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Loop, Work
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
-from bespokefl.engines.simulation import Outcome, Simulation
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulated, Simulation
 
 SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
@@ -131,7 +131,7 @@ def simulation(
     return Simulation(method, task, data, Settings(**chosen), CLASSES if loss == "cross_entropy" else None)
 
 
-def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Outcome]:
+def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Simulated]:
     made = simulation(method, data, **options)
     return made, made.run()
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bespokefl.core.method import Phase
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments import scale
 from bespokefl.experiments.bench import (

@@ -21,7 +21,7 @@ from rich.console import Console
 import bespokefl as bf
 from bespokefl import cli, methods
 from bespokefl.cli import options, tune
-from bespokefl.engines.simulation import Progress
+from bespokefl.engines.progress import Progress
 from bespokefl.experiments import demo as demonstration
 from bespokefl.experiments import terminal
 from bespokefl.experiments.manual import hyper, reference

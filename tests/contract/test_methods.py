@@ -17,8 +17,8 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import wire
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
-from bespokefl.engines.simulation import Outcome, Simulation
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulated, Simulation
 from bespokefl.experiments.config import Config
 from bespokefl.methods import FedAvg, Local
 from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
@@ -35,7 +35,7 @@ NEWCOMERS = tuple(f"new {k}" for k in EVERYBODY)
 # -- what is compared
 
 
-def result(made: Simulation, outcome: Outcome) -> dict[str, Any]:
+def result(made: Simulation, outcome: Simulated) -> dict[str, Any]:
     """All that a run leaves, but for times."""
     return {
         "server": outcome.server,
@@ -198,7 +198,7 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
 
     sample = chance.sample
     monkeypatch.setattr(chance, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
-    monkeypatch.setattr("bespokefl.engines.simulation.Here", lambda answer: Backwards())
+    monkeypatch.setattr("bespokefl.engines.workers.Here", lambda answer: Backwards())
     assert same_bits(result(made, made.run()), expected)
 
 
@@ -399,7 +399,7 @@ def test_a_federation_of_one(method: Method) -> None:
 
 
 @cache
-def trained(method: Method) -> tuple[Simulation, Outcome]:
+def trained(method: Method) -> tuple[Simulation, Simulated]:
     """Two groups that contradict each other, for as many rounds as a run has by default."""
     return run(method, GROUPED, rounds=Config.rounds, batch_size=10, local_epochs=5)
 

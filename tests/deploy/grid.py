@@ -13,8 +13,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
+from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide, Data
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower.apps import client_app
 from bespokefl.engines.flower.node import Node, Prepared
 from bespokefl.engines.flower.patience import Patience
@@ -22,7 +22,7 @@ from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.flower.post import Post
 from bespokefl.engines.flower.server import Server
 from bespokefl.engines.privacy import Privacy
-from bespokefl.engines.simulation import choose_executor
+from bespokefl.engines.settings import Settings
 from tests.federations import BATCH, CLASSES, mlp
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1

@@ -20,11 +20,11 @@ from cryptography import x509
 
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data import load
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower import carrier
 from bespokefl.engines.flower.link import OnlyNodesFromOutside
 from bespokefl.engines.flower.plan import Plan
 from bespokefl.engines.flower.post import Known
+from bespokefl.engines.settings import Settings
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.deployment import demo, keys, making, nodes, place, supervisor
 from bespokefl.experiments.deployment.host import LocalHost

@@ -11,10 +11,10 @@ from flwr.app import Message
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.node import Node
 from bespokefl.engines.flower.plan import Plan
+from bespokefl.engines.settings import Settings
 from bespokefl.methods import FedAvg, Local, PFedVEM
 from tests.deploy.grid import NODES, TestHost, deployment, only
 from tests.deploy.test_equality import DOUBLE, HALF, LIMIT, SINGLE, personal_models

@@ -9,8 +9,8 @@ from bespokefl.core.descend import descend
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.newcomers import Served, serve
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local, PersFL
 from tests.federations import BATCH, CLASSES, apart, federation, run, same_bits, simulation, work_of

@@ -15,8 +15,9 @@ from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
-from bespokefl.engines.federation import Settings
-from bespokefl.engines.simulation import Progress, Simulation
+from bespokefl.engines.progress import Progress
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local
 from tests.federations import CLASSES, NAMES, SIZES, federation, mlp, run, same_bits, simulation
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bespokefl.core.task import Task
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import REGISTRY
 from tests.federations import CLASSES, apart, federation, mlp

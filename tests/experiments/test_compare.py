@@ -27,7 +27,7 @@ from bespokefl.core.method import Phase
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.engines.federation import Draw, Federation
-from bespokefl.engines.simulation import Progress
+from bespokefl.engines.progress import Progress
 from bespokefl.experiments import compare as module
 from bespokefl.experiments import contenders, jobs
 from bespokefl.experiments.compare import compare

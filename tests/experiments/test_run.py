@@ -21,7 +21,7 @@ import bespokefl as bf
 from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.engines.simulation import Progress
+from bespokefl.engines.progress import Progress
 from bespokefl.experiments.config import Config, read
 from bespokefl.experiments.result import Result, load_run
 from bespokefl.experiments.run import run, run_config

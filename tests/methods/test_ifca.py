@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import IFCA, FedAvg
 from tests.federations import CLASSES, SIZES, apart, federation, mlp, planted, run, same_bits, simulation, work_of

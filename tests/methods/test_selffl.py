@@ -14,7 +14,8 @@ from bespokefl.core.parts import Part
 from bespokefl.core.rows import Layout, Rows, Spread
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
-from bespokefl.engines.simulation import Settings, Simulation
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import FedAvg, SelfFL, build
 from bespokefl.methods.selffl import local_steps, ranked, sums_of_others, wanted_steps
 from bespokefl.theory import two_level

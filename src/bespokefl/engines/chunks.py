@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from bespokefl.core.task import Task
+from bespokefl.engines.client import Data
+from bespokefl.engines.settings import Settings
 
 log = logging.getLogger("bespokefl")
 
@@ -53,6 +55,15 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
     fits = max(1, int(CELLS / (task.layout.width + batch_size * x[0].numel())))
     size = min(max(int(FULL_STEP / cost), ROWS[0]), ROWS[1], fits)
     return Executor(size, True, f"small steps ({cost / 1e6:.1f} million multiply-adds) are stacked")
+
+
+def choose_executor(task: Task, data: Data, settings: Settings) -> Executor:
+    """How to cut and compute these clients."""
+    if settings.reference:
+        return Executor(1, False, "the plain PyTorch loop")
+    typical = int(data.train.sizes.float().mean())
+    size = min(settings.batch_size, typical)
+    return choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
 
 
 def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[int]]:

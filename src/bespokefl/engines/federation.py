@@ -1,7 +1,7 @@
 """The server's side of one run: its state, everybody's kept states, what was sent, what was noted."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,86 +11,18 @@ from torch import Tensor
 
 from bespokefl.core import chance
 from bespokefl.core.errors import TrainingError, listing
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.checkpoint import Found, Moment
-from bespokefl.engines.client import Budget, Data
-from bespokefl.engines.faults import NO_FAULTS, Faults, spoil
-from bespokefl.engines.privacy import Privacy
+from bespokefl.engines.client import Data
+from bespokefl.engines.communication import Communication, Down, columns
+from bespokefl.engines.evaluation import Scores, means
+from bespokefl.engines.faults import spoil
 from bespokefl.engines.screening import Entry, Screening
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.store import Store
-
-Values = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run, beside the method."""
-
-    rounds: int = 20
-    participation: float = 1.0
-    batch_size: int = 10
-    local_epochs: int = 1
-    local_steps: int | None = None  # instead of local_epochs
-    seed: int = 0
-    eval_every: int = 0  # 0: only at the end
-    workers: int = 0  # 0: all cores
-    chunk: int | None = None  # None: chosen by chunks.choose
-    warm: bool = False  # the start is given weights, not random ones
-    reference: bool = False  # the plain loop instead of the fast engine
-    keep_rounds: bool = False  # keep the common model of every round
-    faults: Faults = NO_FAULTS  # clients that fail, simulated
-    clip: float | None = None  # how far an upload may be from where it began
-    noise: float | None = None  # on uploads, in units of clip
-    state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
-    record: bool = True  # False: only the outcome counts, nothing is counted, noted or screened (studies of small runs)
-
-    @property
-    def budget(self) -> Budget:
-        lifetime = max(1, int(self.rounds * self.participation + 1e-9))
-        return Budget(self.batch_size, self.local_epochs, self.local_steps, lifetime)
-
-    @property
-    def privacy(self) -> Privacy:
-        return Privacy(self.clip, self.noise)
-
-
-@dataclass(frozen=True)
-class Communication:
-    """What went over the wire, counted where it passes."""
-
-    up_bytes: int = 0
-    down_bytes: int = 0
-    up_floats: int = 0
-    down_floats: int = 0
-
-    def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Communication":
-        return Communication(
-            self.up_bytes + up[0], self.down_bytes + down[0], self.up_floats + up[1], self.down_floats + down[1]
-        )
-
-
-class Down:
-    """What the server has to send in a round, in columns of rows, if nothing is sent twice; numbers ride along."""
-
-    def __init__(self) -> None:
-        self._shared = 0
-        self._own: dict[int, int] = {}  # of every stream
-        self._alone = 0  # of those clients whose messages are for nobody else
-
-    def add(self, message: Message, clients: int) -> None:
-        """A message to so many clients of the round."""
-        self._shared = max(self._shared, columns(message.shared))  # the same for all parts of the round
-        own = columns(message.own)
-        if message.stream is None:
-            self._alone += own
-        else:
-            self._own |= dict.fromkeys(message.stream.tolist(), own // clients)
-
-    @property
-    def columns(self) -> int:
-        return self._shared + sum(self._own.values()) + self._alone
+from bespokefl.engines.wire import Values, under
 
 
 @dataclass(frozen=True)
@@ -224,6 +156,14 @@ class Federation:
         self._sent = before.down_bytes
         self._down = Down()
 
+    def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
+        """Note the mean scores with the last round; those on validation data come back, to be shown."""
+        found = means(personal)
+        if self.history:
+            self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
+        shown = {name: value for name, value in found.items() if name.startswith("validation")}
+        return {name: value for name, value in shown.items() if value is not None}
+
     # -- to go on later
 
     def moment(self, number: int) -> Moment:
@@ -320,17 +260,6 @@ class Federation:
         for at, client in enumerate(part if notes else ()):
             row = {name: values[at] for name, values in listed.items()}
             self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
-
-
-def columns(values: Mapping[str, Any]) -> int:
-    """How many columns all rows among these values have together."""
-    return sum(len(value) * value.layout.width for value in values.values() if isinstance(value, Rows))
-
-
-def under(prefix: str, values: Values) -> Values:
-    """The values whose names begin with a prefix, without it."""
-    start = prefix + "/"
-    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def _plain(value: Any) -> Any:

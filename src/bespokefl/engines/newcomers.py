@@ -17,9 +17,10 @@ from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import PARTS, ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
-from bespokefl.engines.federation import Settings, Values, under
 from bespokefl.engines.reference import ReferenceLoop
-from bespokefl.engines.simulation import choose_executor, num_workers, open_pool
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.wire import Values, under
+from bespokefl.engines.workers import num_workers, open_pool
 
 KINDS = ("personal", "finetune")
 
@@ -51,7 +52,7 @@ def serve(
     number    the round that all this counts as: the one after the last
     """
     task.check(data.x[:3], data.y[:3], classes)
-    executor = choose_executor(task, data, settings)
+    executor = chunks.choose_executor(task, data, settings)
     task.stacked = False
     if executor.stacked:
         task.stack()

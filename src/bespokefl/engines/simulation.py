@@ -5,15 +5,11 @@ Rounds commit: nothing of a round is seen before it is complete.
 """
 
 import logging
-import multiprocessing
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, groupby, islice
-from typing import Any
 
 import torch
 
@@ -24,49 +20,29 @@ from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stack
 from bespokefl.engines.checkpoint import Checkpoints, Moment
 from bespokefl.engines.client import ClientSide, Data
-from bespokefl.engines.evaluation import Scores, means, refuse_non_finite
-from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
+from bespokefl.engines.evaluation import Scores, refuse_non_finite
+from bespokefl.engines.federation import Draw, Federation
+from bespokefl.engines.outcome import Outcome
+from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.reference import ReferenceLoop
-from bespokefl.engines.workers import Answer, Here, Pool, cores
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.stopping import stop_softly
+from bespokefl.engines.wire import Values, under
+from bespokefl.engines.workers import Here, Pool, num_workers, open_pool
 
 log = logging.getLogger("bespokefl")
 
 
 @dataclass
-class Outcome:
-    """What a run leaves: states, scores per client (in the order of `Data.names`), history."""
+class Simulated(Outcome):
+    """What a simulation leaves: also everybody's personal model, and how it was computed."""
 
-    server: State
     personal_rows: Rows
-    global_rows: Rows | None
-    kept_rows: Rows | None  # the common model after each round, where that was asked for
-    personal: Scores
-    globally: Scores | None
-    history: list[dict[str, Any]]
-    lost: dict[str, dict[str, int]]  # by client: why and how often its upload did not count
-    uploaded: dict[str, int]  # by client: uploads that have left it, whether they counted or not
-    by_client: set[str]  # names in the history with a place for every client on each axis
-    client_notes: list[dict[str, Any]]
-    communication: Communication
     executor: chunks.Executor
     workers: int
     states: str  # where clients' states were: memory or files
-    seconds_per_round: float
-    rounds_done: int
-    rounds_planned: int
 
 
-@dataclass
-class Progress:
-    """What a progress display is told after every round."""
-
-    done: int
-    total: int
-    phase: str
-    scores: dict[str, float] = field(default_factory=dict)
-
-
-Report = Callable[[Progress], None]
 Part = list[int]  # clients of a chunk: positions in the joint data
 
 
@@ -103,7 +79,7 @@ class Simulation:
         self.method, self.task, self.settings = method, task, settings[0]
         self.data = stack.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
         task.check(self.data.x[:3], self.data.y[:3], classes)
-        self.executor = choose_executor(task, self.data, self.settings)
+        self.executor = chunks.choose_executor(task, self.data, self.settings)
         task.stacked = False  # the task may come from another run
         if self.executor.stacked:
             task.stack()
@@ -128,11 +104,11 @@ class Simulation:
 
     # -- the run
 
-    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
+    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Simulated:
         """From the start, or from the last checkpoint."""
         return self.run_all(report, checkpoints)[0]
 
-    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
+    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Simulated]:
         """Every federation's outcome. Only a single one can have checkpoints."""
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
@@ -149,7 +125,7 @@ class Simulation:
                 if number < planned and every and number % every == 0:
                     for federation in self.federations:
                         _, personal, globally = self._evaluate(pool, federation, number, keep=False)
-                        self._keep_scores(federation, personal, globally)
+                        self._latest = federation.keep_scores(personal, globally)
                 if checkpoints is not None and number < planned and (stop or checkpoints.due(number)):
                     checkpoints.save(self._moment(number))
                 if report is not None:
@@ -177,30 +153,20 @@ class Simulation:
         log.warning("going on after round %d", found.number)
         return found.number
 
-    def _outcome(self, pool: Pool | Here, federation: Federation, planned: int) -> Outcome:
-        done = len(self._seconds)
-        rows, personal, globally = self._evaluate(pool, federation, done, keep=True)
-        self._keep_scores(federation, personal, globally)
+    def _outcome(self, pool: Pool | Here, federation: Federation, planned: int) -> Simulated:
+        rows, personal, globally = self._evaluate(pool, federation, len(self._seconds), keep=True)
+        self._latest = federation.keep_scores(personal, globally)
         assert rows is not None
-        return Outcome(
-            server=federation.server,
+        return Simulated.of(
+            federation,
+            personal,
+            globally,
+            seconds=self._seconds,
+            planned=planned,
             personal_rows=rows,
-            global_rows=self.method.global_model(federation.server),
-            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
-            personal=personal,
-            globally=globally,
-            history=federation.history,
-            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
-            uploaded=dict(sorted(federation.uploaded.items())),
-            by_client=federation.by_client,
-            client_notes=federation.client_notes,
-            communication=federation.communication,
             executor=self.executor,
             workers=self._workers,
             states="files" if federation.store.mapped else "memory",
-            seconds_per_round=sum(self._seconds) / max(1, len(self._seconds)),
-            rounds_done=done,
-            rounds_planned=planned,
         )
 
     def round(self, pool: Pool | Here, number: int, phase: Phase) -> None:
@@ -294,13 +260,6 @@ class Simulation:
         refuse_non_finite(scores, federation.data, len(federation.history))
         return scores, rows
 
-    def _keep_scores(self, federation: Federation, personal: Scores, globally: Scores | None) -> None:
-        line = {"personal": means(personal), "global": None if globally is None else means(globally)}
-        if federation.history:
-            federation.history[-1] |= line
-        shown = {name: value for name, value in means(personal).items() if name.startswith("validation")}
-        self._latest = {name: value for name, value in shown.items() if value is not None}
-
     # -- jobs
 
     def _map(
@@ -343,57 +302,3 @@ class Simulation:
         self._workers = num_workers(self.task, self.settings)
         with open_pool(self.answer, self._workers) as pool:
             yield pool
-
-
-def choose_executor(task: Task, data: Data, settings: Settings) -> chunks.Executor:
-    """How to cut and compute these clients."""
-    if settings.reference:
-        return chunks.Executor(1, False, "the plain PyTorch loop")
-    typical = int(data.train.sizes.float().mean())
-    size = min(settings.batch_size, typical)
-    return chunks.choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
-
-
-def num_workers(task: Task, settings: Settings) -> int:
-    cuda = task.start.device.type != "cpu"
-    alone = cuda or settings.reference or "fork" not in multiprocessing.get_all_start_methods()
-    return 1 if alone else settings.workers or cores()
-
-
-@contextmanager
-def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
-    """Workers that answer, one thread each, for as long as they are needed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pool: Pool | Here = Pool(answer, size) if size > 1 else Here(answer)
-    try:
-        yield pool
-    finally:
-        pool.close()
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def stop_softly(told: str = "stopping after this round") -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM or a closed terminal are kept for later, and that is said; a second one ends it all at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        if told:
-            log.warning("%s; press Ctrl-C again to stop at once", told)
-
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else by nohup
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in heard}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -15,7 +15,7 @@ from torch import Tensor
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Values
+from bespokefl.engines.wire import Values
 
 
 def join(members: Sequence[Data], seeds: Sequence[int]) -> Data:

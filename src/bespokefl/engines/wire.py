@@ -20,6 +20,7 @@ KINDS = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
+Values = dict[str, Any]
 _DTYPES = {str(d).removeprefix("torch."): d for d in KINDS}
 
 
@@ -60,6 +61,12 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
 @cache
 def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], head: tuple[str, ...]) -> Layout:
     return Layout(names, shapes, head)
+
+
+def under(prefix: str, values: Values) -> Values:
+    """The values whose names begin with a prefix, without it."""
+    start = prefix + "/"
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def size(values: Mapping[str, Any]) -> tuple[int, int]:

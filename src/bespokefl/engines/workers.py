@@ -11,7 +11,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -19,13 +19,15 @@ from typing import Any
 import torch
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.core.task import Task
 from bespokefl.engines import wire
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.wire import Values
 
 log = logging.getLogger("bespokefl")
 
 DEATHS = 2  # so often may a job's worker die before the run stops
 
-Values = dict[str, Any]
 Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
 
@@ -41,6 +43,12 @@ class _Worker:
 def cores() -> int:
     """How many processes this machine lets us run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_workers(task: Task, settings: Settings) -> int:
+    cuda = task.start.device.type != "cpu"
+    alone = cuda or settings.reference or "fork" not in multiprocessing.get_all_start_methods()
+    return 1 if alone else settings.workers or cores()
 
 
 class Pool:
@@ -163,3 +171,16 @@ class Here:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+@contextmanager
+def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
+    """Workers that answer, one thread each, for as long as they are needed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool: Pool | Here = Pool(answer, size) if size > 1 else Here(answer)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        torch.set_num_threads(threads)

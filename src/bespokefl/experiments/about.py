@@ -4,11 +4,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from bespokefl.core.method import Method
 from bespokefl.engines.chunks import Executor
-from bespokefl.engines.federation import Communication
+from bespokefl.engines.outcome import Outcome
 from bespokefl.experiments import privacy
 from bespokefl.experiments.config import Config
 from bespokefl.metrics.communication import streams_per_round, total_times
@@ -16,29 +16,10 @@ from bespokefl.metrics.communication import streams_per_round, total_times
 APART = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}  # said elsewhere, or nowhere
 
 
-class Ended(Protocol):
-    """What every engine leaves."""
-
-    @property
-    def history(self) -> list[dict[str, Any]]: ...
-    @property
-    def lost(self) -> dict[str, dict[str, int]]: ...
-    @property
-    def uploaded(self) -> dict[str, int]: ...
-    @property
-    def communication(self) -> Communication: ...
-    @property
-    def seconds_per_round(self) -> float: ...
-    @property
-    def rounds_done(self) -> int: ...
-    @property
-    def rounds_planned(self) -> int: ...
-
-
 def summary(
     config: Config,
     method: Method,
-    outcome: Ended,
+    outcome: Outcome,
     *,
     origin: Mapping[str, Any],
     names: Sequence[str],
@@ -46,9 +27,14 @@ def summary(
     seconds: float,
     executor: Executor,
     workers: int,
+    states: str | None = None,
     packages: Sequence[str] = ("bespokefl", "torch", "numpy"),
 ) -> dict[str, Any]:
-    """`origin` has where the clients come from: data, split, split_hash, split_seed and examples."""
+    """What result.json says.
+
+    origin  where the clients come from: data, split, split_hash, split_seed and examples
+    states  where clients' states were, if it was here
+    """
     interrupted = outcome.rounds_done < outcome.rounds_planned
     told = [f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}."] if interrupted else []
     told += notes
@@ -83,7 +69,7 @@ def summary(
             "seconds": seconds,
             **asdict(executor),
             "workers": workers,
-            **({"states": where} if (where := getattr(outcome, "states", None)) else {}),  # of a simulation
+            **({} if states is None else {"states": states}),
         },
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
     }

@@ -25,7 +25,7 @@ from bespokefl.core.method import Phase
 from bespokefl.core.parts import Part
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.workers import cores
 from bespokefl.methods import Ditto, FedAvg

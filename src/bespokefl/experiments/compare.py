@@ -10,7 +10,7 @@ from typing import Any
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines import simulation
+from bespokefl.engines.progress import Report
 from bespokefl.experiments import compare_folder, contenders, folder, jobs
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.compare_plan import NOT_HERE, Plan
@@ -62,7 +62,7 @@ def compare(
     )
     given = settings | {"start": None if start is None else starts.read(start)}
 
-    def train(method: Method, seed: int, place: Path, workers: int, report: simulation.Report) -> Result:
+    def train(method: Method, seed: int, place: Path, workers: int, report: Report) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": place, "progress": report}
         result = run(method, clients, **(given | own))
         if not result.interrupted:
@@ -98,7 +98,7 @@ def compare_config(
     clients = load_clients(config)
     common = replace(config, split=str(target / SPLIT_FILE), overwrite=True, set={})
 
-    def train(method: Method, seed: int, place: Path, workers: int, report: simulation.Report) -> Result:
+    def train(method: Method, seed: int, place: Path, workers: int, report: Report) -> Result:
         hyper = {name: value for name, value in method.hyper().items() if value is not None}
         own = replace(common, method=method.name, set=hyper, seed=seed, workers=workers, out=str(place))
         return run_config(own, report, resumed=folder.is_unfinished(place), clients=clients)

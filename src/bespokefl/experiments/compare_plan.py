@@ -15,7 +15,7 @@ from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
-from bespokefl.engines import simulation
+from bespokefl.engines.progress import Progress, Report
 from bespokefl.experiments import compare_folder, contenders, folder, jobs, tables, toml
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.comparison import BASELINES, Comparison, Entry, Facts
@@ -38,7 +38,7 @@ NOT_HERE = ("newcomers", "keep_rounds", "state_dir")
 FREE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
 FREE |= {"checkpoint_every", *NOT_HERE}
 
-Train = Callable[[Method, int, Path, int, simulation.Report], Result]  # method, seed, folder, workers, report
+Train = Callable[[Method, int, Path, int, Report], Result]  # method, seed, folder, workers, report
 
 
 @dataclass
@@ -233,7 +233,7 @@ class Plan:
     def _run_job(self, one: Contender, seed: int, place: Path, workers: int, tell: jobs.Tell) -> str | None:
         """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""
 
-        def report(now: simulation.Progress) -> None:
+        def report(now: Progress) -> None:
             tell(now.done / now.total, f"round {now.done}/{now.total}", now.scores)
 
         try:

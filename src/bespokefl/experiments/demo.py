@@ -6,7 +6,7 @@ from functools import partial
 from bespokefl import methods
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
-from bespokefl.engines.simulation import Report
+from bespokefl.engines.progress import Report
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.run import run
 

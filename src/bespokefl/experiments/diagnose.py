@@ -31,8 +31,9 @@ from bespokefl.core.task import LOSSES, Loss, Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
-from bespokefl.engines.simulation import Progress, Report, Simulation
+from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments import folder, kinds, likeness
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import Config

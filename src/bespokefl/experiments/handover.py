@@ -12,7 +12,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.data.clients import Clients
 from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.tables import Scores
 

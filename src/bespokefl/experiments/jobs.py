@@ -23,7 +23,7 @@ import torch
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
 from bespokefl.core.files import FULL, unwritten
-from bespokefl.engines.simulation import stop_softly
+from bespokefl.engines.stopping import stop_softly
 from bespokefl.engines.workers import cores
 
 log = logging.getLogger("bespokefl")

@@ -25,7 +25,9 @@ from bespokefl.data.prepare import prepare
 from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
-from bespokefl.engines.simulation import Outcome, Report, Simulation, stop_softly
+from bespokefl.engines.progress import Report
+from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.stopping import stop_softly
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, privacy, tables
 from bespokefl.experiments import start as starts
@@ -471,7 +473,7 @@ def _in_toml(value: Any) -> bool:
 
 
 def _about(
-    config: Config, method: Method, clients: Clients, data: Data, outcome: Outcome, seconds: float
+    config: Config, method: Method, clients: Clients, data: Data, outcome: Simulated, seconds: float
 ) -> dict[str, Any]:
     notes = []
     names = clients.label_names
@@ -510,4 +512,5 @@ def _about(
         seconds=seconds,
         executor=outcome.executor,
         workers=outcome.workers,
+        states=outcome.states,
     )

@@ -21,7 +21,7 @@ from bespokefl.core import chance
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.task import Task
 from bespokefl.data import Clients
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.handover import engine_data
 from bespokefl.methods import Ditto

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from bespokefl.engines import simulation
+from bespokefl.engines import progress
 from bespokefl.engines.store import NOTICE
 from bespokefl.experiments import jobs, tune
 from bespokefl.experiments.comparison import Comparison
@@ -80,14 +80,14 @@ def _moving(screen: Console, title: str) -> Iterator[Update]:
 
 
 @contextmanager
-def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[simulation.Report | None]:
+def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[progress.Report | None]:
     """A progress bar while inside; None where nobody looks."""
     if quiet or not screen.is_terminal:
         yield None
         return
     with _moving(screen, title) as update:
 
-        def report(now: simulation.Progress) -> None:
+        def report(now: progress.Progress) -> None:
             phase = "" if now.phase == "train" else f" ({now.phase})"
             update(now.done, now.total, f"round {now.done}/{now.total}{phase}", now.scores)
 

@@ -25,7 +25,7 @@ from bespokefl.core.method import Method
 from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
-from bespokefl.engines import simulation
+from bespokefl.engines.progress import Progress
 from bespokefl.experiments import folder, jobs, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.config import LOADING, Config
@@ -59,7 +59,7 @@ class Step:
     text: str  # the point
     number: int  # of trainings: those that have ended, and this one
     total: int  # trainings
-    rounds: simulation.Progress
+    rounds: Progress
     beside: float = 0.0  # how much is done of the trainings in hand beside this one
 
     @property
@@ -263,8 +263,8 @@ def _failed(point: Point, seeds: Sequence[int], cells: Cells) -> bool:
 # -- progress
 
 
-def _teller(tell: jobs.Tell) -> simulation.Report:
-    def report(now: simulation.Progress) -> None:
+def _teller(tell: jobs.Tell) -> Callable[[Progress], None]:
+    def report(now: Progress) -> None:
         tell(now.done / now.total, f"{now.phase} {now.done}/{now.total}", now.scores)
 
     return report
@@ -276,6 +276,6 @@ def _step(now: jobs.Step, ended: int) -> Step | None:
     if told is None:
         return None
     text, phase, done, total = told.groups()
-    rounds = simulation.Progress(int(done), int(total), phase, dict(now.scores))
+    rounds = Progress(int(done), int(total), phase, dict(now.scores))
     alone = Step(text, ended + 1, now.total, rounds)
     return replace(alone, beside=now.done - alone.done)

@@ -11,8 +11,8 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
 from bespokefl.engines.client import PARTS
 from bespokefl.engines.evaluation import Scores, without_number
-from bespokefl.engines.federation import Values, under
 from bespokefl.engines.flower.shelf import join, stack
+from bespokefl.engines.wire import Values, under
 
 TOGETHER = 1 << 30  # bytes of uploads that are put together into one matrix
 

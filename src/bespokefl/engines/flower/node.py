@@ -20,11 +20,11 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.federation import Values, under
 from bespokefl.engines.flower import blob
 from bespokefl.engines.flower.plan import Plan
 from bespokefl.engines.flower.shelf import Shelf, join, stack
 from bespokefl.engines.tensors import write_tensors
+from bespokefl.engines.wire import Values, under
 
 log = logging.getLogger("bespokefl")
 

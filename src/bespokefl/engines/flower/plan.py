@@ -12,8 +12,8 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Budget
-from bespokefl.engines.federation import Settings
 from bespokefl.engines.flower.names import check_run
+from bespokefl.engines.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from flwr.app import Message
 
 from bespokefl.core.errors import BespokeError
-from bespokefl.engines.federation import Values
 from bespokefl.engines.flower import records
 from bespokefl.engines.flower.blob import UnreadableError
 from bespokefl.engines.flower.node import HELLO
 from bespokefl.engines.flower.patience import Patience
+from bespokefl.engines.wire import Values
 
 log = logging.getLogger("bespokefl")
 

@@ -17,41 +17,29 @@ import torch
 
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.method import Method, Phase, State
-from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import PARTS
-from bespokefl.engines.evaluation import Scores, means
-from bespokefl.engines.federation import Communication, Draw, Federation, Settings, Values, under
+from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.federation import Draw, Federation
 from bespokefl.engines.flower import answers as answered
 from bespokefl.engines.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.flower.post import Post
 from bespokefl.engines.flower.roster import homes, remote_data
 from bespokefl.engines.flower.shelf import LATEST
-from bespokefl.engines.simulation import Progress, Report
+from bespokefl.engines.outcome import Outcome
+from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.wire import Values, under
 
 log = logging.getLogger("bespokefl")
 
 
 @dataclass
-class Outcome:
-    """What a deployment leaves at the server. Scores are per client, NaN where a node did not answer any more."""
+class Deployed(Outcome):
+    """What a deployment leaves at the server. Scores are NaN where a node did not answer any more."""
 
-    server: State
-    global_rows: Rows | None
-    kept_rows: Rows | None
-    personal: Scores
-    globally: Scores | None
-    history: list[dict[str, Any]]
-    lost: dict[str, dict[str, int]]
-    uploaded: dict[str, int]
-    by_client: set[str]
-    client_notes: list[dict[str, Any]]
-    communication: Communication
-    seconds_per_round: float
-    rounds_done: int
-    rounds_planned: int
     unheard: list[str]  # clients whose last models could not be scored
 
 
@@ -75,7 +63,7 @@ class Server:
 
     # -- the run
 
-    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
+    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Deployed:
         """From the start, or from the last checkpoint."""
         phases = self.method.phases(self.settings.rounds)
         schedule = [phase for phase in phases for _ in range(phase.rounds)]
@@ -85,7 +73,7 @@ class Server:
             self.round(number, phase)
             every = self.settings.eval_every
             if every and number % every == 0 and number < len(schedule):
-                self._keep_scores(*self._evaluate(number, keep=False)[:2])
+                self._scores = self.federation.keep_scores(*self._evaluate(number, keep=False)[:2])
             if checkpoints is not None:
                 self._save(checkpoints, number)
             if report is not None:
@@ -271,35 +259,10 @@ class Server:
             unheard,
         )
 
-    def _keep_scores(self, personal: Scores, globally: Scores | None) -> None:
-        line = {"personal": means(personal), "global": None if globally is None else means(globally)}
-        if self.federation.history:
-            self.federation.history[-1] |= line
-        shown = {name: value for name, value in means(personal).items() if name.startswith("validation")}
-        self._scores = {name: value for name, value in shown.items() if value is not None}
-
-    def _outcome(self, planned: int) -> Outcome:
-        done = len(self._seconds)
-        personal, globally, unheard = self._evaluate(done, keep=True)
-        self._keep_scores(personal, globally)
-        federation = self.federation
-        return Outcome(
-            server=federation.server,
-            global_rows=self.method.global_model(federation.server),
-            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
-            personal=personal,
-            globally=globally,
-            history=federation.history,
-            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
-            uploaded=dict(sorted(federation.uploaded.items())),
-            by_client=federation.by_client,
-            client_notes=federation.client_notes,
-            communication=federation.communication,
-            seconds_per_round=sum(self._seconds) / max(1, done),
-            rounds_done=done,
-            rounds_planned=planned,
-            unheard=unheard,
-        )
+    def _outcome(self, planned: int) -> Deployed:
+        personal, globally, unheard = self._evaluate(len(self._seconds), keep=True)
+        self._scores = self.federation.keep_scores(personal, globally)
+        return Deployed.of(self.federation, personal, globally, seconds=self._seconds, planned=planned, unheard=unheard)
 
     # -- inside
 

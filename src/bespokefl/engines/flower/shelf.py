@@ -20,9 +20,9 @@ from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
-from bespokefl.engines.federation import Values
 from bespokefl.engines.flower.blob import plain
 from bespokefl.engines.tensors import write_tensors
+from bespokefl.engines.wire import Values
 
 log = logging.getLogger("bespokefl")
 

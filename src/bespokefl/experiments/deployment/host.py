@@ -21,11 +21,11 @@ from bespokefl.data.folder import divided
 from bespokefl.data.preparation import Preparation
 from bespokefl.data.prepare import features_of
 from bespokefl.data.sums import Sums
+from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.flower.node import Prepared
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.privacy import Privacy
-from bespokefl.engines.simulation import choose_executor
 from bespokefl.experiments.deployment.place import NodeSettings
 from bespokefl.experiments.handover import check_clients, engine_data, find_device
 from bespokefl.experiments.personalize import labels_of

@@ -19,8 +19,8 @@ from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.flower.plan import fingerprint
 from bespokefl.engines.flower.post import Grid, Post, StoppedError
-from bespokefl.engines.flower.server import Outcome, Server
-from bespokefl.engines.simulation import Progress
+from bespokefl.engines.flower.server import Deployed, Server
+from bespokefl.engines.progress import Progress
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments import start as starts
@@ -162,7 +162,7 @@ def _result(
     method: Method,
     task: Task,
     server: Server,
-    outcome: Outcome,
+    outcome: Deployed,
     seconds: float,
     preparation: Preparation,
     labels: list[str] | None,
@@ -210,7 +210,7 @@ def _about(
     config: Config,
     method: Method,
     server: Server,
-    outcome: Outcome,
+    outcome: Deployed,
     seconds: float,
     preparation: Preparation,
     labels: list[str] | None,

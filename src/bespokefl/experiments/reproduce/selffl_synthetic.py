@@ -30,7 +30,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Objective, Task
 from bespokefl.core.work import Batch
 from bespokefl.engines.client import Data
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.workers import cores
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL

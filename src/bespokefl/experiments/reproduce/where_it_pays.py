@@ -27,7 +27,7 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources import load
-from bespokefl.engines.federation import Settings
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.run import engine_data
 
