@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bespokefl.core import probe
 from bespokefl.core.descend import descend
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -244,7 +245,7 @@ def test_the_reference_loop_is_the_same(options: dict[str, float]) -> None:
 
 def test_dropout_is_the_same_in_any_company_and_in_the_reference_loop() -> None:
     task = Task(Dropped, dtype=DOUBLE)
-    task.check(DATA.x[:3], DATA.y[:3], CLASSES)
+    probe.check(task, DATA.x[:3], DATA.y[:3], CLASSES)
     before = torch.get_rng_state()
     together = descend(task.gradient, task.start, work_of(DATA), 0.2)
     assert same_bits(together, descend(task.gradient, task.start, work_of(DATA), 0.2))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bespokefl.core import probe
 from bespokefl.core.layers import WIDEST, MatrixAvgPool2d, StackedLinear, quick
 from bespokefl.core.task import Task
 from bespokefl.engines.reference import ReferenceLoop
@@ -92,4 +93,4 @@ def test_shared_weights_are_shared_when_stacked() -> None:
 
     task = Task(Twice)
     assert task.layout.names == ("first.weight", "first.bias", "head.weight", "head.bias")
-    assert task.why_not_stacked(torch.randn(5, 4), torch.arange(5) % 3) is None
+    assert probe.why_not_stacked(task, torch.randn(5, 4), torch.arange(5) % 3) is None

@@ -11,13 +11,13 @@ from bespokefl.core.tally import Tally, macro
 def test_batches_add_up_row_by_row() -> None:
     rng = np.random.default_rng(0)
     tally, seen = Tally(3), [([], []), ([], []), ([], [])]
-    for rows, size in ((3, 4), (2, 5), (1, 7)):  # the last rows have fewer batches
-        truth, predicted = (torch.from_numpy(rng.integers(0, 4, (rows, size))) for _ in range(2))
-        there = torch.from_numpy(rng.random((rows, size)) < 0.8)
-        tally.add(truth, predicted, there, 4)
-        for row in range(rows):
-            seen[row][0].extend(truth[row, there[row]].tolist())
-            seen[row][1].extend(predicted[row, there[row]].tolist())
+    for rows, size in ((3, 12), (2, 9), (1, 7)):  # the last rows have fewer batches
+        row = np.sort(rng.integers(0, rows, size))
+        truth, predicted = (torch.from_numpy(rng.integers(0, 4, size)) for _ in range(2))
+        tally.add(row, truth, predicted, 4)
+        for own, *pair in zip(row, truth.tolist(), predicted.tolist(), strict=True):
+            for seen_of, value in zip(seen[own], pair, strict=True):
+                seen_of.append(value)
     found = tally.scores()
     for row, (truth, predicted) in enumerate(seen):
         expected = precision_recall_fscore_support(truth, predicted, average="macro", zero_division=0)[:3]

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bespokefl.core import probe
 from bespokefl.core.errors import InputError
+from bespokefl.core.losses import cross_entropy
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -73,7 +75,7 @@ class TestGradients:
             task, rows, lambda module, k: F.cross_entropy(module(batch.x[k, : sizes[k]]), batch.y[k, : sizes[k]])
         )
         if stacked:
-            assert task.why_not_stacked(batch.x[0], batch.y[0]) is None
+            assert probe.why_not_stacked(task, batch.x[0], batch.y[0]) is None
             task.stack()
         assert apart(task.gradient(rows, batch), expected) < TOLERANCE[dtype]
         torch.testing.assert_close(task.losses(rows, batch), losses, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -216,6 +218,36 @@ class TestPredictAndScore:
                 for name, values in alone.items():
                     torch.testing.assert_close(found[name][k], values[0], rtol=1e-12, atol=1e-12, equal_nan=True)
 
+    @pytest.mark.parametrize("one", [False, True])
+    def test_a_module_may_give_its_input_back(self, one: bool) -> None:
+        """The examples of a pass are gathered into the memory of those before them."""
+
+        class Echo(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.head = nn.Linear(CLASSES, CLASSES)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x
+
+        rng = np.random.default_rng(0)
+        task = Task(Echo, dtype=DOUBLE)
+        x, y = torch.from_numpy(rng.normal(size=(700, CLASSES))), torch.from_numpy(rng.integers(0, CLASSES, 700))
+        lists = [np.arange(300), np.arange(300, 400), np.arange(400, 700)]
+        found = task.score(random_rows(task, 1 if one else 3), Plan.sweep(x, y, Part.of_lists(lists)))
+        for k, own in enumerate(lists):
+            assert found["loss"][k].item() == pytest.approx(F.cross_entropy(x[own], y[own]).item())
+            assert found["accuracy"][k].item() == (x[own].argmax(1) == y[own]).double().mean()
+
+    @pytest.mark.parametrize("classes", [2, 10, 15, 16, 40])
+    def test_the_cross_entropy_is_torch_s_with_and_without_a_gradient(self, classes: int) -> None:
+        rng = np.random.default_rng(classes)
+        outputs = torch.from_numpy(rng.normal(size=(50, classes), scale=30))
+        y = torch.from_numpy(rng.integers(0, classes, 50))
+        expected = F.cross_entropy(outputs, y, reduction="none")
+        torch.testing.assert_close(cross_entropy(outputs, y), expected, rtol=1e-14, atol=1e-14)
+        torch.testing.assert_close(cross_entropy(outputs.requires_grad_(), y), expected, rtol=1e-14, atol=1e-14)
+
     @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
     def test_score_by_hand(self, stacked: bool) -> None:
         # Outputs are the inputs: three numbers, the largest of which is the answer.
@@ -349,8 +381,8 @@ class TestRefusals:
         norm = nn.BatchNorm1d(6).requires_grad_(False)
         norm.running_mean, norm.running_var = torch.linspace(-1, 1, 6), torch.linspace(0.5, 2, 6)
         task = Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), norm, nn.Linear(6, CLASSES)))
-        task.check(self.x, self.y, CLASSES)
-        assert task.why_not_stacked(self.x, self.y) is None
+        probe.check(task, self.x, self.y, CLASSES)
+        assert probe.why_not_stacked(task, self.x, self.y) is None
         rows = random_rows(task, 2)
         batch = Batch(torch.stack([self.x, self.x + 1]), torch.stack([self.y, self.y]))
 
@@ -367,11 +399,11 @@ class TestRefusals:
     @pytest.mark.parametrize("factory", [Counting, lambda: _Statistics()])
     def test_buffers_that_training_changes(self, factory: Callable[[], nn.Module]) -> None:
         with pytest.raises(InputError, match=r"buffer '.*' changes while it is trained"):
-            Task(factory).check(self.x, self.y, CLASSES)
+            probe.check(Task(factory), self.x, self.y, CLASSES)
 
     def test_wrong_inputs(self) -> None:
         with pytest.raises(InputError, match=r"the model Sequential cannot take 3 examples of shape \(5,\)"):
-            Task(mlp).check(torch.zeros(3, 5), self.y, CLASSES)
+            probe.check(Task(mlp), torch.zeros(3, 5), self.y, CLASSES)
 
     def test_a_model_that_fails_on_some_number_of_examples(self) -> None:
         class Picky(nn.Linear):
@@ -381,7 +413,7 @@ class TestRefusals:
                 return super().forward(x)
 
         task = Task(lambda: Picky(WIDTH, CLASSES))
-        task.check(self.x, self.y, CLASSES)
+        probe.check(task, self.x, self.y, CLASSES)
         with pytest.raises(InputError, match=r"the model Picky cannot take 7 examples of shape \(\d+,\): seven"):
             task.predict(task.start, torch.zeros(1, 7, WIDTH))
 
@@ -393,17 +425,17 @@ class TestRefusals:
         with pytest.raises(
             InputError, match=r'one value for each of 3 examples, shape \(3,\), got \(\);.*reduction="none"'
         ):
-            Task(mlp, nn.functional.cross_entropy).check(self.x, self.y, CLASSES)
+            probe.check(Task(mlp, nn.functional.cross_entropy), self.x, self.y, CLASSES)
 
     def test_a_loss_of_another_kind(self) -> None:
         with pytest.raises(InputError, match="the loss cannot take the model's outputs and the labels: "):
-            Task(mlp, lambda outputs, y: outputs @ y).check(self.x, self.y, CLASSES)
+            probe.check(Task(mlp, lambda outputs, y: outputs @ y), self.x, self.y, CLASSES)
 
     def test_wrong_outputs(self) -> None:
         with pytest.raises(InputError, match=r"expected \(3, 7\).*got \(3, 3\); give the last layer 7 outputs"):
-            Task(mlp).check(self.x, self.y, 7)
+            probe.check(Task(mlp), self.x, self.y, 7)
         with pytest.raises(InputError, match="does not fit the targets"):
-            Task(mlp, "mse").check(self.x, torch.zeros(3), None)
+            probe.check(Task(mlp, "mse"), self.x, torch.zeros(3), None)
 
     def test_several_outputs(self) -> None:
         class Two(nn.Linear):
@@ -411,10 +443,10 @@ class TestRefusals:
                 return super().forward(x), x  # type: ignore[return-value]
 
         with pytest.raises(InputError, match="must return one tensor, got tuple"):
-            Task(lambda: Two(WIDTH, CLASSES)).check(self.x, self.y, CLASSES)
+            probe.check(Task(lambda: Two(WIDTH, CLASSES)), self.x, self.y, CLASSES)
 
     def test_more_outputs_than_classes_are_fine(self) -> None:
-        Task(mlp).check(self.x, self.y, 2)
+        probe.check(Task(mlp), self.x, self.y, 2)
 
 
 class _Statistics(nn.Module):
@@ -435,8 +467,8 @@ class TestFallingBack:
     @pytest.mark.parametrize("name", PLAIN_ONLY)
     def test_what_vmap_cannot_take_runs_plain(self, name: str) -> None:
         task = Task(PLAIN_ONLY[name])
-        task.check(self.x, self.y, CLASSES)
-        reason = task.why_not_stacked(self.x, self.y)
+        probe.check(task, self.x, self.y, CLASSES)
+        reason = probe.why_not_stacked(task, self.x, self.y)
         assert reason is not None and reason.startswith("vmap cannot take it (")
         assert not task.stacked
         batch, sizes = ragged("mlp", torch.float32)
@@ -454,25 +486,25 @@ class TestFallingBack:
                 return super().forward(x) * double
 
         task = Task(lambda: Wrong(WIDTH, CLASSES))
-        assert task.why_not_stacked(self.x, self.y) == "its stacked gradients differ from the plain ones"
+        assert probe.why_not_stacked(task, self.x, self.y) == "its stacked gradients differ from the plain ones"
 
     @pytest.mark.parametrize("factory", [Dropped, Noise, lambda: Dropped(1e-6)])
     def test_modules_that_draw_run_plain(self, factory: Callable[[], nn.Module]) -> None:
         task = Task(factory)
-        task.check(self.x, self.y, CLASSES)
+        probe.check(task, self.x, self.y, CLASSES)
         assert task.draws
-        assert "draws random numbers" in str(task.why_not_stacked(self.x, self.y))
+        assert "draws random numbers" in str(probe.why_not_stacked(task, self.x, self.y))
 
     def test_modules_that_do_not(self) -> None:
         task = Task(lambda: Dropped(0.0))
-        task.check(self.x, self.y, CLASSES)
-        assert not task.draws and task.why_not_stacked(self.x, self.y) is None
+        probe.check(task, self.x, self.y, CLASSES)
+        assert not task.draws and probe.why_not_stacked(task, self.x, self.y) is None
 
     @pytest.mark.parametrize("name", RANDOM)
     def test_their_draws_follow_from_the_key_alone(self, name: str) -> None:
         data = federation()
         task = Task(RANDOM[name])
-        task.check(data.x[:3], data.y[:3], CLASSES)
+        probe.check(task, data.x[:3], data.y[:3], CLASSES)
         before = torch.get_rng_state()
         together = work_of(data).plan()
         for step in range(len(together)):
@@ -491,7 +523,7 @@ class TestFallingBack:
     def test_rounds_and_copies_draw_differently(self) -> None:
         data = federation()
         task = Task(Dropped)
-        task.check(data.x[:3], data.y[:3], CLASSES)
+        probe.check(task, data.x[:3], data.y[:3], CLASSES)
         twice = work_of(data, [1]).repeat(2).plan().batch(0)
         first = task.gradient(task.start, twice)
         assert torch.equal(twice.x[0], twice.x[1]) and not same_bits(first[:1], first[1:])

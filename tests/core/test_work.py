@@ -113,7 +113,7 @@ class TestPlan:
 
     def test_weights_of_whole_numbers_are_exact(self) -> None:
         x = torch.arange(5)  # tokens
-        plan = Plan(x, x, [[np.array([0, 1, 2])], [np.array([3])]])
+        plan = Plan.of_lists(x, x, [[np.array([0, 1, 2])], [np.array([3])]])
         weight = plan.batch(0).weight
         assert weight is not None and weight[0].sum().item() == pytest.approx(1.0, abs=1e-15)
         # A model of float64 keeps its precision, one of float32 its type.

@@ -11,6 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from bespokefl.core import probe
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
 from bespokefl.engines.chunks import choose_executor
@@ -117,7 +118,7 @@ class TestHost:
 
     def prepare(self, plan: Plan) -> Prepared:
         task = Task(self.factory, "cross_entropy", dtype=self.data.x.dtype, seed=plan.seed)
-        task.check(self.data.x[:3], self.data.y[:3], CLASSES)
+        probe.check(task, self.data.x[:3], self.data.y[:3], CLASSES)
         executor = choose_executor(task, self.data, Settings(batch_size=plan.batch_size, chunk=self.chunk))
         mark = fingerprint(task, warm=plan.warm)
         if executor.stacked:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from bespokefl.core import probe
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from tests.core.modules import Branch, Dropped, Item, conv, inputs
@@ -20,7 +21,7 @@ def choose(
     factory: Callable[[], nn.Module], x: torch.Tensor = X, *, batch_size: int = 10, chunk: int | None = None
 ) -> chunks.Executor:
     task = Task(factory)
-    task.check(x, Y, CLASSES)
+    probe.check(task, x, Y, CLASSES)
     return chunks.choose(task, x, Y, batch_size=batch_size, chunk=chunk)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bespokefl import models
+from bespokefl.core import probe
 from bespokefl.core.errors import InputError
 from bespokefl.core.task import Task
 from bespokefl.models import MODELS, build, names
@@ -79,8 +80,8 @@ def test_the_engine_takes_every_model(name: str) -> None:
     """Stacked where vmap can; torch's own LSTM cannot be, and is said to run plain."""
     task = Task(build(name, FITTING[name][0], 3, tokens(name)))
     x, y = examples(name, 3, *FITTING[name][0]), torch.tensor([0, 1, 2])
-    task.check(x, y, 3)
-    obstacle = task.why_not_stacked(x, y)
+    probe.check(task, x, y, 3)
+    obstacle = probe.why_not_stacked(task, x, y)
     assert (obstacle or "").startswith("vmap cannot take it") if name == "lstm" else obstacle is None
     assert set(task.layout.head) == {"head.weight", "head.bias"}
 

@@ -120,7 +120,7 @@ def start(
     """
     from bespokefl import methods, models
     from bespokefl.core.errors import unknown
-    from bespokefl.core.task import LOSSES
+    from bespokefl.core.losses import LOSSES
     from bespokefl.experiments import privacy
     from bespokefl.experiments import start as starts
     from bespokefl.experiments.deployment import demo, place, runs

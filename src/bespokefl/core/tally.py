@@ -1,5 +1,6 @@
 """Examples counted by class, row by row: what precision, recall and F1 are made of."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,15 +12,15 @@ class Tally:
         self.rows = rows
         self.counts = torch.zeros(3, rows, 0, dtype=torch.int64)
 
-    def add(self, truth: Tensor, predicted: Tensor, there: Tensor, classes: int) -> None:
-        """Count (k, B) labels of the first k rows, where an example is there."""
+    def add(self, row: np.ndarray, truth: Tensor, predicted: Tensor, classes: int) -> None:
+        """Count examples, (n,), of which each belongs to a row."""
         if not self.counts.shape[-1]:
             self.counts = self.counts.new_zeros(3, self.rows, classes)
-        place = torch.arange(len(truth)).unsqueeze(1) * classes
-        actual, taken = (truth + place)[there], (predicted + place)[there]
+        place = torch.from_numpy(row) * classes
+        actual, taken = place + truth, place + predicted
         counted = (actual, taken, actual[actual == taken])
-        found = torch.stack([one.bincount(minlength=len(truth) * classes) for one in counted])
-        self.counts[:, : len(truth)] += found.reshape(3, len(truth), classes)
+        found = torch.stack([one.bincount(minlength=self.rows * classes) for one in counted])
+        self.counts += found.reshape(3, self.rows, classes)
 
     def scores(self) -> dict[str, Tensor]:
         return macro(*self.counts)

@@ -10,30 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
 from bespokefl.core.layers import quick
+from bespokefl.core.losses import LOSSES, Loss, cross_entropy
+from bespokefl.core.module import first_line, head_of, refuse_batch_norm, set_mode, whole
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.tally import Tally
 from bespokefl.core.work import SWEEP_SIZE, Batch, Plan
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *beside -> (K, B) losses
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).square().mean(1)
-
-
-LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
 
 
 class Task:
@@ -52,21 +42,21 @@ class Task:
     ) -> None:
         """classifies: whether outputs are scores of classes, so that there is an accuracy; None: as the loss says."""
         with chance.torch_seeded(seed, "start"):
-            self.module = copy.deepcopy(_whole(factory())).to(device=device, dtype=dtype)  # a factory may keep its own
-        _refuse_batch_norm(self.module)
+            self.module = copy.deepcopy(whole(factory())).to(device=device, dtype=dtype)  # a factory may keep its own
+        refuse_batch_norm(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies
         self._params = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         if not self._params:
             raise InputError("the model has no trainable parameters (requires_grad is False for all of them).")
         shapes = tuple(tuple(p.shape) for p in self._params.values())
-        self.layout = Layout(tuple(self._params), shapes, _head(self.module, tuple(self._params), head))
+        self.layout = Layout(tuple(self._params), shapes, head_of(self.module, tuple(self._params), head))
         self.start = Rows.from_state(self.layout, self._params)
         self.stacked = False
         self._quick = quick(self.module)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # what without_head() found
-        self.draws = False  # whether it draws random numbers while training; check() finds out
+        self.draws = False  # whether it draws random numbers while training; probe.check finds out
 
     # -- plain or stacked
 
@@ -105,53 +95,8 @@ class Task:
             self._forward = torch.vmap(call)
         self.stacked = True
 
-    def check(self, x: Tensor, y: Tensor, classes: int | None) -> None:
-        """Whether the model takes these examples and its outputs fit these labels; a sentence if not."""
-        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        outputs, drew = [], False
-        for draw in range(3):
-            with chance.torch_seeded(draw, "probe"), torch.no_grad():
-                before = torch.get_rng_state()
-                outputs.append(self._try(x))
-                drew |= not torch.equal(before, torch.get_rng_state())
-        with chance.torch_seeded(0, "probe"), torch.no_grad():
-            self._try(x[:1])  # a last batch may have one example
-        for name, buffer in self.module.named_buffers():
-            if not torch.equal(buffers[name], buffer):
-                raise InputError(
-                    f"the model's buffer {name!r} changes while it is trained, which is no trainable weight and would "
-                    "be lost: make it a parameter, or use a layer without running statistics."
-                )
-        # A small dropout may leave three examples as they are; a generator on another device is not seen.
-        self.draws = drew or any(not torch.equal(outputs[0], other) for other in outputs[1:])
-        shape = tuple(outputs[0].shape)
-        if classes is not None and (len(shape) != 2 or shape[0] != len(x) or shape[1] < classes):
-            raise InputError(
-                f"the model's output does not fit the labels: expected ({len(x)}, {classes}) for {len(x)} examples of "
-                f"{classes} classes, got {shape}; give the last layer {classes} outputs."
-            )
-        if classes is None and outputs[0].numel() != y.numel():
-            raise InputError(
-                f"the model's output does not fit the targets: expected {tuple(y.shape)} numbers for {len(x)} "
-                f"examples, got {shape}."
-            )
-        self._try_loss(outputs[0], y)
-
-    def _try_loss(self, outputs: Tensor, y: Tensor) -> None:
-        try:
-            values = self.loss(outputs, y)
-        except Exception as error:  # whatever a stranger's loss raises
-            raise InputError(
-                f"the loss cannot take the model's outputs and the labels: {_first_line(error)}."
-            ) from error
-        if not isinstance(values, Tensor) or values.shape != (len(y),):
-            found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise InputError(
-                f"the loss must give one value for each of {len(y)} examples, shape ({len(y)},), got {found}; "
-                'with torch\'s losses use reduction="none".'
-            )
-
-    def _try(self, x: Tensor) -> Tensor:
+    def trial(self, x: Tensor) -> Tensor:
+        """The module's outputs for a few examples as in training; a sentence if it cannot take them."""
         set_mode(self.module, True)
         outputs = self._call(x, self.module)
         if not isinstance(outputs, Tensor):
@@ -159,26 +104,6 @@ class Task:
                 f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
             )
         return outputs
-
-    def why_not_stacked(self, x: Tensor, y: Tensor) -> str | None:
-        """Try a stacked step on a few examples; the reason if the module cannot be stacked, else None."""
-        if self.draws:
-            return "it draws random numbers while training (dropout)"
-        rows = Rows.cat([self.start, self.start * 0.9])
-        batch = Batch(torch.stack([x, x]), torch.stack([y, y]))
-        before, self.stacked = self.stacked, False
-        expected = self.gradient(rows, batch)
-        try:
-            self.stack()
-            found = self.gradient(rows, batch)
-        except Exception as error:  # whatever a stranger's module raises under vmap, it runs plain
-            return f"vmap cannot take it ({_first_line(error)})"
-        finally:
-            self.stacked = before
-        apart = (found - expected).square_norm().sqrt()
-        if (apart > 1e-3 * expected.square_norm().sqrt() + 1e-6).any():
-            return "its stacked gradients differ from the plain ones"
-        return None
 
     def without_head(self, x: Tensor) -> "Task | None":
         """The same task up to its head: its outputs are the features that the head takes, of the base's rows.
@@ -205,7 +130,7 @@ class Task:
         seen: list[tuple[Tensor, Tensor]] = []
         hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
         with chance.torch_seeded(0, "probe"):
-            outputs = self._try(x)
+            outputs = self.trial(x)
         hook.remove()
         if len(seen) != 1 or seen[0][1] is not outputs or seen[0][0].dim() != 2:
             return None
@@ -225,7 +150,7 @@ class Task:
         below._quick, below._forward, below._below = quick(below.module), None, [None]
         with chance.torch_seeded(0, "probe"), torch.no_grad():
             try:
-                same = torch.equal(below._try(x), features)
+                same = torch.equal(below.trial(x), features)
             except InputError:  # a module that asks its head for more than outputs
                 return None
         return below if same else None
@@ -287,50 +212,48 @@ class Task:
         by_class    for classification, also macro F1, precision and recall
         """
         size = len(plan.steps)
-        loss = torch.zeros(size, dtype=torch.float64)
-        right, seen = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
+        loss, right, seen = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
         tally = Tally(size) if by_class and self.classifies else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
-            k, weight = plan.active(step), plan.shares(step)
-            if len(rows) == 1 or plan.wide(step):
-                outputs, y = self._outputs(ordered, plan, step)
-            else:
-                batch = plan.batch(step)
-                outputs, y = self.predict(ordered[:k], batch.x), batch.y
-            loss[:k] += (self._per_example(outputs, y).double().cpu() * weight).sum(1)
+            examples, inside = plan.real(step)
+            outputs, y = self._outputs(ordered, plan, step), plan.y.index_select(0, examples)
+            sizes = inside.sum(1)
+            k, first = len(sizes), sizes.cumsum() - sizes  # where each row's examples begin
+            loss[:k] += np.add.reduceat(self.loss(outputs, y).detach().double().cpu().numpy(), first)
+            seen[:k] += sizes
             if self.classifies:
-                found, there = outputs.argmax(-1), weight > 0
-                right[:k] += ((found == y).cpu() & there).sum(1)
-                seen[:k] += there.sum(1)
+                found = outputs.argmax(-1)
+                right[:k] += np.add.reduceat((found == y).cpu().numpy(), first, dtype=np.int64)
                 if tally is not None:
-                    tally.add(y.cpu(), found.cpu(), there, outputs.shape[-1])
+                    tally.add(np.arange(k).repeat(sizes), y.cpu(), found.cpu(), outputs.shape[-1])
         # Hits are counted and divided once, so that equal counts are equal shares and all right is exactly 1.
-        scores = {"loss": loss, "accuracy": right.double() / seen} if self.classifies else {"loss": loss}
+        with np.errstate(invalid="ignore"):  # 0/0 is NaN: no data
+            shares = {"loss": loss / seen, **({"accuracy": right / seen} if self.classifies else {})}
+        scores = {name: torch.from_numpy(values) for name, values in shares.items()}
         scores |= {} if tally is None else tally.scores()
-        empty = torch.from_numpy(plan.steps == 0)
-        return {name: plan.unsort(values.masked_fill(empty, torch.nan)) for name, values in scores.items()}
+        return {name: plan.unsort(values) for name, values in scores.items()}
 
-    def _outputs(self, rows: Rows, plan: Plan, step: int) -> tuple[Tensor, Tensor]:
-        """Outputs for the examples of a step, and their labels: zeros where there is only filling.
-
-        Few examples at a time, gathered right before their pass, when they still are in the cache.
-        """
-        examples, where, y = plan.real(step)
-        pieces = examples.split(SWEEP_SIZE) if len(rows) == 1 else examples.split(where.sum(1).tolist())
+    def _outputs(self, rows: Rows, plan: Plan, step: int) -> Tensor:
+        """Outputs for a step's examples, row after row, without gradients and without filling."""
+        examples, inside = plan.real(step)
+        if len(rows) > 1 and self.stacked and not plan.wide(step):
+            outputs = self.predict(rows[: len(inside)], plan.batch(step).x).flatten(0, 1)
+            return outputs if inside.all() else outputs[torch.from_numpy(inside).flatten().to(outputs.device)]
+        # Few examples at a time, gathered right before their pass into the same memory: they still are in the cache.
+        pieces = examples.split(SWEEP_SIZE if len(rows) == 1 else inside.sum(1).tolist())
+        room = plan.x.new_empty(max(map(len, pieces)), *plan.x.shape[1:])
+        whole: Tensor | None = None
+        at = 0
         with torch.no_grad():
-            passes = [
-                self._plain(
-                    [block[0 if len(rows) == 1 else at] for block in rows.blocks],
-                    plan.x.index_select(0, some),
-                    train=False,
-                )
-                for at, some in enumerate(pieces)
-            ]
-        found = torch.cat(passes).detach()
-        outputs = found.new_zeros(*where.shape, *found.shape[1:])
-        outputs[where] = found
-        return outputs, y
+            for k, some in enumerate(pieces):
+                x = torch.index_select(plan.x, 0, some, out=room[: len(some)])
+                outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x, train=False)
+                whole = outputs.new_empty(len(examples), *outputs.shape[1:]) if whole is None else whole
+                whole[at : at + len(some)] = outputs  # at once: what a module gives may be its input
+                at += len(some)
+        assert whole is not None
+        return whole
 
     def best_fit(self, choices: Sequence[Rows], plan: Plan) -> Tensor:
         """Which of several models has the least loss over a sweep, (K,); each is a row per client or one for all."""
@@ -423,57 +346,5 @@ class Task:
     def _unfit(self, x: Tensor, error: Exception) -> InputError:
         return InputError(
             f"the model {type(self.module).__name__} cannot take {len(x)} examples of shape {tuple(x.shape[1:])}: "
-            f"{_first_line(error)}."
+            f"{first_line(error)}."
         )
-
-
-def set_mode(module: nn.Module, train: bool) -> None:
-    """As `module.train(train)`, but batch norm, which only a frozen part may have, keeps its statistics."""
-    if module.training == train:
-        return
-    module.train(train)
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.eval()
-
-
-def _whole(module: nn.Module) -> nn.Module:
-    lazy = [name for name, value in module.named_parameters() if isinstance(value, nn.UninitializedParameter)]
-    if lazy:
-        raise InputError(
-            f"the model's {lazy[0]!r} has no shape yet (a lazy layer): give the layer its sizes, or call the model on "
-            "an example before you return it."
-        )
-    return module
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _refuse_batch_norm(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            continue
-        if not layer.affine or not layer.track_running_stats or any(p.requires_grad for p in layer.parameters()):
-            raise InputError(
-                f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are no "
-                "trainable weights: use GroupNorm or LayerNorm instead, or freeze it (requires_grad=False)."
-            )
-        layer.eval()
-
-
-def _head(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:
-    """The head's parameters: of the module named, else of "head", else of the last linear layer."""
-
-    def inside(prefix: str) -> tuple[str, ...]:
-        return tuple(name for name in names if name == prefix or name.startswith(prefix + ".") or not prefix)
-
-    if head is not None:
-        if not inside(head):
-            children = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-            raise InputError(f"the model has no head {head!r}; its trainable layers are {children}.")
-        return inside(head)
-    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and inside(name)]
-    return inside("head") or (inside(linear[-1]) if linear else ())

@@ -61,17 +61,19 @@ class Plan:
         self,
         x: Tensor,
         y: Tensor,
-        lists: Sequence[Sequence[np.ndarray]],
+        steps: np.ndarray,
+        sizes: np.ndarray,
+        examples: np.ndarray,
         *,
         whole: bool = False,
         constant: bool = False,
         tag: Sequence[tuple[chance.Key, ...]] = (),
     ) -> None:
-        """`lists[k][s]` are the examples of row k at step s.
+        """Row k has `steps[k]` steps, with `sizes[k, s]` of the `examples` at step s, one row after the other.
 
-        whole: the weights of all steps together sum to one; constant: a row sees the same examples at every step.
+        whole: the weights of all steps together sum to one; constant: a row sees the same examples at every step, and
+        they are given once.
         """
-        steps = np.array([len(one) for one in lists], dtype=np.int64)
         order = np.argsort(-steps, kind="stable")
         self.x, self.y = x, y
         self.order = None if (order == np.arange(len(order))).all() else torch.from_numpy(order)
@@ -79,18 +81,42 @@ class Plan:
         self._tag = [tag[k] for k in order] if tag else []
         self._constant = constant
         self._gathered: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
-        most = int(steps.max(initial=0))
-        seen = [lists[k][:1] if constant else lists[k] for k in order]
-        sizes = np.zeros((len(lists), min(most, 1) if constant else most), dtype=np.int64)
-        for at, batches in enumerate(seen):
-            sizes[at, : len(batches)] = [len(batch) for batch in batches]
         inside = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
         index = np.zeros(inside.shape, dtype=np.int64)
-        index[inside] = np.concatenate([np.zeros(0, np.int64), *(batch for batches in seen for batch in batches)])
+        index[inside] = examples
         index = np.where(inside, index, index[:, :, :1])
-        self._index, self._sizes = index, sizes
-        self._totals = sizes.sum(1) if whole else None
-        self._active = [int((self.steps > step).sum()) for step in range(most)]
+        self._index, self._sizes = index[order], sizes[order]
+        self._totals = self._sizes.sum(1) if whole else None
+        self._active = [int((self.steps > step).sum()) for step in range(int(steps.max(initial=0)))]
+
+    @classmethod
+    def of_lists(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        lists: Sequence[Sequence[np.ndarray]],
+        *,
+        constant: bool = False,
+        tag: Sequence[tuple[chance.Key, ...]] = (),
+    ) -> "Plan":
+        """`lists[k][s]` are the examples of row k at step s."""
+        steps = np.array([len(one) for one in lists], dtype=np.int64)
+        seen = [one[:1] for one in lists] if constant else lists
+        sizes = np.zeros((len(seen), max(map(len, seen), default=0)), dtype=np.int64)
+        for row, batches in zip(sizes, seen, strict=True):
+            row[: len(batches)] = [len(batch) for batch in batches]
+        examples = np.concatenate([np.zeros(0, np.int64), *(batch for batches in seen for batch in batches)])
+        return cls(x, y, steps, sizes, examples, constant=constant, tag=tag)
+
+    @classmethod
+    def sweep(
+        cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
+    ) -> "Plan":
+        """Every example of a part once, in order."""
+        left = part.sizes.numpy()
+        steps = -(-left // size)
+        sizes = (left[:, None] - size * np.arange(steps.max(initial=0))).clip(0, size)
+        return cls(x, y, steps, sizes, part.indices.numpy(), whole=True, tag=tag)
 
     def __len__(self) -> int:
         return len(self._active)
@@ -119,14 +145,12 @@ class Plan:
         """Whether rows have so many examples that a pass for each is no slower than one for all, on a processor."""
         return self.x.device.type == "cpu" and float(self._size(step).mean()) >= WIDE
 
-    def real(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The step's examples without filling, (n,); where they stand, (K, B); and the labels, (K, B), with filling."""
+    def real(self, step: int) -> tuple[Tensor, np.ndarray]:
+        """The step's examples without filling, row after row, (n,), and which of the places, (K, B), they have."""
         sizes = self._size(step)
-        inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
+        inside = np.arange(int(sizes.max())) < sizes[:, None]
         index = self._index[: len(sizes), 0 if self._constant else step, : inside.shape[1]]
-        labels = torch.from_numpy(np.ascontiguousarray(index)).to(self.y.device)
-        where = torch.from_numpy(index[inside]).to(self.x.device)
-        return where, torch.from_numpy(inside).to(self.x.device), self.y[labels]
+        return torch.from_numpy(index[inside]).to(self.x.device), inside
 
     def _size(self, step: int) -> np.ndarray:
         return self._sizes[: self.active(step), 0 if self._constant else step]
@@ -152,17 +176,6 @@ class Plan:
 
     def unsort(self, rows: T) -> T:
         return rows if self.order is None else rows[torch.argsort(self.order)]
-
-    @classmethod
-    def sweep(
-        cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
-    ) -> "Plan":
-        """Every example of a part once, in order."""
-        lists = []
-        for k in range(len(part)):
-            own = part.of(k).numpy()
-            lists.append([own[at : at + size] for at in range(0, len(own), size)])
-        return cls(x, y, lists, whole=True, tag=tag)
 
 
 Loop = Callable[..., Rows]
@@ -249,7 +262,7 @@ class Work:
             lists = [self._batches(k, count, purpose) for k, count in enumerate(counts)]
             constant = int(self.n.max()) <= self.batch_size
             tag = [self.tag(k, purpose) for k in range(len(self))] if self.keyed else ()
-            self.plans[key] = Plan(self.x, self.y, lists, constant=constant, tag=tag)
+            self.plans[key] = Plan.of_lists(self.x, self.y, lists, constant=constant, tag=tag)
         return self.plans[key]
 
     def batches(

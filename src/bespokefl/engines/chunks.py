@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bespokefl.core import probe
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
@@ -43,7 +44,7 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
     if chunk is None and cost > SMALL_STEP:
         return Executor(1, False, f"a step of {cost / 1e6:.0f} million multiply-adds is large enough by itself")
-    obstacle = task.why_not_stacked(x, y)
+    obstacle = probe.why_not_stacked(task, x, y)
     if obstacle:
         if chunk is not None:
             log.warning(

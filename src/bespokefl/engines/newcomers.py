@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bespokefl.core import probe
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import listing
 from bespokefl.core.method import Method, State
@@ -51,7 +52,7 @@ def serve(
 
     number    the round that all this counts as: the one after the last
     """
-    task.check(data.x[:3], data.y[:3], classes)
+    probe.check(task, data.x[:3], data.y[:3], classes)
     executor = chunks.choose_executor(task, data, settings)
     task.stacked = False
     if executor.stacked:

@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bespokefl.core import chance
 from bespokefl.core.descend import Gradient, Stop
+from bespokefl.core.losses import cross_entropy
+from bespokefl.core.module import set_mode
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task, cross_entropy, set_mode
+from bespokefl.core.task import Task
 from bespokefl.core.work import Batch, Work
 
 

@@ -13,6 +13,7 @@ from itertools import accumulate, groupby, islice
 
 import torch
 
+from bespokefl.core import probe
 from bespokefl.core.errors import listing
 from bespokefl.core.method import Message, Method, Phase, Round, State
 from bespokefl.core.rows import Rows
@@ -78,7 +79,7 @@ class Simulation:
     ) -> None:
         self.method, self.task, self.settings = method, task, settings[0]
         self.data = stack.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
-        task.check(self.data.x[:3], self.data.y[:3], classes)
+        probe.check(task, self.data.x[:3], self.data.y[:3], classes)
         self.executor = chunks.choose_executor(task, self.data, self.settings)
         task.stacked = False  # the task may come from another run
         if self.executor.stacked:

@@ -31,7 +31,7 @@ from bespokefl.engines.workers import cores
 from bespokefl.methods import Ditto, FedAvg
 
 CLASSES = 10
-SCORED = ("lenet", "mlp")  # cases in which the cost of scoring is measured
+SCORED = ("logistic", "mlp", "lenet")  # cases in which the cost of scoring is measured
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,7 @@ def gemm_peak(size: int = 1024, repeats: int = 5) -> float:
 def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int = 5) -> float:
     """What scoring a federation takes, in forward passes of the module over the same examples (one thread).
 
+    A forward pass is what a plain script has to do for it: take a client's examples, and call the module on them.
     personal: everybody's own model is scored, too (Ditto's), and a forward pass of each counts
     """
     case = CASES[name]

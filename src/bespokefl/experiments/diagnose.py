@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
+from bespokefl.core.losses import LOSSES, Loss
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import LOSSES, Loss, Task
+from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
 from bespokefl.engines.client import Data

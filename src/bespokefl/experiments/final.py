@@ -16,9 +16,10 @@ import torch
 
 from bespokefl import methods
 from bespokefl.core.errors import InputError
+from bespokefl.core.losses import Loss
 from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Loss, Task
+from bespokefl.core.task import Task
 from bespokefl.engines import wire
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.weights import PRECISIONS, Recipe, read_about, read_state, write_named, write_rows

@@ -17,8 +17,9 @@ from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core import chance
 from bespokefl.core.errors import BespokeError, DiskError, InputError, listing, unknown
+from bespokefl.core.losses import LOSSES, Loss
 from bespokefl.core.method import Method
-from bespokefl.core.task import LOSSES, Loss, Task
+from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.folder import divided
 from bespokefl.data.prepare import prepare

@@ -11,6 +11,7 @@ import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods
+from bespokefl.core import probe
 from bespokefl.core.errors import BespokeError, InputError, said
 from bespokefl.core.imported import imported, is_named
 from bespokefl.core.task import Task
@@ -102,7 +103,7 @@ class LocalHost:
         )
         mark = fingerprint(task, warm=plan.warm)
         data = engine_data(clients, device, dtype)
-        task.check(data.x[:3], data.y[:3], None if labels is None else outputs)
+        probe.check(task, data.x[:3], data.y[:3], None if labels is None else outputs)
         executor = choose_executor(task, data, plan.settings)
         if executor.stacked:
             task.stack()
