@@ -111,6 +111,28 @@ def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
             torch.testing.assert_close(models[client][name], value, rtol=1e-9, atol=1e-10)
 
 
+def test_a_node_with_decimal_commas_and_one_with_points(tmp_path: Path) -> None:
+    """A regression: features and labels are the same numbers, however they are written."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    lines = {
+        ward: [{"dose": value, "age": at, "ill": 2 * value, "client": ward} for at, value in enumerate(rng.random(30))]
+        for ward in ("n1", "s1")
+    }
+    columns = ["dose", "age", "ill", "client"]
+    points = {ward: write(tmp_path / f"{ward}.csv", own, columns) for ward, own in lines.items()}
+    commas = tmp_path / "commas.csv"
+    commas.write_text(points["s1"].read_text().replace(",", ";").replace(".", ","))
+    how = {"rounds": 2, "eval_every": 0, "model": "logistic"}
+    results = {
+        name: deployed({"north": host("north", points["n1"]), "south": host("south", south)}, tmp_path / name, **how)
+        for name, south in {"points": points["s1"], "commas": commas}.items()
+    }
+    assert results["commas"].preparation == results["points"].preparation
+    assert results["commas"].clients == results["points"].clients
+    assert results["commas"].about["examples"]["labels"] is None
+
+
 def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
     """Where one owner has a gap, all places of the column are a gap: filled by the shares of all texts."""
     from bespokefl.data.features import together

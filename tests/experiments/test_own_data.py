@@ -74,6 +74,27 @@ def test_a_newcomer_with_a_table(scale: str, table: Path, tmp_path: Path) -> Non
     assert len(said) == 40 and said.probabilities is not None and np.isfinite(said.probabilities).all()
 
 
+def test_decimal_commas_from_the_file_to_predictions(tmp_path: Path) -> None:
+    """A regression, its newcomer and its predictions: whether files have commas or points makes no difference."""
+    files = {}
+    for name, seed, wards in (("first", 0, ("a", "b")), ("late", 1, ("z",))):
+        rows: list[list[object]] = [[row[0], row[1], row[1], row[4]] for row in people(seed, wards)]
+        points = write(tmp_path / f"{name}-points.csv", rows, ("age", "dose", "ill", "ward"))
+        commas = tmp_path / f"{name}-commas.csv"
+        commas.write_text(points.read_text().replace(",", ";").replace(".", ","))
+        files[name] = {"points": points, "commas": commas}
+    said = {}
+    for first, late in (("points", "points"), ("commas", "commas"), ("points", "commas"), ("commas", "points")):
+        out = tmp_path / f"{first}-{late}"
+        result = run_config(Config(method="fedavg", data=str(files["first"][first]), out=str(out), **OPTIONS))
+        found = bf.personalize(out, files["late"][late], workers=1)
+        assert "accuracy" not in result.personal
+        values = predict(out, "a", files["late"][late]).values
+        assert values is not None
+        said[first, late] = [*values.tolist(), *result.personal["loss"].tolist(), *found.personal["loss"].tolist()]
+    assert len({str(one) for one in said.values()}) == 1
+
+
 def test_nothing_is_learnt_from_those_held_back_or_from_test_data(table: Path, tmp_path: Path) -> None:
     """Poison what must not be looked at: the statistics stay."""
     first = run_config(Config(method="local", data=str(table), newcomers=0.25, out=str(tmp_path / "one"), **OPTIONS))

@@ -5,6 +5,8 @@ A column comes as numbers (NaN: missing), whole numbers, truth values, or texts 
 
 import csv
 import importlib
+import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike
@@ -14,8 +16,11 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError, listing, said
+from bespokefl.data.commas import Commas
 from bespokefl.data.dataset import as_array
 from bespokefl.data.features import MISSING
+
+log = logging.getLogger("bespokefl")
 
 Columns = dict[str, np.ndarray]
 
@@ -24,8 +29,20 @@ DELIMITERS = ",;\t"
 BLOCK = 20_000  # lines that are in memory as text at a time
 
 
-def read(path: str | PathLike[str], *, as_text: Collection[str] = (), drop: Collection[str] = ()) -> Columns:
-    """The columns of a file, without those to drop; those in `as_text` as they are written, where a file is text."""
+def read(
+    path: str | PathLike[str],
+    *,
+    as_text: Collection[str] = (),
+    labels: Collection[str] = (),
+    drop: Collection[str] = (),
+    doubts: list[str] | None = None,
+) -> Columns:
+    """The columns of a file, without those to drop.
+
+    as_text  columns that are taken as they are written, where a file is text
+    labels   those too, but decimal commas become points
+    doubts   takes a sentence where commas may be decimal or of thousands; None: it is a warning
+    """
     file = Path(path)
     if file.suffix.lower() not in KINDS:
         raise InputError(f"a table must be a file that ends in {', '.join(KINDS)}, got {str(path)!r}")
@@ -37,7 +54,11 @@ def read(path: str | PathLike[str], *, as_text: Collection[str] = (), drop: Coll
     elif file.suffix.lower() == ".parquet":
         found = _parquet(file, drop)
     else:
-        found = _csv(file, as_text, drop)
+        found, doubt = _csv(file, as_text, labels, drop)
+        if doubt is not None and doubts is not None:
+            doubts.append(f"{path}: {doubt}")
+        elif doubt is not None:
+            log.warning("%s: %s", path, doubt)
     if not any(len(values) for values in found.values()):
         raise InputError(f"{str(path)!r} must hold at least one row and a column that is not dropped, got none")
     return found
@@ -101,30 +122,44 @@ def _known(names: Collection[str], known: Collection[str], file: Path) -> None:
 # -- csv
 
 
-def _csv(file: Path, as_text: Collection[str], drop: Collection[str]) -> Columns:
+def _csv(
+    file: Path, as_text: Collection[str], labels: Collection[str], drop: Collection[str]
+) -> tuple[Columns, str | None]:
+    """The columns, and what is doubtful."""
+    written = {*as_text, *labels}
     try:
-        found, mixed = _csv_pass(file, as_text, drop)
+        table = _csv_pass(file, written, drop)
+        mixed = table.mixed
         if mixed:  # their first lines looked like numbers and are needed as they were written
-            found, _ = _csv_pass(file, {*as_text, *mixed}, drop)
+            table = _csv_pass(file, {*written, *mixed}, drop)
     except UnicodeDecodeError:
         raise InputError(f"{str(file)!r} must be text in utf-8, as its name says, got other bytes") from None
     except csv.Error as error:
         raise InputError(f"cannot read {str(file)!r} as a table of text ({error}); check its quotes") from None
-    return found
+    found = table.columns()
+    if table.commas is None:
+        return found, None
+    for name in mixed:
+        numbers = table.commas.numbers(found[name])
+        found[name] = found[name] if numbers is None else numbers
+    for name in found.keys() & {*labels}:
+        pointed = table.commas.pointed(found[name])
+        found[name] = found[name] if pointed is None else pointed
+    return found, table.commas.doubt
 
 
-def _csv_pass(file: Path, as_text: Collection[str], drop: Collection[str]) -> tuple[Columns, set[str]]:
-    """The columns, and those that began as numbers and are not."""
+def _csv_pass(file: Path, as_text: Collection[str], drop: Collection[str]) -> "_Cells":
     with file.open(newline="", encoding="utf-8-sig") as lines:
         first = lines.readline()
         if any(one < " " and one not in "\t\r\n" for one in first):
             raise InputError(f"{str(file)!r} must be a table of text, as its name says, got other bytes")
-        delimiter = max(DELIMITERS, key=first.count)
+        delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", first).count)
         lines.seek(0)
         header = [name.strip() for name in next(_rows(lines, delimiter), [])]
         _check_header(header, file)
         _known(drop, header, file)
-        table = _Cells(file, header, [at for at, name in enumerate(header) if name not in drop], as_text)
+        wanted = [at for at, name in enumerate(header) if name not in drop]
+        table = _Cells(file, header, wanted, as_text, None if delimiter == "," else Commas())
         while block := list(islice(lines, BLOCK)):
             if any('"' in line for line in block):  # a quoted cell may hold delimiters and line ends
                 reader = _rows(chain(block, lines), delimiter)
@@ -132,7 +167,7 @@ def _csv_pass(file: Path, as_text: Collection[str], drop: Collection[str]) -> tu
                     table.take(rows)
             elif not table.take_numbers(block, delimiter):
                 table.take(list(_rows(block, delimiter)))
-    return table.columns()
+    return table
 
 
 def _rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
@@ -142,10 +177,14 @@ def _rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
 class _Cells:
     """The cells of a file, column by column: numbers while they are numbers, or texts."""
 
-    def __init__(self, file: Path, header: Sequence[str], wanted: Sequence[int], as_text: Collection[str]) -> None:
-        self.file, self.header, self.wanted = file, header, wanted
+    def __init__(
+        self, file: Path, header: Sequence[str], wanted: Sequence[int], as_text: Collection[str], commas: Commas | None
+    ) -> None:
+        """commas: None where they separate the cells"""
+        self.file, self.header, self.wanted, self.commas = file, header, wanted, commas
         self.texts: dict[int, list[str | None]] = {at: [] for at in wanted if header[at] in as_text}
         self.numbers: dict[int, list[np.ndarray]] = {at: [] for at in wanted if header[at] not in as_text}
+        self.decimal: set[int] = set()  # which of the numbers have commas
         self.rows = 0
 
     def take(self, rows: Sequence[list[str]]) -> None:
@@ -161,7 +200,7 @@ class _Cells:
             if at in self.texts:
                 self.texts[at].extend(cells)
             elif at in self.numbers:
-                values = _numbers(cells)
+                values = self._numbers(at, cells)
                 if values is None:
                     del self.numbers[at]
                 else:
@@ -170,7 +209,7 @@ class _Cells:
     def take_numbers(self, lines: Sequence[str], delimiter: str) -> bool:
         """The same for lines without quotes or gaps, in a fifth of the time; False if they are not like that."""
         width = len(self.header) - 1
-        if not self.numbers or any(line.count(delimiter) != width for line in lines):
+        if not self.numbers or self.decimal or any(line.count(delimiter) != width for line in lines):
             return False
         places = list(self.numbers)
         try:
@@ -188,11 +227,22 @@ class _Cells:
         self.rows += len(lines)
         return True
 
-    def columns(self) -> tuple[Columns, set[str]]:
+    @property
+    def mixed(self) -> set[str]:
+        """Columns that began as numbers and are not, or not written as such throughout."""
+        return {self.header[at] for at in self.wanted if at not in self.texts and at not in self.numbers}
+
+    def columns(self) -> Columns:
         found: dict[int, np.ndarray] = {at: _texts(cells) for at, cells in self.texts.items()}
         found |= {at: np.concatenate([*blocks, np.zeros(0)]) for at, blocks in self.numbers.items()}
-        ordered = {self.header[at]: found[at] for at in self.wanted if at in found}
-        return ordered, {self.header[at] for at in self.wanted if at not in found}
+        return {self.header[at]: found[at] for at in self.wanted if at in found}
+
+    def _numbers(self, at: int, cells: Sequence[str]) -> np.ndarray | None:
+        values = None if at in self.decimal else _numbers(cells)
+        if values is None and self.commas is not None and (at in self.decimal or not self.numbers[at]):
+            values = self.commas.numbers(_texts(cells))
+            self.decimal = self.decimal - {at} if values is None else self.decimal | {at}
+        return values
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray | None:

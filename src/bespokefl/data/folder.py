@@ -4,6 +4,7 @@ The files of a client are put together. Where they are called train, validation 
 client's data, and `clients` keeps it so.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
@@ -19,6 +20,8 @@ from bespokefl.data import tables
 from bespokefl.data.clients import Clients, assemble
 from bespokefl.data.dataset import PARTS, Dataset, Fractions
 from bespokefl.data.features import Table, is_missing
+
+log = logging.getLogger("bespokefl")
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,19 @@ def load(
     if not places or empty:
         found = f"nothing in {listing(empty)}" if empty else "no folder in it"
         raise InputError(f"{str(path)!r} must hold a folder of {', '.join(files.KINDS)} for each client, got {found}")
-    as_text = tables.as_written(label, tables.CLIENT, text)
+    as_text, labels = tables.as_written(label, tables.CLIENT, text)
     drop = (drop,) if isinstance(drop, str) else tuple(drop)
-    pieces = [_piece(file, one.name, as_text, drop) for one, inside in places.items() for file in inside]
+    doubts: list[str] = []
+    pieces = [
+        _piece(file, one.name, as_text, labels, drop, doubts) for one, inside in places.items() for file in inside
+    ]
     _check_parts(pieces)
     mixed = _mixed(pieces)
     if mixed:
-        again = as_text | mixed
-        pieces = [_piece(piece.path, piece.client, again, drop) for piece in pieces]
+        doubts.clear()
+        pieces = [_piece(piece.path, piece.client, as_text | mixed, labels, drop, doubts) for piece in pieces]
+    if doubts:
+        log.warning("%s%s", doubts[0], f" (so in {len(doubts)} files)" if len(doubts) > 1 else "")
     starts = np.cumsum([0, *(piece.rows for piece in pieces)])
 
     def place(row: int) -> str:
@@ -134,9 +142,16 @@ def _files(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.suffix.lower() in files.KINDS and one.is_file())
 
 
-def _piece(path: Path, client: str, as_text: Collection[str], drop: Collection[str]) -> Piece:
+def _piece(
+    path: Path,
+    client: str,
+    as_text: Collection[str],
+    labels: Collection[str],
+    drop: Collection[str],
+    doubts: list[str],
+) -> Piece:
     part = path.stem if path.stem in PARTS else ""
-    found = files.read(path, as_text=as_text, drop=drop)
+    found = files.read(path, as_text=as_text, labels=labels, drop=drop, doubts=doubts)
     sizes = {name: len(values) for name, values in found.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(f"the columns of {str(path)!r} must have one value per row each, got {sizes}")

@@ -48,7 +48,8 @@ def load(
     text: str | None = None,
 ) -> Table:
     """Data from a .csv, .tsv, .parquet or .npz file; the options are those of `from_columns`."""
-    found = files.read(path, as_text=as_written(label, client, text), drop=_names(drop))
+    as_text, labels = as_written(label, client, text)
+    found = files.read(path, as_text=as_text, labels=labels, drop=_names(drop))
     return build(found, label=label, client=client, missing=missing, task=task, text=text, name=Path(path).stem)
 
 
@@ -139,7 +140,7 @@ def inputs(path: str | PathLike[str], features: Features) -> Inputs:
     """The examples of another file with the same columns, and their labels and clients where it has these."""
     needed = {column.name for column in features.columns}
     as_text = {column.name for column in features.columns if column.kind in ("category", "text", "truth")}
-    found = files.read(path, as_text=as_text | {features.label or "", features.client or ""})
+    found = files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
     array = re.compile(r"(.*)\[\d+\]")
     sources = {match[1] for name in needed if (match := array.fullmatch(name)) and match[1] in found}
     parts = {name: values for name in sources if (values := found[name]).ndim == 2}
@@ -154,9 +155,10 @@ def inputs(path: str | PathLike[str], features: Features) -> Inputs:
 # -- the columns that are no features
 
 
-def as_written(*names: str | None) -> set[str]:
-    """Columns to read as text: 007 and 7 are two clients."""
-    return {name for name in (*names, *LABELS, CLIENT) if name is not None}
+def as_written(label: str | None, client: str | None, text: str | None) -> tuple[set[str], set[str]]:
+    """Columns to read as text, 007 and 7 are two clients; and those of them that may be the label."""
+    as_text = {CLIENT if client is None else client, *([] if text is None else [text])}
+    return as_text, set(LABELS if label is None else [label]) - as_text
 
 
 def _label(label: str | None, found: Mapping[str, np.ndarray]) -> str:
