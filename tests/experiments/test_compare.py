@@ -147,9 +147,9 @@ def test_processes_change_nothing(clients: Clients, found: Comparison) -> None:
 def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(method="compare", workers=3)
     plan = Plan(contenders.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
-    assert plan._parallel() == (3, 1)
+    assert plan.parallel() == (3, 1)
     monkeypatch.setattr(jobs, "MANY", 7 * (4 * 3 + 3) - 1)
-    assert plan._parallel() == (1, 3)
+    assert plan.parallel() == (1, 3)
 
 
 def test_models_are_there_without_a_folder(clients: Clients) -> None:

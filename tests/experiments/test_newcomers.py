@@ -21,12 +21,13 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Progress
+from bespokefl.experiments.clients import hold_back
 from bespokefl.experiments.config import Config, read
 from bespokefl.experiments.handover import select
 from bespokefl.experiments.newcomers import Newcomers, load_newcomers
 from bespokefl.experiments.personalize import personalize, plain_rate
 from bespokefl.experiments.result import Result, load_run
-from bespokefl.experiments.run import hold_back, run, run_config
+from bespokefl.experiments.run import run, run_config
 from bespokefl.experiments.tables import plain
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -208,7 +209,7 @@ def test_a_run_survives_newcomers_that_cannot_be_served(
     def fail(*_: object, **__: object) -> Newcomers:
         raise error
 
-    monkeypatch.setattr("bespokefl.experiments.run.serve", fail)
+    monkeypatch.setattr("bespokefl.experiments.training.serve", fail)
     result = run("ditto", clients, newcomers=0.25, **QUICK)
     assert result.newcomers is None and result.summary()["newcomers"] is None
     assert result.notes == [f"The 2 clients held back were not personalized: {reason}."]

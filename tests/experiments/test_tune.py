@@ -23,8 +23,9 @@ from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.experiments import jobs
 from bespokefl.experiments import tune as tuning_module
+from bespokefl.experiments.clients import hold_back
 from bespokefl.experiments.config import Config
-from bespokefl.experiments.run import hold_back, run
+from bespokefl.experiments.run import run
 from bespokefl.experiments.tune import Step, tune, tune_config
 from bespokefl.experiments.tuning import Tuning, command, expand
 

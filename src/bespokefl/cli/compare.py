@@ -63,10 +63,9 @@ def compare(
 
     from bespokefl.experiments import compare, contenders, folder, terminal
     from bespokefl.experiments.compare_runs import compare_runs
-    from bespokefl.experiments.run import RUNS
 
     aside = terminal.console(stderr=True)
-    target = Path(settings.out) if settings.out is not None else folder.fresh(RUNS, "compare")
+    target = Path(settings.out) if settings.out is not None else folder.fresh(folder.RUNS, "compare")
     with terminal.messages(aside, verbose):
         if folders:
             found = compare_runs(folders, out=target, overwrite=settings.overwrite)

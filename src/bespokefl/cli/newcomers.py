@@ -33,9 +33,8 @@ def personalize(
     """
     from bespokefl.experiments import folder, newcomers, terminal
     from bespokefl.experiments import personalize as late
-    from bespokefl.experiments.run import RUNS
 
-    target = folder.fresh(RUNS, "newcomers") if out is None else Path(out)
+    target = folder.fresh(folder.RUNS, "newcomers") if out is None else Path(out)
     folder.check(target, overwrite, newcomers.SIGNS, newcomers.WHAT)
     with terminal.messages(terminal.console(stderr=True), verbose=False):
         found = late.personalize(run, data, client=client, workers=workers or 0, device=device)

@@ -151,7 +151,7 @@ def _first_sentence(kind: Any) -> str:
 def _clients(settings: Config, split: str) -> "Clients":
     """Of a saved split, or of a new one; a saved one knows its data."""
     from bespokefl.data.split_file import about
-    from bespokefl.experiments.run import load_clients
+    from bespokefl.experiments.clients import load_clients
 
     if not split.endswith(".json") or settings.data != Config.data:
         return load_clients(replace(settings, split=split))

@@ -1,17 +1,29 @@
 """What result.json says of a run, simulated or deployed: what was trained, how far it came, what it cost."""
 
+import logging
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
+from bespokefl import methods
+from bespokefl.core.errors import listing
+from bespokefl.core.losses import Loss
 from bespokefl.core.method import Method
+from bespokefl.data.clients import Clients
 from bespokefl.engines.chunks import Executor
+from bespokefl.engines.client import Data
+from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.outcome import Outcome
 from bespokefl.experiments import privacy
 from bespokefl.experiments.config import Config
+from bespokefl.experiments.handover import labels_of
 from bespokefl.metrics.communication import streams_per_round, total_times
+
+log = logging.getLogger("bespokefl")
 
 APART = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}  # said elsewhere, or nowhere
 
@@ -33,6 +45,7 @@ def summary(
     """What result.json says.
 
     origin  where the clients come from: data, split, split_hash, split_seed and examples
+    notes   sentences that a reader of the figures has to know
     states  where clients' states were, if it was here
     """
     interrupted = outcome.rounds_done < outcome.rounds_planned
@@ -72,4 +85,52 @@ def summary(
             **({} if states is None else {"states": states}),
         },
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
+    }
+
+
+def from_python(config: Config, method: Method, loss: str | Loss | None, lost: list[str]) -> dict[str, str]:
+    """What the files of a run cannot hold, and what it was."""
+    found = {}
+    if methods.REGISTRY.get(config.method) is not type(method):
+        found["method"] = type(method).__name__
+    elif lost:
+        found["method"] = f"{type(method).__name__} with {listing(lost)}"
+    if callable(loss):
+        found["loss"] = getattr(loss, "__name__", type(loss).__name__)
+    return found
+
+
+def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
+    """What a reader of the figures has to know, one sentence each."""
+    notes = []
+    names = clients.label_names
+    if names and all(name.isdigit() for name in names) and names != tuple(map(str, range(len(names)))):
+        notes.append(f"Labels {listing(names)} are outputs 0 to {len(names) - 1} of the model, in this order.")
+        log.warning(notes[-1])
+    restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
+    if restored:
+        notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
+    endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
+    if endless:
+        notes.append(f"The test loss is not finite for {listing(endless)}: it is left out of the figures.")
+    for part in ("validation", "test"):
+        without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
+        if without:
+            who = listing([clients.names[i] for i in without])
+            notes.append(f"Clients without {part} data are left out of the {part} figures: {who}.")
+    return notes
+
+
+def origin_of(clients: Clients) -> dict[str, Any]:
+    """Where clients come from: their data and split."""
+    return {
+        "data": clients.data_name,
+        "split": clients.split_name,
+        "split_hash": clients.hash,
+        "split_seed": clients.seed,
+        "examples": {
+            "shape": clients.shape,
+            "tokens": not clients.x.is_floating_point(),
+            "labels": None if clients.classes is None else labels_of(clients),
+        },
     }

@@ -13,11 +13,13 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Report
 from bespokefl.experiments import compare_folder, contenders, folder, jobs
 from bespokefl.experiments import start as starts
+from bespokefl.experiments.clients import load_clients
+from bespokefl.experiments.compare_jobs import carry_out
 from bespokefl.experiments.compare_plan import NOT_HERE, Plan
 from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.config import LOADING, Config
 from bespokefl.experiments.result import Result
-from bespokefl.experiments.run import RUNS, SPLIT_FILE, load_clients, run, run_config
+from bespokefl.experiments.run import run, run_config
 from bespokefl.experiments.tuning import Grid
 from bespokefl.experiments.weights import Model, described
 
@@ -70,7 +72,7 @@ def compare(
         return result
 
     plan = Plan(contenders.of(methods), clients, _seeds(seeds), config, given, model, train)
-    return plan.carry_out(tune, grids or {}, None if out is None else Path(out), overwrite, progress)
+    return carry_out(plan, tune, grids or {}, None if out is None else Path(out), overwrite, progress)
 
 
 def compare_config(
@@ -93,10 +95,10 @@ def compare_config(
     for one in chosen:
         contenders.grid(one, tune, grids or {})  # mistakes are told before data are read
     contenders.check_grids(chosen, grids or {})
-    target = Path(config.out) if config.out is not None else folder.fresh(RUNS, "compare")
+    target = Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "compare")
     compare_folder.check(target, config.overwrite)
     clients = load_clients(config)
-    common = replace(config, split=str(target / SPLIT_FILE), overwrite=True, set={})
+    common = replace(config, split=str(target / folder.SPLIT_FILE), overwrite=True, set={})
 
     def train(method: Method, seed: int, place: Path, workers: int, report: Report) -> Result:
         hyper = {name: value for name, value in method.hyper().items() if value is not None}
@@ -107,7 +109,7 @@ def compare_config(
     settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
     plan = Plan(chosen, clients, numbers, config, settings, config.model, train)
     plan.command = contenders.command(config, methods, numbers, tune, grids or {})
-    return plan.carry_out(tune, grids or {}, target, config.overwrite, progress)
+    return carry_out(plan, tune, grids or {}, target, config.overwrite, progress)
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:

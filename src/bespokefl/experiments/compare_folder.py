@@ -22,7 +22,6 @@ from bespokefl.data.clients import Clients
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments.comparison import FILE, TABLE
 from bespokefl.experiments.contenders import Contender
-from bespokefl.experiments.run import SPLIT_FILE
 from bespokefl.experiments.tuning import FILE as TUNING
 
 PLAN, FAILED, PAGE = "plan.json", "failed.json", "report.html"
@@ -48,7 +47,7 @@ def begin(place: Path, plan: Mapping[str, Any], clients: Clients, overwrite: boo
     check(place, overwrite)
 
     def fill(new: Path) -> None:
-        clients.save_split(new / SPLIT_FILE)
+        clients.save_split(new / folder.SPLIT_FILE)
         folder.write_text(new / PLAN, tables.dumps(plan, indent=1) + "\n")
 
     if not folder.is_run(place, SIGNS):

@@ -1,12 +1,8 @@
-"""Carrying out a comparison: tune, train what is not there yet, and put together what came out."""
+"""A comparison that is to be made: who takes part, on what, and what has come of it."""
 
 import json
-import logging
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +11,16 @@ from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
-from bespokefl.engines.progress import Progress, Report
-from bespokefl.experiments import compare_folder, contenders, folder, jobs, tables, toml
+from bespokefl.engines.progress import Report
+from bespokefl.experiments import compare_folder, folder, jobs, tables, toml
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.comparison import BASELINES, Comparison, Entry, Facts
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.contenders import Contender
-from bespokefl.experiments.handover import check_clients, find_device
-from bespokefl.experiments.personalize import labels_of
+from bespokefl.experiments.handover import labels_of
 from bespokefl.experiments.result import Result, load_run
-from bespokefl.experiments.run import SPLIT_FILE
-from bespokefl.experiments.tune import Step, tune
-from bespokefl.experiments.tuning import Grid
 from bespokefl.experiments.weights import Model, fingerprint
 from bespokefl.models import build
-
-log = logging.getLogger("bespokefl")
 
 # Options of a run that a comparison settles itself, or by which methods or seeds would have other clients.
 NOT_HERE = ("newcomers", "keep_rounds", "state_dir")
@@ -57,61 +47,10 @@ class Plan:
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[tuple[str, int], str] = field(default_factory=dict)
 
-    def carry_out(
-        self,
-        tuning: bool,
-        grids: Mapping[str, Grid],
-        out: Path | None,
-        overwrite: bool,
-        progress: jobs.Report | None,
-    ) -> Comparison:
-        """Tune, train what is not there yet, and compare."""
-        contenders.check_grids(self.contenders, grids)
-        wanted = {one.name: contenders.grid(one, tuning, grids) for one in self.contenders}
-        self._leave_out()
-        self._check()
-        if any(wanted.values()) and not int(self.clients.validation.sizes.sum()):
-            raise InputError("tuning needs validation data to choose by, but the clients have none.")
-        parallel = self._parallel()
-        keep = tempfile.TemporaryDirectory(prefix="bespoke-") if out is None else None
-        place = Path(keep.name) if keep is not None else out
-        assert place is not None
-        try:
-            with folder.held(place):
-                return self._carry_out(wanted, parallel, place, overwrite, keep, progress)
-        except DiskError as error:
-            again = "call it again" if self.command is None else f'{self.command} --out "{place}"'
-            raise DiskError(error.fact, kept=error.kept, cure=error.cure, then=again) from None
-
-    def _carry_out(
-        self,
-        wanted: Mapping[str, Grid],
-        parallel: tuple[int, int],
-        place: Path,
-        overwrite: bool,
-        keep: "tempfile.TemporaryDirectory[str] | None",
-        progress: jobs.Report | None,
-    ) -> Comparison:
-        processes, workers = parallel
-        compare_folder.begin(place, self._identity(), self.clients, overwrite or keep is not None, self._unnamed())
-        grids_of = {one: grid for one in self.contenders if (grid := wanted[one.name])}
-        first, second = sum(map(contenders.points, grids_of.values())), len(self.contenders) * len(self.seeds)
-        interrupted = False
-        try:
-            self._tune_all(grids_of, place, processes, workers, _part(progress, 0, first + second))
-            self._run_all(place, processes, workers, _part(progress, first, first + second))
-        except jobs.Interrupted:
-            interrupted = True
-        found = self._comparison(place, interrupted, keep)
-        for (name, seed), said in self.failed.items():
-            log.warning("%s failed with seed %d: %s", name, seed, said)
-        if keep is None:
-            found.save(place)
-        return found
-
     # -- before anything is trained
 
-    def _leave_out(self) -> None:
+    def leave_out(self) -> None:
+        """Methods that need the clients' true groups take no part where the split knows none."""
         for one in self.contenders:
             if one.method.needs_groups and self.clients.groups is None:
                 self.left_out[one.name] = (
@@ -119,11 +58,7 @@ class Plan:
                 )
         self.contenders = [one for one in self.contenders if one.name not in self.left_out]
 
-    def _check(self) -> None:
-        check_clients(self.clients)
-        find_device(self.config.device)
-
-    def _parallel(self) -> tuple[int, int]:
+    def parallel(self) -> tuple[int, int]:
         """Processes, and workers in each: several runs at once where they are small, else all cores for one."""
         how = {name: getattr(self.config, name) for name in ("scale", "missing", "vocabulary", "length")}
         ready = self.clients if self.clients.preparation is not None else prepare(self.clients, **how)[0]
@@ -134,121 +69,28 @@ class Plan:
         processes = jobs.at_once(size * len(self.clients), self.config.workers, self.config.device)
         return (1, self.config.workers) if processes == 1 else (processes, 1)
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """By what a folder is known to be of this comparison, and what to tell of one that was killed."""
-        common = {one.name: getattr(self.config, one.name) for one in fields(self.config) if one.name not in FREE}
+        common = self._common()
         start = self.settings.get("start")
         common["start"] = None if start is None else fingerprint(starts.read(start))
         methods = [one.name for one in self.contenders]
         told = {"methods": methods, "seeds": self.seeds, "command": self.command}
         return {"split_hash": self.clients.hash, "config": tables.plain(common), **told}
 
-    def _unnamed(self) -> list[str]:
+    def _common(self) -> dict[str, Any]:
+        """What two calls that go on with each other must agree in."""
+        return {one.name: getattr(self.config, one.name) for one in fields(self.config) if one.name not in FREE}
+
+    def unnamed(self) -> list[str]:
         """What was made in Python, and may have changed since."""
         given = {"model": self.config.model, "loss": self.config.loss}
         found = [what for what, name in given.items() if str(name).startswith("<")]
         return found + [one.name for one in self.contenders if not one.registered]
 
-    # -- tuning
+    # -- on the way
 
-    def _tune_all(
-        self,
-        grids: Mapping[Contender, Grid],
-        place: Path,
-        processes: int,
-        workers: int,
-        progress: jobs.Report | None,
-    ) -> None:
-        todo = {f"{one.name}, tuning:": (one, grid) for one, grid in grids.items()}
-        made = [
-            jobs.Job(name, partial(self._tune_job, one, grid, place, workers), contenders.points(grid))
-            for name, (one, grid) in todo.items()
-        ]
-        for job, outcome in jobs.do(made, processes, progress):
-            self._take_tuning(*todo[job.name], outcome)
-
-    def _tune_job(self, one: Contender, grid: Grid, place: Path, workers: int, tell: jobs.Tell) -> dict[str, Any]:
-        def report(step: Step) -> None:
-            tell(
-                step.done / step.total, f"{step.text}, round {step.rounds.done}/{step.rounds.total}", step.rounds.scores
-            )
-
-        settings = self.settings | {"workers": workers}
-        settings.pop("checkpoint_every", None)
-        target = place / "tune" / one.slug
-        python = not one.registered or self.config.model.startswith("<") or str(self.config.loss).startswith("<")
-        found = tune(
-            one.method,
-            self.clients,
-            grid=grid,
-            seeds=self.seeds[:1],
-            out=target,
-            overwrite=python,
-            progress=report,
-            **settings,
-        )
-        if found.interrupted:
-            raise jobs.Interrupted
-        return {"chosen": found.chosen, "by": found.by, "points": tables.plain(found.table)}
-
-    def _take_tuning(self, one: Contender, grid: Grid, outcome: Any) -> None:
-        """Use what was chosen."""
-        if isinstance(outcome, Exception):
-            self._give_up(one, outcome)
-            return
-        at = outcome["chosen"]
-        if at is None:
-            said = next((line["failed"] for line in outcome["points"] if line["failed"]), "there were no scores.")
-            for seed in self.seeds:
-                self.failed[one.name, seed] = f"no point of its grid could be trained: {said}"
-            return
-        method, chosen = contenders.chosen(one, grid, at)
-        self.tuned[one.name] = {"by": outcome["by"], "chosen": chosen, "points": outcome["points"]}
-        self.contenders[self.contenders.index(one)] = replace(one, method=method)
-
-    # -- training
-
-    def _run_all(self, place: Path, processes: int, workers: int, progress: jobs.Report | None) -> None:
-        """Train what is not there: all methods with the first seed, then with the next."""
-        todo = {
-            f"{one.name}, seed {seed}:": (one, seed)
-            for seed in self.seeds
-            for one in self.contenders
-            if one.name not in self.left_out
-            and (one.name, seed) not in self.failed
-            and not self._is_there(one, seed, place)
-        }
-        made = [
-            jobs.Job(name, partial(self._run_job, one, seed, compare_folder.of_run(place, one, seed), workers))
-            for name, (one, seed) in todo.items()
-        ]
-        there = len(self.contenders) * len(self.seeds) - len(made)
-        for job, outcome in jobs.do(made, processes, _part(progress, there)):
-            one, seed = todo[job.name]
-            if isinstance(outcome, InputError | DiskError):
-                self._give_up(one, outcome)
-            elif outcome is not None:
-                self.failed[one.name, seed] = str(outcome)
-
-    def _run_job(self, one: Contender, seed: int, place: Path, workers: int, tell: jobs.Tell) -> str | None:
-        """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""
-
-        def report(now: Progress) -> None:
-            tell(now.done / now.total, f"round {now.done}/{now.total}", now.scores)
-
-        try:
-            result = self.train(one.method, seed, place, workers, report)
-        except TrainingError as error:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
-            about = {"failed": str(error), "hyper": tables.plain(one.method.hyper())}
-            folder.write_text(place / compare_folder.FAILED, tables.dumps(about, indent=1) + "\n")
-            return str(error)
-        if result.interrupted:
-            raise jobs.Interrupted
-        return None
-
-    def _is_there(self, one: Contender, seed: int, place: Path) -> bool:
+    def is_there(self, one: Contender, seed: int, place: Path) -> bool:
         """Whether this run has ended before; refuses one that was something else."""
         target = compare_folder.of_run(place, one, seed)
         if (target / compare_folder.FAILED).is_file():
@@ -270,7 +112,7 @@ class Plan:
             )
         return ended
 
-    def _give_up(self, one: Contender, error: Exception) -> None:
+    def give_up(self, one: Contender, error: Exception) -> None:
         """A method that cannot be run on these clients is left out, a baseline's mistake and a full disk are
         everybody's."""
         if isinstance(error, DiskError):
@@ -285,7 +127,8 @@ class Plan:
 
     # -- what came out
 
-    def _comparison(self, place: Path, interrupted: bool, keep: object) -> Comparison:
+    def comparison(self, place: Path, interrupted: bool, keep: object) -> Comparison:
+        """All runs that have ended, put together; `keep` lives as long as that does."""
         entries = []
         for one in self.contenders:
             if one.name in self.left_out:
@@ -312,7 +155,7 @@ class Plan:
             said = next((said for entry in entries for said in entry.failed.values()), "nothing was trained.")
             raise TrainingError(f"no method could be trained; the first said: {said}")
         clients, config = self.clients, self.config
-        common = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in FREE}
+        common = self._common()
         data = {
             "name": clients.data_name,
             "split": clients.split_name,
@@ -322,7 +165,7 @@ class Plan:
             "shape": clients.shape,
             "labels": None if clients.classes is None else labels_of(clients),
         }
-        written = {"data": config.data, "split": SPLIT_FILE, "clients": len(clients), **common}
+        written = {"data": config.data, "split": folder.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
         facts = Facts(
             data=data,
@@ -337,10 +180,3 @@ class Plan:
             planned=len(entries) * len(self.seeds),
         )
         return Comparison(entries, facts, keep)
-
-
-def _part(progress: jobs.Report | None, before: int, total: int | None = None) -> jobs.Report | None:
-    """A report of a part as one of the whole."""
-    if progress is None:
-        return None
-    return lambda step: progress(replace(step, done=before + step.done, total=total or before + step.total))

@@ -11,7 +11,6 @@ from bespokefl.experiments import compare_folder, contenders, folder, toml
 from bespokefl.experiments.compare_plan import FREE
 from bespokefl.experiments.comparison import FILE, Comparison, Facts
 from bespokefl.experiments.result import Result, load_run
-from bespokefl.experiments.run import SPLIT_FILE
 
 
 def compare_runs(
@@ -101,9 +100,9 @@ def _called(result: Result) -> str:
 
 def _groups(result: Result) -> tuple[int, ...] | None:
     """The true groups of the clients, which the split of a run may know."""
-    if result.path is None or not (result.path / SPLIT_FILE).is_file():
+    if result.path is None or not (result.path / folder.SPLIT_FILE).is_file():
         return None
-    split = json.loads((result.path / SPLIT_FILE).read_text(encoding="utf-8"))
+    split = json.loads((result.path / folder.SPLIT_FILE).read_text(encoding="utf-8"))
     if split["groups"] is None:
         return None
     known = dict(zip(split["names"], split["groups"], strict=True))

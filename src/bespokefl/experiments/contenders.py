@@ -14,7 +14,6 @@ from bespokefl.experiments import tables
 from bespokefl.experiments.comparison import BASELINES, Entry
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.result import Result
-from bespokefl.experiments.run import find_method
 from bespokefl.experiments.tuning import Grid, expand
 
 EVERYTHING = "all"  # in the place of methods' names
@@ -62,7 +61,7 @@ def of(given: Sequence[Method | str]) -> list[Contender]:
     """The methods that are given, and the baselines; two of one kind are told apart by what differs in them."""
     if isinstance(given, str | Method):
         raise InputError(f"methods must be a list, such as ['ditto', 'persfl'], got {given!r}.")
-    found = [find_method(one) for one in given]
+    found = [registry.of(one) for one in given]
     if not found:
         raise InputError('a comparison needs methods, got none; name some, as in "bespoke compare ditto persfl".')
     present = {one.name for one in found}

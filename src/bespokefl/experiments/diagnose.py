@@ -37,10 +37,10 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments import folder, kinds, likeness
 from bespokefl.experiments import start as starts
+from bespokefl.experiments.clients import load_clients
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.diagnosis import FILE, SIGNS, WHAT, Client, Diagnosis, Survey
 from bespokefl.experiments.handover import check_clients, engine_data, find_device, select
-from bespokefl.experiments.run import RUNS, load_clients
 from bespokefl.experiments.start import Start
 from bespokefl.experiments.weights import PRECISIONS, Model, described
 from bespokefl.methods import UCFL, Local
@@ -148,7 +148,7 @@ def diagnose_config(
 ) -> tuple[Diagnosis, Path]:
     """The same for what a config says, written to its folder."""
     _check(steps, lr)
-    target = Path(config.out) if config.out is not None else folder.fresh(RUNS, "diagnose")
+    target = Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "diagnose")
     folder.check(target, config.overwrite, SIGNS, WHAT)
     names = ("model", "seed", "start", "head", "loss", "scale", "missing", "vocabulary", "length")
     given = {name: getattr(config, name) for name in (*names, "workers", "chunk", "device", "precision")}

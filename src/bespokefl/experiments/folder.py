@@ -19,6 +19,8 @@ from bespokefl.engines.checkpoint import any_in, kept
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
 CHECKPOINTS = "checkpoints"
+SPLIT_FILE = "split.json"  # which examples are whose
+RUNS = Path("runs")  # for folders that nobody has named
 # What there may be before the first checkpoint is, half-written files among them: a new start may have it.
 BEGUN = re.compile(rf"{CHECKPOINTS}|(\.?)(config\.toml|split\.json|start\.safetensors)(\.\d+)?")
 PATIENCE = 3.0  # seconds in which the workers of a run that was killed are gone, too

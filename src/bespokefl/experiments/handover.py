@@ -87,6 +87,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def labels_of(clients: Clients) -> tuple[str, ...]:
+    """The names of the classes, in the order of their codes."""
+    return clients.label_names or tuple(map(str, range(clients.classes or 0)))
+
+
 def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
     """Rows in the clients' own order instead of the engine's: in place, some columns at a time, as they may be many."""
     if data.names == clients.names:

@@ -22,6 +22,7 @@ from bespokefl.experiments.handover import (
     engine_settings,
     find_device,
     in_order,
+    labels_of,
     scores_of,
     select,
 )
@@ -136,11 +137,6 @@ def plain_rate(method: Method) -> tuple[float, float]:
     hyper = method.hyper()
     lr = next((hyper[name] for name in ("lr", "base_lr") if name in hyper), RATE)
     return float(lr), float(hyper.get("momentum", 0.0))
-
-
-def labels_of(clients: Clients) -> tuple[str, ...]:
-    """The names of the classes, in the order of their codes."""
-    return clients.label_names or tuple(map(str, range(clients.classes or 0)))
 
 
 def _final(result: Result) -> Final:

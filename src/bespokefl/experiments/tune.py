@@ -28,9 +28,10 @@ from bespokefl.data.prepare import prepare
 from bespokefl.engines.progress import Progress
 from bespokefl.experiments import folder, jobs, tables
 from bespokefl.experiments import start as starts
+from bespokefl.experiments.clients import hold_back, load_clients
 from bespokefl.experiments.config import LOADING, Config
 from bespokefl.experiments.result import Result
-from bespokefl.experiments.run import RUNS, find_method, hold_back, load_clients, run
+from bespokefl.experiments.run import run
 from bespokefl.experiments.tuning import (
     OPTIONS,
     SCORES,
@@ -91,7 +92,7 @@ def tune(
     settings  all else that `run` takes; `workers` are shared by the points that are trained at the same time
     """
     _check_settings(settings)
-    chosen = find_method(method)
+    chosen = methods.of(method)
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
     config = _config(chosen, clients, settings)
@@ -150,7 +151,7 @@ def tune(
 
 def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progress: Report | None = None) -> Tuning:
     """The same for what a config says; its `out` is the folder for the table."""
-    target = Path(config.out) if config.out is not None else folder.fresh(RUNS, f"tune-{config.method}")
+    target = Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, f"tune-{config.method}")
     if not folder.is_run(target, SIGNS):
         folder.check(target, config.overwrite, SIGNS, WHAT)
     for key in grid:

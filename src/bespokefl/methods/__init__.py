@@ -80,6 +80,7 @@ __all__ = [
     "UCFLParallel",
     "build",
     "find",
+    "of",
 ]
 
 
@@ -99,6 +100,14 @@ def build(name: str, hyper: dict[str, Any] | None = None) -> Method:
             raise unknown(f"hyper-parameter of {name}", key, defaults, see=f"bespoke methods {name}")
         given[key] = _fitting(name, key, value, defaults[key], kinds[key])
     return method(**given)
+
+
+def of(method: Method | str) -> Method:
+    """A method as it is given, or by its name with its defaults."""
+    found = build(method) if isinstance(method, str) else method
+    if not isinstance(found, Method):
+        raise InputError(f"method must be a method such as methods.Ditto() or its name, got {method!r}.")
+    return found
 
 
 def _fitting(name: str, key: str, value: Any, default: Any, kind: Any) -> Any:

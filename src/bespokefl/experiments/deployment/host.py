@@ -28,8 +28,7 @@ from bespokefl.engines.flower.node import Prepared
 from bespokefl.engines.flower.plan import Plan, fingerprint
 from bespokefl.engines.privacy import Privacy
 from bespokefl.experiments.deployment.place import NodeSettings
-from bespokefl.experiments.handover import check_clients, engine_data, find_device
-from bespokefl.experiments.personalize import labels_of
+from bespokefl.experiments.handover import check_clients, engine_data, find_device, labels_of
 from bespokefl.experiments.weights import HOME, PRECISIONS, Blueprint
 from bespokefl.models import build
 

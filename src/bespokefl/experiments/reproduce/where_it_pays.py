@@ -29,7 +29,7 @@ from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.experiments.run import engine_data
+from bespokefl.experiments.handover import engine_data
 
 BATCH = 10
 PART_RATES = (0.1,)
