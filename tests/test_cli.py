@@ -374,6 +374,8 @@ def test_newcomers_of_a_file_and_their_predictions(here: Path, runs: Path, capsy
     assert capsys.readouterr().out == "runs/newcomers\n"
     assert bespoke(f"personalize {runs}/done --data {runs}/new.npz --client hal --out late --overwrite --quiet") == 0
     assert json.loads(Path("late/newcomers.json").read_text())["names"] == ["hal"]
+    assert bespoke(f"personalize {runs}/done --data {runs}/new.npz --client hal --out alone") == 0
+    assert ": 1 newcomer from" in capsys.readouterr().out
     assert bespoke(f"predict {runs}/done --client ben --data {runs}/x.npz --overwrite") == 0
     assert bespoke(f"predict late --client hal --data {runs}/x.npz --out second.csv") == 0
     assert bespoke(f"predict runs/newcomers --client ward --data {runs}/x.npz --out third.csv") == 0

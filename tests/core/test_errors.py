@@ -2,7 +2,7 @@
 
 import pytest
 
-from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError, listing, unknown
+from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError, count, listing, unknown
 
 KNOWN = ["ditto", "fedavg", "FedProx"]
 
@@ -36,3 +36,7 @@ def test_a_full_disk_is_one_sentence() -> None:
 )
 def test_listing(names: list[str], text: str) -> None:
     assert listing(names) == text
+
+
+def test_count() -> None:
+    assert [count(number, "client") for number in (0, 1, 2)] == ["0 clients", "1 client", "2 clients"]

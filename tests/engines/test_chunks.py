@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bespokefl.core import probe
+from bespokefl.core.parts import Part
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
+from bespokefl.engines.client import Data
 from tests.core.modules import Branch, Dropped, Item, conv, inputs
 from tests.federations import CLASSES, mlp
 
@@ -55,6 +58,24 @@ def test_large_steps_are_not_stacked() -> None:
 
 def test_one_is_plain() -> None:
     assert choose(mlp, chunk=1) == chunks.Executor(1, False, "chunk 1 was asked for")
+
+
+def test_as_many_clients_are_scored_at_once_as_make_some_work() -> None:
+    def linear(width: int) -> Task:
+        return Task(lambda: nn.Linear(width, 2, bias=False))
+
+    def clients(count: int, examples: int, width: int) -> Data:
+        part = Part.of_lists([np.zeros(examples, np.int64)] * count)
+        empty = Part.of_lists([np.zeros(0, np.int64)] * count)
+        return Data(torch.zeros(1, width), torch.zeros(1), tuple(map(str, range(count))), part, empty, part)
+
+    # 2 x 10 examples of 2,000 weights: 200 million multiply-adds are 5,000 clients, but they hold 22,000 numbers each.
+    assert chunks.to_score(linear(1000), clients(3, 10, 1000)) == 32_000_000 // 22_000
+    assert chunks.to_score(linear(10), clients(3, 1000, 10)) == 32_000_000 // 20_020
+    assert chunks.to_score(linear(100_000), clients(1, 0, 100_000)) == 32_000_000 // 300_000
+    assert chunks.to_score(linear(100), clients(2, 100_000, 100)) == 8  # never fewer
+    images = clients(2, 10, 64)
+    assert chunks.to_score(Task(conv), images) < chunks.to_score(linear(Task(conv).layout.width // 2), images)
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -10,7 +10,7 @@ import typer
 
 from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, numbers, takes_run, telling
 from bespokefl.cli.tune import read_grid
-from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.errors import DiskError, InputError, count
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
         screen = terminal.console()
         data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
         screen.print(
-            f"{data['name']}, {data['split']}, {data['clients']} clients, model {found.facts.model}, seeds {seeds}",
+            f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.facts.model}, "
+            f"seed{'s' * (len(found.seeds) != 1)} {seeds}",
             markup=False,
             soft_wrap=True,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, count
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def predict(
     predictions.check(out, overwrite)
     who, found = home.predict(place.node_state(place.node_folder(folder, name)), data, client=client, run=run)
     found.save(out, overwrite)
-    print(f"Written to {out}: {len(found)} predictions by the model of client {who}.")
+    print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 
 
 @app.command()

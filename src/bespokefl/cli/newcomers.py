@@ -8,6 +8,7 @@ import typer
 
 from bespokefl.cli.options import COMPUTED, Out, Overwrite, Quiet, RunFolder, Text, Workers
 from bespokefl.cli.run import beside
+from bespokefl.core.errors import count
 
 
 def personalize(
@@ -45,7 +46,8 @@ def personalize(
     screen = terminal.console()
     origin = found.origin
     screen.print(
-        f"[bold]{origin['method']}[/] on {origin['data']}: {len(found.names)} newcomers from {data}", highlight=False
+        f"[bold]{origin['method']}[/] on {origin['data']}: {count(len(found.names), 'newcomer')} from {data}",
+        highlight=False,
     )
     screen.print(terminal.newcomer_figures(found))
     for note in (beside(found), *found.notes):
@@ -74,4 +76,4 @@ def predict(
     predict.check(out, overwrite)
     found = predict.predict(run, client, data)
     found.save(out, overwrite)
-    print(f"Written to {out}: {len(found)} predictions by the model of client {client}.")
+    print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {client}.")

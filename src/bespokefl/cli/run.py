@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bespokefl.cli.options import INTERRUPTED, Quiet, RunFolder, StateDir, Verbose, takes_run, telling
+from bespokefl.core.errors import count
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def _show(result: "Result", quiet: bool) -> None:
     screen = terminal.console()
     about, sent = result.about, result.communication
     screen.print(
-        f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {about['clients']} clients, "
-        f"{about['rounds_done']} round{'s' * (about['rounds_done'] != 1)}; {terminal.size(sent['up_bytes'])} up, "
+        f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {count(about['clients'], 'client')}, "
+        f"{count(about['rounds_done'], 'round')}; {terminal.size(sent['up_bytes'])} up, "
         f"{terminal.size(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
     )
     screen.print(terminal.figures(result))

@@ -48,6 +48,11 @@ def listing(names: Sequence[str], most: int = 5) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
+def count(number: int, what: str) -> str:
+    """How many there are, for a sentence: "1 client", "2 clients"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def in_brief(words: object, most: int = 200) -> str:
     """Somebody else's words, of a library or a file, as a part of a sentence."""
     line = " ".join(str(words).split())

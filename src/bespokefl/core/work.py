@@ -19,7 +19,7 @@ from bespokefl.core.rows import Rows
 T = TypeVar("T", Rows, Tensor)
 
 _SOURCE = chance.Reusable()  # set anew for every use, so nothing carries over
-WIDE = 64  # examples of a row
+WIDE = 32  # examples of a row
 SWEEP_SIZE = 256  # examples per row and pass where nothing is trained
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import chance
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, count, listing
 from bespokefl.core.parts import Part
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
 from bespokefl.data.sets import pool
@@ -111,7 +111,7 @@ class Clients:
         parts = "/".join(str(len(part.indices)) for part in (self.train, self.validation, self.test))
         untested = int((self.test.sizes == 0).sum())
         return (
-            f"Clients({self.data_name}, {self.split_name}: {len(self)} clients, {parts} examples for "
+            f"Clients({self.data_name}, {self.split_name}: {count(len(self), 'client')}, {parts} examples for "
             f"train/validation/test, {kind}{f', {untested} without test' if untested else ''}, "
             f"hash {self.hash[:12]})"
         )

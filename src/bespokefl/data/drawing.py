@@ -4,6 +4,7 @@ from html import escape
 
 import numpy as np
 
+from bespokefl.core.errors import count
 from bespokefl.data import heterogeneity
 from bespokefl.data.clients import Clients
 
@@ -37,8 +38,8 @@ def heading(clients: Clients) -> str:
         for name, part in (("training", clients.train), ("validation", clients.validation), ("test", clients.test))
     )
     return (
-        f"{clients.data_name}, {clients.split_name}, seed {clients.seed}: {len(clients)} clients, {', '.join(parts)} "
-        f"examples, hash {clients.hash[:12]}"
+        f"{clients.data_name}, {clients.split_name}, seed {clients.seed}: {count(len(clients), 'client')}, "
+        f"{', '.join(parts)} examples, hash {clients.hash[:12]}"
     )
 
 

@@ -23,6 +23,8 @@ SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to 
 FULL_STEP = 12e6  # multiply-adds of a stacked step, from which on more rows hardly make each of them cheaper
 ROWS = (13, 2048)  # the fewest and the most rows that are put into one chunk by this rule
 CELLS = 32e6  # numbers that a stacked step may hold, weights and inputs together
+SCORED = 2e8  # multiply-adds of a chunk that is scored: some 20 milliseconds, next to which its overhead is small
+REUSED = 16  # how often a heavy layer uses a weight for an example, at least
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
     """Stacked or plain, and the largest chunk; `x`, `y` are a few examples to try the model on."""
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
-    heavy = sorted({type(layer).__name__ for layer in task.module.modules() if isinstance(layer, HEAVY)})
+    heavy = _heavy(task)
     cost = 3.0 * batch_size * task.layout.width
     if chunk is None and heavy:
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
@@ -65,6 +67,18 @@ def choose_executor(task: Task, data: Data, settings: Settings) -> Executor:
     typical = int(data.train.sizes.float().mean())
     size = min(settings.batch_size, typical)
     return choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
+
+
+def to_score(task: Task, data: Data) -> int:
+    """How many clients are scored at once: of many with few examples each, more."""
+    examples = max(1.0, sum(len(part.indices) for part in (data.train, data.validation, data.test)) / len(data))
+    width = task.layout.width
+    cost = examples * width * (REUSED if _heavy(task) else 1)
+    return max(8, min(int(SCORED / cost), int(CELLS / (width + examples * data.x[0].numel()))))
+
+
+def _heavy(task: Task) -> list[str]:
+    return sorted({type(layer).__name__ for layer in task.module.modules() if isinstance(layer, HEAVY)})
 
 
 def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[int]]:

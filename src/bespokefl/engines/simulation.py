@@ -247,7 +247,7 @@ class Simulation:
     ) -> tuple[Scores, Rows | None]:
         start = self._starts[self.federations.index(federation)]
         everybody = [start + i for i in range(len(federation.data))]
-        parts = chunks.cut(everybody, self._sizes, max(self.executor.chunk, 8))
+        parts = chunks.cut(everybody, self._sizes, chunks.to_score(self.task, federation.data))
         scores: Scores = {}
         rows: Rows | None = None
         for part, values in self._map(pool, "score", parts, lambda part: request([client - start for client in part])):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl import methods
-from bespokefl.core.errors import listing
+from bespokefl.core.errors import count, listing
 from bespokefl.core.losses import Loss
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
@@ -53,7 +53,8 @@ def summary(
     told += notes
     if outcome.lost:
         times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
-        told.append(f"Uploads that did not count: {times}, of {len(outcome.lost)} clients (see lost in result.json).")
+        whose = count(len(outcome.lost), "client")
+        told.append(f"Uploads that did not count: {times}, of {whose} (see lost in result.json).")
     protected = privacy.account(config, names, outcome.uploaded)
     return {
         "method": config.method,
@@ -109,7 +110,8 @@ def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
         log.warning(notes[-1])
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
-        notes.append(f"A client's head became non-finite and was restored {restored} times: use a smaller head_lr.")
+        often = count(restored, "time")
+        notes.append(f"A client's head became non-finite and was restored {often}: use a smaller head_lr.")
     endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
     if endless:
         notes.append(f"The test loss is not finite for {listing(endless)}: it is left out of the figures.")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, count
 from bespokefl.core.files import unwritten
 from bespokefl.experiments import comparison_notes, folder, tables
 from bespokefl.experiments.comparison_document import document, rounded
@@ -214,7 +214,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         data = self.facts.data
-        lines = [f"{len(self.entries)} methods on {data['name']}, {data['split']}, seeds {self.seeds_in_words}"]
+        seeds = f"seed{'s' * (len(self.seeds) != 1)} {self.seeds_in_words}"
+        lines = [f"{count(len(self.entries), 'method')} on {data['name']}, {data['split']}, {seeds}"]
         for name in self.ranking:
             one = self.figures[name]
             if one is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bespokefl.core.errors import count
 from bespokefl.experiments import tables
 from bespokefl.experiments.comparison_figures import LEVEL, TEST, VALIDATION
 from bespokefl.experiments.comparison_history import history, own_notes
@@ -26,7 +27,7 @@ def document(found: "Comparison") -> Page:
     names = found.methods
     return {
         "format": FORMAT,
-        "title": f"{len(names)} method{'s' * (len(names) > 1)} on {facts.data['name']}, {facts.data['split']}",
+        "title": f"{count(len(names), 'method')} on {facts.data['name']}, {facts.data['split']}",
         "command": facts.command,
         "finished": not facts.interrupted
         and not any(run.interrupted for entry in found.entries.values() for run in entry.runs.values()),

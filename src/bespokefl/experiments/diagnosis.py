@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.core.errors import count
 from bespokefl.experiments import folder
 from bespokefl.experiments.likeness import ALIKE, GROUPS, PARTLY_GROUPED, SINGLE
 
@@ -271,8 +272,8 @@ def _survey(found: Diagnosis) -> list[str]:
         return []
     best = max((one for one in survey.silhouettes if one is not None), default=0.0)
     return [
-        f"User-Centric FL's rule alone, on gradients at the start, would take {survey.streams} streams (silhouette "
-        f"{best:.2f}); suggested here: {found.streams}."
+        f"User-Centric FL's rule alone, on gradients at the start, would take {count(survey.streams, 'stream')} "
+        f"(silhouette {best:.2f}); suggested here: {found.streams}."
     ]
 
 

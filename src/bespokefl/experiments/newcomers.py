@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, count
 from bespokefl.data.preparation import Preparation
 from bespokefl.experiments import folder, tables
 from bespokefl.experiments.tables import Scores, Sizes
@@ -78,7 +78,7 @@ class Newcomers:
     def __repr__(self) -> str:
         figures = self.summary()
         measure = "loss" if figures["personal"]["accuracy"] is None else "accuracy"
-        lines = [f"{len(self.names)} newcomers to {self.origin['method']} on {self.origin['data']}"]
+        lines = [f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"]
         for kind in KINDS:
             mean = figures[kind][measure]["mean"]
             lines.append(f"  {kind:<8}  test {measure}: mean {'undefined' if mean is None else f'{mean:.4f}'}")

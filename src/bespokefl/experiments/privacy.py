@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bespokefl.core.errors import count
 from bespokefl.experiments.config import Config
 from bespokefl.metrics.privacy import DELTA, check_accountant, epsilon
 
@@ -19,14 +20,14 @@ def account(config: Config, names: Sequence[str], uploaded: Mapping[str, int]) -
         return None
     delta = DELTA if config.delta is None else config.delta
     uploads = {name: uploaded.get(name, 0) for name in names}
-    known = {count: epsilon(config.noise, count, delta) for count in sorted({*uploads.values()})}
+    known = {number: epsilon(config.noise, number, delta) for number in sorted({*uploads.values()})}
     return {
         "clip": config.clip,
         "noise": config.noise,
         "delta": delta,
         "largest_epsilon": max(known.values(), default=0.0),
         "uploads": uploads,
-        "epsilon": {name: known[count] for name, count in uploads.items()},
+        "epsilon": {name: known[number] for name, number in uploads.items()},
     }
 
 
@@ -37,5 +38,5 @@ def sentences(found: Mapping[str, Any] | None) -> list[str]:
     most = max(found["uploads"].values(), default=0)
     return [
         f"Uploads are (ε, δ)-differentially private for each client with ε ≤ {found['largest_epsilon']:.3g} at δ = "
-        f"{found['delta']:g}, over {most} uploads at most; scores and numbers of examples are not covered."
+        f"{found['delta']:g}, over {count(most, 'upload')} at most; scores and numbers of examples are not covered."
     ]

@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import nn
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, count
 from bespokefl.data.preparation import Preparation
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder, newcomers, tables
@@ -124,8 +124,9 @@ class Result:
     def __repr__(self) -> str:
         about = self.about
         lines = [
-            f"{self.method} on {about['data']}, {about['split']}, {len(self.names)} clients, model {about['model']}, "
-            f"{about['rounds_done']} rounds{' (interrupted)' if self.interrupted else ''}, seed {about['seed']}"
+            f"{self.method} on {about['data']}, {about['split']}, {count(len(self.names), 'client')}, "
+            f"model {about['model']}, {count(about['rounds_done'], 'round')}"
+            f"{' (interrupted)' if self.interrupted else ''}, seed {about['seed']}"
         ]
         figures = self.summary()
         for kind in KINDS:

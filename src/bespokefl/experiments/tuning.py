@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.core.errors import InputError, TrainingError, count, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.core.method import Method
 from bespokefl.experiments import folder, tables
@@ -126,7 +126,8 @@ class Tuning:
 
     def __repr__(self) -> str:
         done = sum(line[self.by] is not None or line["failed"] is not None for line in self.table)
-        lines = [f"{self.about['method']}: {done} of {len(self.table)} points, {len(self.seeds)} seeds"]
+        points, seeds = count(len(self.table), "point"), count(len(self.seeds), "seed")
+        lines = [f"{self.about['method']}: {done} of {points}, {seeds}"]
         for at, line in enumerate(self.table):
             value = "failed" if line["failed"] else "not trained" if line[self.by] is None else f"{line[self.by]:.4f}"
             mark = "  <- chosen" if at == self.chosen else ""

@@ -251,8 +251,9 @@ def clients(document: Document, methods: Sequence[Document]) -> str:
     head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
     rest = len(names) - MOST_CLIENTS
     more = f"<p>The first {MOST_CLIENTS} of {len(names)} clients; clients.csv has them all.</p>" if rest > 0 else ""
+    whom = "The only client" if len(names) == 1 else f"All {len(names)} clients"
     return (
-        f'<details id="clients"><summary>All {len(names)} clients as a table</summary>{more}<div class="wide" '
+        f'<details id="clients"><summary>{whom} as a table</summary>{more}<div class="wide" '
         f'tabindex="0" role="region" aria-label="All clients"><table class="plain"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></details>"
     )

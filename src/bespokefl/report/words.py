@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.core.errors import count
 from bespokefl.report.figures import finished, scores
 from bespokefl.report.source import Document
 from bespokefl.report.style import Look
 from bespokefl.report.tables import error_of, name, short
-
-
-def count(num: int, what: str) -> str:
-    return f"{num} {what}{'' if num == 1 else 's'}"
 
 
 def facts(document: Document) -> str:

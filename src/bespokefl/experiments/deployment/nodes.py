@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, count
 from bespokefl.experiments.deployment.addresses import is_loopback, port_of
 from bespokefl.experiments.deployment.place import NodeSettings
 
@@ -25,8 +25,7 @@ def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, read
     torch.set_num_threads(1)
     host = LocalHost(settings, place)
     about = host.about()
-    count = len(about["clients"])
-    log.info("node %s has %d client%s", settings.name, count, "" if count == 1 else "s")
+    log.info("node %s has %s", settings.name, count(len(about["clients"]), "client"))
     secure = (place / "node.key").is_file()
     if not secure and not is_loopback(settings.server.rpartition(":")[0]):
         raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from bespokefl import methods
-from bespokefl.core.errors import BespokeError, InputError, listing
+from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
 from bespokefl.data.preparation import Preparation
@@ -215,12 +215,13 @@ def _about(
     preparation: Preparation,
     labels: list[str] | None,
 ) -> dict[str, Any]:
-    notes = [f"Clients' own models are at the {len(server.homes)} nodes, in personal.safetensors of the run's folder."]
+    nodes = count(len(server.homes), "node")
+    notes = [f"Clients' own models are at {nodes}, in personal.safetensors of the run's folder."]
     if outcome.unheard:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unheard)}.")
     origin = {
         "data": config.data,
-        "split": f"{len(server.homes)} nodes",
+        "split": nodes,
         "split_hash": "",
         "split_seed": 0,
         "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
