@@ -269,7 +269,7 @@ def test_one_client_is_refused() -> None:
     [
         ({"steps": 0}, "steps must be"),
         ({"lr": -1.0}, "lr must be"),
-        ({"loss": "mse"}, "the loss must be 'cross_entropy'"),
+        ({"loss": "mse"}, "the loss 'mse' does not fit the data"),
         ({"precision": "half"}, "precision must be"),
     ],
 )

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from bespokefl.core.errors import InputError, unknown
+
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
 
 FEW_CLASSES = 16  # fewer than these do not fill a processor's vector
@@ -23,3 +25,16 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
+
+
+def fitting(loss: str | Loss | None, classes: int | None) -> str | Loss:
+    """The loss that was asked for, or the one for this kind of labels."""
+    usual = "mse" if classes is None else "cross_entropy"
+    if loss is None or callable(loss):
+        return loss or usual
+    if loss not in LOSSES:
+        raise unknown("loss", loss, LOSSES)
+    if loss != usual:
+        labels = "real-valued targets" if classes is None else f"{classes} classes"
+        raise InputError(f"the loss {loss!r} does not fit the data, which have {labels}; use {usual!r}.")
+    return loss

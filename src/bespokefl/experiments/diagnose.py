@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError
-from bespokefl.core.losses import LOSSES, Loss
+from bespokefl.core.losses import Loss, fitting
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -101,7 +101,7 @@ def diagnose(
     ready, preparation = prepare(canonical, scale=scale, missing=missing, vocabulary=vocabulary, length=length)
     task = Task(
         build(model, ready.shape, ready.classes or 1, preparation.tokens),
-        _loss(loss, ready.classes),
+        fitting(loss, ready.classes),
         head=head,
         seed=seed,
         device=find_device(device),
@@ -168,16 +168,6 @@ def _check(steps: int, lr: float) -> None:
         raise InputError(f"steps must be a whole number of local steps from 1 on, got {steps!r}.")
     if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
         raise InputError(f"lr must be a number above 0, got {lr!r}.")
-
-
-def _loss(loss: str | Loss | None, classes: int | None) -> str | Loss:
-    fitting = "mse" if classes is None else "cross_entropy"
-    if loss is None or callable(loss):
-        return loss or fitting
-    if loss != fitting:
-        expected = f"{fitting!r}, as the labels are {'numbers' if classes is None else 'classes'}"
-        raise InputError(f"the loss must be {expected}, got {loss!r} (there are {', '.join(LOSSES)}).")
-    return loss
 
 
 def _untested(data: Data) -> Data:

@@ -107,9 +107,14 @@ def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
 
 
 def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Scores:
-    """Scores in the clients' own order, by the names a person uses: those of test data, the result, have no prefix."""
+    """Scores in the clients' own order, by the names a person uses."""
     back = _back(clients, data)
-    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
+    return named({name: values[back] for name, values in scores.items()})
+
+
+def named(scores: Mapping[str, Tensor]) -> Scores:
+    """Scores by the names a person uses: those of test data, the result, have no prefix and come first."""
+    found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in scores.items()}
     return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
 
 

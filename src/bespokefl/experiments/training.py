@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from bespokefl.core.errors import BespokeError, DiskError, InputError, listing, unknown
-from bespokefl.core.losses import LOSSES, Loss
+from bespokefl.core.errors import BespokeError, DiskError, InputError, listing
+from bespokefl.core.losses import Loss, fitting
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -84,7 +84,7 @@ def train(
         )
     device, dtype = find_device(config.device), PRECISIONS[config.precision]
     outputs = clients.classes or 1
-    objective = _loss(loss, clients.classes)
+    objective = fitting(loss, clients.classes)
     task = Task(
         build(model, clients.shape, outputs, preparation.tokens),
         objective,
@@ -186,19 +186,6 @@ def _prepared(everybody: Clients, config: Config) -> tuple[Clients, Clients | No
         prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
     check_clients(prepared)
     return *hold_back(prepared, config.newcomers, config.seed), preparation
-
-
-def _loss(loss: str | Loss | None, classes: int | None) -> str | Loss:
-    """The loss that was asked for, or the one for this kind of labels."""
-    fitting = "mse" if classes is None else "cross_entropy"
-    if loss is None or callable(loss):
-        return loss or fitting
-    if loss not in LOSSES:
-        raise unknown("loss", loss, LOSSES)
-    if loss != fitting:
-        labels = "real-valued targets" if classes is None else f"{classes} classes"
-        raise InputError(f"the loss {loss!r} does not fit the data, which have {labels}; use {fitting!r}.")
-    return loss
 
 
 def _writable(method: Method) -> tuple[dict[str, Any], list[str]]:

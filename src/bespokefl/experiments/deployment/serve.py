@@ -3,15 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
+from bespokefl.core.losses import fitting
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
 from bespokefl.data.preparation import Preparation
@@ -31,7 +30,7 @@ from bespokefl.experiments.deployment.alone import alone, asked_to_stop
 from bespokefl.experiments.deployment.news import RESULT, tell, told
 from bespokefl.experiments.deployment.place import PLACE, Deployment
 from bespokefl.experiments.final import Final
-from bespokefl.experiments.handover import engine_settings
+from bespokefl.experiments.handover import engine_settings, named
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.weights import (
     BLUEPRINT,
@@ -141,12 +140,10 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
 
 
 def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:
-    fitting = "mse" if labels is None else "cross_entropy"
-    if config.loss not in (None, fitting):
-        raise InputError(f"the loss {config.loss!r} does not fit the nodes' data; use {fitting!r}.")
+    loss = str(fitting(config.loss, None if labels is None else len(labels)))
     task = Task(
         build(config.model, preparation.shape, 1 if labels is None else len(labels), preparation.tokens),
-        fitting,
+        loss,
         head=config.head,
         seed=config.seed,
         dtype=PRECISIONS[config.precision],
@@ -154,7 +151,7 @@ def _task(config: Config, preparation: Preparation, labels: list[str] | None) ->
     )
     if config.start is not None:
         starts.begin(task, starts.read(config.start))
-    return task, fitting
+    return task, loss
 
 
 def _result(
@@ -189,8 +186,8 @@ def _result(
         about=_about(config, method, server, outcome, seconds, preparation, labels),
         names=server.data.names,
         sizes={part: getattr(server.data, part).sizes.numpy() for part in tables.SIZES},
-        personal=_scores(outcome.personal),
-        global_=None if outcome.globally is None else _scores(outcome.globally),
+        personal=named(outcome.personal),
+        global_=None if outcome.globally is None else named(outcome.globally),
         rounds=outcome.history,
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
         weights=AtTheNodes(recipe, task.start, outcome.global_rows),
@@ -199,11 +196,6 @@ def _result(
         preparation=preparation if preparation.changes else None,
         comments={"data": "The data stayed at the nodes of a deployment."},
     )
-
-
-def _scores(scores: Mapping[str, torch.Tensor]) -> tables.Scores:
-    found = {name.removeprefix("test_"): np.asarray(values) for name, values in scores.items()}
-    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
 
 
 def _about(
