@@ -23,7 +23,7 @@ from bespokefl import cli, methods
 from bespokefl.cli import options, tune
 from bespokefl.engines.progress import Progress
 from bespokefl.experiments import demo as demonstration
-from bespokefl.experiments import terminal
+from bespokefl.experiments import tables, terminal
 from bespokefl.experiments.manual import hyper, reference
 from bespokefl.experiments.tune import Step
 
@@ -255,7 +255,9 @@ def test_the_command_of_the_readme_and_its_repetition(here: Path, capsys: pytest
     printed = capsys.readouterr()
     assert printed.err == ""  # no bar where there is no terminal
     found = json.loads(Path("runs/ditto/result.json").read_text())
-    assert f"{found['personal']['accuracy']['mean']:.4f}" in printed.out
+    line = next(line for line in printed.out.splitlines() if "personal accuracy, %" in line)
+    figures = ("mean", "weighted_mean", "std", "worst", "worst_decile")
+    assert line.split()[-5:] == [f"{100 * found['personal']['accuracy'][name]:.2f}" for name in figures]
     assert "Written to runs/ditto" in printed.out
     assert found["hyper"] == methods.Ditto(lr=0.1, personal_lr=0.1, pull=1).hyper()
     assert found["personal"]["accuracy"]["mean"] > found["global"]["accuracy"]["mean"]
@@ -348,8 +350,8 @@ def test_a_run_with_newcomers_shows_them_apart(runs: Path, capsys: pytest.Captur
     printed = capsys.readouterr().out
     found = json.loads(Path("r/result.json").read_text())
     for kind in ("personal", "finetune"):
-        line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy" in line)
-        assert f"{found['newcomers'][kind]['accuracy']['mean']:.4f}" in line
+        line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy, %" in line)
+        assert f" {100 * found['newcomers'][kind]['accuracy']['mean']:.2f} " in line
     assert "Finetune: newcomers train the run's global model on, with lr 0.1" in printed
     assert "newcomers.csv" in printed and found["clients"] == 3
     assert Path("r/rounds.safetensors").exists()
@@ -364,6 +366,8 @@ def test_newcomers_of_a_file_and_their_predictions(here: Path, runs: Path, capsy
     assert printed.err == "" and "2 newcomers from" in printed.out and "Finetune:" in printed.out
     found = json.loads(Path("late/newcomers.json").read_text())
     assert f"{found['finetune']['loss']['mean']:.4f}" in printed.out
+    line = next(line for line in printed.out.splitlines() if "finetune accuracy, %" in line)
+    assert f" {100 * found['finetune']['accuracy']['mean']:.2f} " in line
     assert found["names"] == ["gil", "hal"] and found["origin"]["run"] == f"{runs}/done"
     advised = next(line for line in printed.out.splitlines() if "bespoke predict" in line).partition("bespoke ")[2]
     assert bespoke(advised.replace("x.npz", f"{runs}/x.npz")) == 0
@@ -389,7 +393,7 @@ def test_tuning_shows_the_table_and_the_line_to_use(runs: Path, capsys: pytest.C
     assert printed.err == ""
     held = json.loads(Path("t/tuning.json").read_text())
     for point in held["points"]:
-        words = [str(point["pull"]), str(point["rounds"]), f"{point['validation_accuracy']:.4f}"]
+        words = [str(point["pull"]), str(point["rounds"]), f"{100 * point['validation_accuracy']:.2f}"]
         line = next(
             line.split() for line in printed.out.splitlines() if [w for w in line.split() if w != "*"][:2] == words[:2]
         )
@@ -553,7 +557,8 @@ def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFi
     unfit = {name for name in methods.REGISTRY if methods.build(name).needs_groups}
     expected = [name for name in methods.REGISTRY if name not in unfit] if flags else list(demonstration.SHORT)
     assert list(shown) == expected
-    assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 0
+    assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 1
+    assert "personal, %" in printed.out and float(shown["ditto"][1]) > 1  # no share is
     assert all(name in printed.out for name in unfit) or not flags
     assert sum(line[:1] == ["bespoke"] for line in lines) == (5 if flags else 6)
     assert printed.err == ""
@@ -580,6 +585,12 @@ def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> N
 # -- the terminal
 
 
+def test_scores_as_people_read_them() -> None:
+    assert [tables.told(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == ["98.77", "100.00", "0.00", "-"]
+    assert [tables.told(value, "loss") for value in (0.98765, 12345.6, None)] == ["0.9877", "1.235e+04", "-"]
+    assert [tables.headed(score) for score in ("validation_accuracy", "loss")] == ["validation accuracy, %", "loss"]
+
+
 def test_the_bar_shows_round_scores_and_time() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     with terminal.bar(screen, "ditto") as report:
@@ -589,7 +600,7 @@ def test_the_bar_shows_round_scores_and_time() -> None:
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
     assert "ditto" in shown and "round 1/40" in shown
-    assert re.search(r"round 10/40 \(survey\) validation loss 0.250, accuracy 0.875 \d\d:\d\d left", shown)
+    assert re.search(r"round 10/40 \(survey\) validation loss 0.2500, accuracy 87.50 % \d\d:\d\d left", shown)
 
 
 def test_one_bar_shows_all_points_of_a_grid() -> None:
@@ -601,7 +612,7 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
     assert "1/4 pull=1.0, round 1/2" in shown
-    assert re.search(r"3/4 pull=2.0, seed 1, round 2/2 validation loss 0.250 \d\d:\d\d left", shown)
+    assert re.search(r"3/4 pull=2.0, seed 1, round 2/2 validation loss 0.2500 \d\d:\d\d left", shown)
 
 
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])

@@ -203,14 +203,12 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What people read scores in: accuracy in per cent; files and Python have shares."""
-        return " %" if self.score == "accuracy" else ""
+        """What people read scores in."""
+        return tables.unit(self.score)
 
     def told(self, value: float | None) -> str:
         """A score, or its error, as people read it."""
-        if value is None:
-            return "-"
-        return f"{100 * value:.2f}" if self.unit else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+        return tables.told(value, self.score)
 
     def __repr__(self) -> str:
         data = self.facts.data

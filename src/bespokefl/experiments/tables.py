@@ -28,6 +28,23 @@ def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
     return {"accuracy": None} | found  # regression has no accuracy, and says so
 
 
+def unit(score: str) -> str:
+    """What people read a score in: accuracy in per cent; files and Python have shares."""
+    return " %" if score.endswith("accuracy") else ""
+
+
+def told(value: float | None, score: str) -> str:
+    """A score, or its error, as people read it, without its unit."""
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}" if unit(score) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+
+
+def headed(score: str) -> str:
+    """What a table calls it: "validation accuracy, %"."""
+    return score.replace("_", " ") + (unit(score) and f",{unit(score)}")
+
+
 def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]) -> list[dict[str, Any]]:
     """One dict per client: its sizes, and all kinds of scores (None for a kind that there is not)."""
     columns: dict[str, list[Any]] = {"client": list(names)}

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bespokefl.engines import progress
 from bespokefl.engines.store import NOTICE
-from bespokefl.experiments import jobs, tune
+from bespokefl.experiments import jobs, tables, tune
 from bespokefl.experiments.comparison import Comparison
 from bespokefl.experiments.newcomers import Newcomers
 from bespokefl.experiments.result import Result
@@ -72,7 +72,11 @@ def _moving(screen: Console, title: str) -> Iterator[Update]:
 
         def update(done: float, total: float, text: str, scores: Mapping[str, float]) -> None:
             names = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
-            found = [f"{word} {scores[name]:.3f}" for name, word in names.items() if name in scores]
+            found = [
+                f"{word} {tables.told(scores[name], name)}{tables.unit(name)}"
+                for name, word in names.items()
+                if name in scores
+            ]
             worded = f"validation {', '.join(found)}" if found else ""
             shown.update(task, completed=done, total=total, round=text, scores=worded, refresh=True)
 
@@ -143,8 +147,7 @@ def figures(result: Result) -> Table:
     rows = []
     for kind in ("personal", "global"):
         for measure in measures if summary[kind] is not None else []:
-            found = summary[kind][measure]
-            rows.append([f"{kind} {measure}", *(number(value) for value in found.values())])
+            rows.append(_row(kind, measure, summary[kind][measure]))
     if result.newcomers is not None:
         rows += _newcomer_rows(result.newcomers, "newcomers ")
     columns = ["on test data", *(name.replace("_", " ") for name in summary["personal"]["loss"])]
@@ -161,10 +164,14 @@ def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
     summary = newcomers.summary()
     measures = [name for name in ("accuracy", "loss") if summary["personal"][name] is not None]
     return [
-        [f"{prefix}{kind} {measure}", *(number(value) for value in summary[kind][measure].values())]
+        _row(f"{prefix}{kind}", measure, summary[kind][measure])
         for kind in ("personal", "finetune")
         for measure in measures
     ]
+
+
+def _row(kind: str, measure: str, found: Mapping[str, float | None]) -> list[str]:
+    return [f"{kind} {tables.headed(measure)}", *(tables.told(value, measure) for value in found.values())]
 
 
 def grid(tuning: Tuning) -> Table:
@@ -174,36 +181,45 @@ def grid(tuning: Tuning) -> Table:
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        scores = ["failed" if line["failed"] else number(line[name]) for name in measures or SCORES[:1]]
+        scores = ["failed" if line["failed"] else tables.told(line[name], name) for name in measures or SCORES[:1]]
         rows.append([mark, *(written(line[key]) for key in keys), *scores, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(name.replace("_", " ") for name in measures or SCORES[:1]), "seconds"]
+    columns = ["", *keys, *(tables.headed(name) for name in measures or SCORES[:1]), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
 def comparison(results: Sequence[Result]) -> Table:
-    """Several methods on the same clients."""
-    rows = []
+    """The accuracy of several methods on the same clients; 80 columns hold it."""
+    rows, score = [], "accuracy"
     for result in results:
         summary = result.summary()
-        own, common = summary["personal"]["accuracy"], summary["global"]
+        own, common = summary["personal"][score], summary["global"]
         sent = result.communication["up_bytes"] + result.communication["down_bytes"]
         rows.append(
             [
                 result.method,
-                *(number(own[name]) for name in ("mean", "worst_decile", "std")),
-                number(common["accuracy"]["mean"]) if common else "-",
+                *(tables.told(own[name], score) for name in ("mean", "worst_decile", "std")),
+                tables.told(common[score]["mean"], score) if common else "-",
                 size(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
         )
-    columns = ["method", "personal accuracy", "worst decile", "std", "global accuracy", "sent", "seconds"]
+    unit = tables.unit(score)
+    columns = ["method", f"personal,{unit}", "worst decile", "std", f"global,{unit}", "sent", "seconds"]
     return table(columns, rows)
 
 
 def contest(found: Comparison) -> Table:
     """A comparison's methods, the best mean first, in bold and with a star; = marks what cannot be told from it."""
-    unit = f",{found.unit}" if found.unit else ""
-    columns = ["method", f"test {found.score}{unit}", "SD", "worst 10 %", "better off", "worse off", "Jain", "sent"]
+    columns = [
+        "method",
+        f"test {tables.headed(found.score)}",
+        "SD",
+        "worst 10 %",
+        "better off",
+        "worse off",
+        "Jain",
+        "sent",
+    ]
     columns += ["time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
@@ -223,7 +239,7 @@ def contest(found: Comparison) -> Table:
                 found.told(score["std"]),
                 found.told(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
-                number((one["fairness"]["improved"] or {}).get("jain")),
+                tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 size(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",
@@ -234,10 +250,6 @@ def contest(found: Comparison) -> Table:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f} %"
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
 def size(count: float) -> str:
