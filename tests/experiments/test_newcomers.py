@@ -212,7 +212,7 @@ def test_a_run_survives_newcomers_that_cannot_be_served(
     monkeypatch.setattr("bespokefl.experiments.training.serve", fail)
     result = run("ditto", clients, newcomers=0.25, **QUICK)
     assert result.newcomers is None and result.summary()["newcomers"] is None
-    assert result.notes == [f"The 2 clients held back were not personalized: {reason}."]
+    assert result.notes == [f"2 clients held back, not personalized: {reason}."]
     assert result.notes[0] in caplog.text
 
 
@@ -227,7 +227,7 @@ def interrupted(clients: Clients, **settings: Any) -> Result:
 def test_an_interrupted_run_serves_nobody(clients: Clients, late: Clients, tmp_path: Path) -> None:
     result = interrupted(clients, newcomers=0.25)
     assert result.newcomers is None
-    assert result.notes[-1] == "The 2 clients held back were not personalized: the run was interrupted."
+    assert result.notes[-1] == "2 clients held back, not personalized: the run was interrupted."
     with pytest.raises(
         InputError, match="newcomers need a finished run, but the one was interrupted after round 2 of 50"
     ):

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from bespokefl.core.errors import BespokeError, DiskError, InputError, listing
+from bespokefl.core.errors import BespokeError, DiskError, InputError, count, listing
 from bespokefl.core.losses import Loss, fitting
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
@@ -228,6 +228,6 @@ def _serve_late(result: Result, late: Clients) -> None:
     except KeyboardInterrupt:
         reason = "this was interrupted"
     if reason:
-        note = f"The {len(late)} clients held back were not personalized: {reason}."
+        note = f"{count(len(late), 'client')} held back, not personalized: {reason}."
         log.warning("%s", note)
         result.about["notes"].append(note)
