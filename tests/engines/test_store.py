@@ -147,6 +147,45 @@ def test_a_snapshot_stays_while_files_grow(tmp_path: Path) -> None:
     assert values(store.get([0, 40])) == ([-5.0, 40.0], [-5, 40])
 
 
+@pytest.mark.parametrize("files", [False, True])
+def test_a_snapshot_is_ended_where_it_would_take_too_many_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    monkeypatch.setattr(module, "SPARE", (1 / 8, 0))
+    store = Store(begin, 100, tmp_path if files else None)
+    store.put(range(80), state(range(80)))
+    snapshot, ended = store.snapshot(), []
+
+    def finish() -> None:
+        held = {name: block[snapshot.slots].reshape(80, -1)[:, 0].tolist() for name, block in snapshot.blocks()}
+        assert all(values == list(range(80)) for values in held.values())
+        ended.append(len(store))
+        snapshot.release()
+
+    snapshot.lend(finish)
+    store.put(range(6), state([-1] * 6))
+    store.put([0, 1, 90], state([-2] * 3))  # no row of the snapshot's is in the way
+    assert not ended
+    store.put(range(6, 11), state([-3] * 5))  # eleven of 81 rows would stand twice, more than an eighth
+    assert ended == [81]
+    store.put(range(80), state(range(80)))  # nobody holds anything any more
+    assert ended == [81] and store._fresh == 81 + 6
+    assert values(store.get([0, 7, 90])) == ([0.0, 7.0, -2.0], [0, 7, -2])
+
+
+def test_rows_in_memory_are_never_moved() -> None:
+    """Room for everybody, and for what a snapshot may keep, is taken at once and costs nothing until it is used."""
+    store = Store(begin, 1000)
+    store.put([0], state([1]))
+    place = store._held["personal"].blocks[0].data_ptr()
+    for client in range(1, 1000):
+        store.put([client], state([client]))
+    snapshot = store.snapshot()
+    store.put(range(1000), state(range(1000)))
+    assert store._held["personal"].blocks[0].data_ptr() == place
+    snapshot.release()
+
+
 def test_rows_do_not_share_a_file(tmp_path: Path) -> None:
     store = Store(begin, 2, tmp_path)
     store.put([0], state([1]))

@@ -40,3 +40,39 @@ def test_some_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tensors.write_tensors(tmp_path / "t", [("some", whole, [7, 0, 3, 3, 9]), ("none", whole, [])])
     found = load_file(tmp_path / "t")
     assert torch.equal(found["some"], whole[[7, 0, 3, 3, 9]]) and found["none"].shape == (0, 2)
+
+
+def test_whole_tensors_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "PIECE", 20)
+    whole, one = torch.arange(20.0).reshape(10, 2), torch.arange(3.0).expand(7, 3)
+    tensors.write_tensors(tmp_path / "t", [("whole", whole, None), ("same", one, None)])
+    found = load_file(tmp_path / "t")
+    assert torch.equal(found["whole"], whole) and torch.equal(found["same"], one)
+
+
+@pytest.mark.parametrize("rows", [None, list(range(10))], ids=["whole", "rows"])
+def test_a_piece_is_written_before_the_next_is_made(
+    rows: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a file of any size takes the memory of one piece."""
+    monkeypatch.setattr(tensors, "PIECE", 20)
+    steps: list[str] = []
+    made, sha = tensors._bytes, hashlib.sha256()
+
+    class Hash:
+        def update(self, piece: bytes) -> None:
+            steps.append("written")
+            sha.update(piece)
+
+        def hexdigest(self) -> str:
+            return sha.hexdigest()
+
+    def spied(tensor: Tensor) -> memoryview:
+        steps.append("made")
+        assert tensor.numel() * tensor.element_size() <= 20
+        return made(tensor)
+
+    monkeypatch.setattr(tensors.hashlib, "sha256", Hash)
+    monkeypatch.setattr(tensors, "_bytes", spied)
+    tensors.write_tensors(tmp_path / "t", [("one", torch.arange(20.0).reshape(10, 2), rows)])
+    assert steps == ["written", "written", *["made", "written"] * 5]

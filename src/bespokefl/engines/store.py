@@ -1,7 +1,8 @@
 """Clients' states between rounds: a row exists only once a client has been active.
 
 Rows lie in slots, in memory or in memory-mapped files. A snapshot pins the slots it is made of: from then on a client
-that trains gets another slot, so the snapshot stays as it is, without a copy, for as long as it is needed.
+that trains gets another slot, so the snapshot stays as it is, without a copy, for as long as it is needed. If that
+takes too many slots, the store waits until the snapshot is no longer needed.
 """
 
 import ctypes
@@ -32,6 +33,7 @@ ASIDE = 1 << 20  # bytes from which a reply's tensor is put aside
 # What was freed goes back to the system: between rows that come and go the C library would keep holes as large as they.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 NOTICE = logging.INFO + 5  # a choice that one should hear of, whether or not details are asked for
+SPARE = 1 / 8, 1 << 24  # of all rows, or bytes if that is more: slots that a snapshot may keep from being used again
 MEMORY_SHARE = 0.4  # of the memory that there is: states that could come to more are kept in memory-mapped files
 
 
@@ -53,6 +55,8 @@ class Store:
         self._free: list[int] = []
         self._fresh = 0  # slots from here on were never used
         self._pins: Counter[int] = Counter()
+        self._bytes = 1.0  # of a row
+        self.finish: Callable[[], None] | None = None  # ends the use of the last snapshot, and releases it
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -81,6 +85,8 @@ class Store:
         """Replace these clients' states."""
         if not state:
             return
+        if self.finish is not None and self._fresh and self._crowded(clients):
+            self.finish()
         slots = []
         for client in clients:
             slot = self._slots.get(client)
@@ -130,6 +136,15 @@ class Store:
 
     # -- inside
 
+    def _crowded(self, clients: Sequence[int]) -> bool:
+        """Whether, with these clients' next rows, too many slots would hold nothing but a snapshot's rows."""
+        pinned = sum(self._slots.get(client) in self._pins for client in clients)
+        return self._fresh - len(self._slots) - len(self._free) + pinned > self._spare(len(self._slots))
+
+    def _spare(self, rows: int) -> int:
+        share, least = SPARE
+        return min(rows, max(int(share * rows), int(least / self._bytes)))
+
     def _new_slot(self) -> int:
         if self._free:
             return self._free.pop()
@@ -150,6 +165,8 @@ class Store:
         self._decide(like)
         most = self._clients or 2 * need
         size = max(need, min(2 * self._capacity, most)) if need <= most else need + need // 8
+        if self._clients and not self._capacity and not self.mapped and _is_lazy(like):
+            size = max(need, most + self._spare(most))
         for name, value in like.items():
             if isinstance(value, Rows):
                 old = self._held.get(name)
@@ -175,8 +192,8 @@ class Store:
         if self._decided:
             return
         self._decided = True
-        one = wire.size(like)[0] / max(1, len(next(iter(like.values()))))
-        total = one * (self._clients or 0)
+        self._bytes = max(1.0, wire.size(like)[0] / max(1, len(next(iter(like.values())))))
+        total = self._bytes * (self._clients or 0)
         if self._asked is None and total <= MEMORY_SHARE * memory.limit():
             return
         self._files = _Files(self._asked)
@@ -206,7 +223,12 @@ class Snapshot:
         """No clients' states: what they are called and of what kind."""
         return {name: value[:0] for name, value in self._held.items()} if self.slots else {}
 
+    def lend(self, finish: Callable[[], None]) -> None:
+        """Until it is released, the store calls `finish`, which has to release it, should it need the slots."""
+        self._store.finish = finish
+
     def release(self) -> None:
+        self._store.finish = None
         self._store.release(self.slots)
         self.slots = []
 
@@ -278,6 +300,11 @@ def _room(like: Tensor, size: int) -> Tensor:
     length = int(torch.Size(shape).numel()) * like.element_size()
     pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return _tensor(pages, like, shape)
+
+
+def _is_lazy(like: State) -> bool:
+    """Whether room for such values takes up no memory until they are there."""
+    return all(value.device.type == "cpu" for value in like.values())
 
 
 def _tensor(pages: mmap.mmap, like: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -5,13 +5,14 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-PIECE = 1 << 24  # bytes that are written at once
+PIECE = 1 << 20  # bytes that are written at once
 
 _KINDS = {
     torch.float64: "F64",
@@ -42,7 +43,8 @@ def write_tensors(
     head += b" " * (-len(head) % 8)
     sha = hashlib.sha256()
     with path.open("wb") as file:
-        for piece in (struct.pack("<Q", len(head)), head, *(one for entry in entries for one in _pieces(*entry))):
+        first: list[bytes | memoryview] = [struct.pack("<Q", len(head)), head]
+        for piece in chain(first, (one for entry in entries for one in _pieces(*entry))):
             sha.update(piece)
             file.write(piece)
         file.flush()
@@ -50,21 +52,17 @@ def write_tensors(
     return sha.hexdigest()
 
 
-def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[bytes]:
-    tensor = tensor.detach()
-    if rows is None:
-        yield _bytes(tensor)
-        return
+def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[memoryview]:
+    tensor = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
+    count = len(tensor) if rows is None else len(rows)
     width = max(1, tensor[:1].numel() * tensor.element_size())
     step = max(1, PIECE // width)
-    for at in range(0, len(rows), step):
-        yield _bytes(tensor[torch.tensor(rows[at : at + step])])
+    for at in range(0, count, step):
+        yield _bytes(tensor[at : at + step] if rows is None else tensor[torch.tensor(rows[at : at + step])])
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    if not tensor.numel():
-        return b""
+def _bytes(tensor: Tensor) -> memoryview:
     whole = tensor.cpu().contiguous()
     # A single number may keep a stride of its own, which viewing as bytes refuses.
     flat = whole.as_strided((whole.numel(),), (1,), whole.storage_offset())
-    return flat.view(torch.uint8).numpy().tobytes()
+    return memoryview(flat.view(torch.uint8).numpy().data)
