@@ -33,7 +33,7 @@ ASIDE = 1 << 20  # bytes from which a reply's tensor is put aside
 # What was freed goes back to the system: between rows that come and go the C library would keep holes as large as they.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 NOTICE = logging.INFO + 5  # a choice that one should hear of, whether or not details are asked for
-SPARE = 1 / 8, 1 << 24  # of all rows, or bytes if that is more: slots that a snapshot may keep from being used again
+SPARE = 1 / 16, 1 << 20  # of all rows, or bytes if that is more: slots that a snapshot may keep from being used again
 MEMORY_SHARE = 0.4  # of the memory that there is: states that could come to more are kept in memory-mapped files
 
 

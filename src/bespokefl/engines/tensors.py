@@ -57,8 +57,13 @@ def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[m
     count = len(tensor) if rows is None else len(rows)
     width = max(1, tensor[:1].numel() * tensor.element_size())
     step = max(1, PIECE // width)
+    room = None if rows is None else tensor.new_empty(min(step, count), *tensor.shape[1:])  # the same for all pieces
     for at in range(0, count, step):
-        yield _bytes(tensor[at : at + step] if rows is None else tensor[torch.tensor(rows[at : at + step])])
+        if rows is None or room is None:
+            yield _bytes(tensor[at : at + step])
+        else:
+            some = torch.tensor(rows[at : at + step], device=tensor.device)
+            yield _bytes(torch.index_select(tensor, 0, some, out=room[: len(some)]))
 
 
 def _bytes(tensor: Tensor) -> memoryview:

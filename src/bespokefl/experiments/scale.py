@@ -21,6 +21,7 @@ from bespokefl.core import chance
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.task import Task
 from bespokefl.data import Clients
+from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.handover import engine_data
@@ -28,7 +29,7 @@ from bespokefl.methods import Ditto
 from bespokefl.models import build
 
 SIZES = (1_000, 10_000, 100_000)
-ACTIVE, ROUNDS = 100, 50
+ACTIVE, ROUNDS, SAVED = 100, 50, 10
 FEATURES, CLASSES, EXAMPLES = 256, 10, 20
 LARGE_CLIENTS, LARGE_WIDTH, LARGE_EXAMPLES = 100, 18_725, 4  # five million parameters
 
@@ -40,7 +41,7 @@ class Growth:
     clients: int
     start: float  # seconds for split and state
     seconds: float  # per round, median
-    memory: int  # bytes of anonymous memory beyond what the libraries take
+    memory: int  # the most bytes of anonymous memory, checkpoints and all, beyond those of a tiny federation
     needed: int  # bytes of data and of rows of clients that have been active
 
 
@@ -48,7 +49,7 @@ def measure(clients: int, rounds: int = ROUNDS) -> Growth:
     """Ditto, which keeps a row for each client, in a new process."""
 
     def grow() -> tuple[float, ...]:
-        _grow(2 * ACTIVE, 2)  # what the libraries load at first use is not the federation's
+        _grow(2 * ACTIVE, SAVED + 2)  # what libraries load and rounds work with is the same for any federation
         return _grow(clients, rounds)
 
     start, seconds, memory, needed = _apart(grow, f"the run with {clients} clients")
@@ -97,13 +98,18 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     settings = Settings(rounds=rounds, participation=ACTIVE / clients, batch_size=10, workers=1)
     run = Simulation(Ditto(), task, data, settings, CLASSES)
     start = time.perf_counter() - began
-    phase = run.method.phases(rounds)[0]
-    with run.pool() as pool:
-        for number in range(1, rounds + 1):
+    phase, most = run.method.phases(rounds)[0], 0.0
+    fixed = data.x.nbytes + data.y.nbytes + ids.nbytes
+    with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
+        checkpoints = Checkpoints(Path(place) / "checkpoints", Every(rounds=SAVED), {})
+        for number in range(1, 2 * rounds + 1):  # the second half with checkpoints: they may take time, but no memory
             run.round(pool, number, phase)
-    active = len(run.federations[0].store)
-    needed = data.x.nbytes + data.y.nbytes + ids.nbytes + active * task.layout.width * 4
-    return start, statistics.median(run._seconds[1:]), anonymous() - before, needed
+            needed = fixed + len(run.federations[0].store) * task.layout.width * 4
+            most = max(most, (anonymous() - before) / needed)
+            if number > rounds and checkpoints.due(number):
+                checkpoints.save(run._moment(number))
+        checkpoints.wait()
+    return start, statistics.median(run._seconds[1:rounds]), int(most * needed), needed
 
 
 def _large(clients: int) -> tuple[float, float, int, int]:
