@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.engines import wire
 from bespokefl.engines.workers import Here, Pool, Values
 
 Job = Callable[[], Values]
@@ -165,11 +167,34 @@ def test_closing_early_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
-def test_workers_end_with_a_main_process_that_was_killed() -> None:
+def unread(pool: Pool) -> None:
+    """Answers are there, and nobody has read them: the worker's next read finds its connection reset."""
+    for worker in pool._workers:
+        worker.pipe.send_bytes(wire.dumps(["double", *wire.flatten({"x": 1})]))
+        assert worker.pipe.poll(10)
+
+
+def unanswered(pool: Pool) -> None:
+    """Workers that are busy find nobody who would take their answers."""
+    for worker in pool._workers:
+        worker.pipe.send_bytes(wire.dumps(["wait", *wire.flatten({"x": 0.3})]))
+
+
+def half_asked(pool: Pool) -> None:
+    for worker in pool._workers:
+        os.write(worker.pipe.fileno(), struct.pack("!i", 100) + b"half")
+
+
+@pytest.mark.parametrize("when", [pids, unread, unanswered, half_asked])
+def test_workers_end_with_a_main_process_that_was_killed(
+    when: Callable[[Pool], object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a word."""
     reader, writer = os.pipe()
     main = os.fork()
     if main == 0:
         pool = Pool(answer, 2)
+        when(pool)
         os.write(writer, " ".join(map(str, pids(pool))).encode())
         time.sleep(60)
         os._exit(0)
@@ -183,3 +208,16 @@ def test_workers_end_with_a_main_process_that_was_killed() -> None:
     while any(alive(pid) for pid in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(alive(pid) for pid in processes)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_signals_for_the_main_process_end_no_worker(pool: Pool) -> None:
+    """A closed terminal and Ctrl-C come to all processes of a group."""
+    before = pids(pool)
+    list(pool.map("double", jobs(1, 2), names(2)))  # they are ready
+    for pid in before:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+    time.sleep(0.1)
+    assert len(list(pool.map("double", jobs(1, 2, 3), names(3)))) == 3
+    assert pids(pool) == before

@@ -4,8 +4,10 @@ import errno
 import logging
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,23 @@ def test_a_job_whose_process_dies_is_done_once_more(
     else:
         assert isinstance(found["a:"], TrainingError)
         assert str(found["a:"]).startswith("its process died twice (exit code -9); if the machine ran out of memory")
+
+
+def test_a_process_that_dies_in_the_middle_of_what_it_tells_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, whole = os.getpid(), Connection.send_bytes
+
+    def half(pipe: Connection, told: bytes) -> None:
+        if os.getpid() != here and not any(tmp_path.iterdir()):
+            (tmp_path / "died").touch()
+            os.write(pipe.fileno(), struct.pack("!i", len(told)) + told[:3])
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(pipe, told)
+
+    monkeypatch.setattr(Connection, "send_bytes", half)
+    assert {one.name: outcome for one, outcome in jobs.do([job("a", "done")], 2)} == {"a": "done"}
+    assert any(tmp_path.iterdir())
 
 
 def test_what_to_do_about_a_disk_comes_back() -> None:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import struct
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +44,29 @@ def test_a_killed_worker_leaves_no_trace(chunk: int, tmp_path: Path) -> None:
     outcome = run(Deadly(folder=str(tmp_path)), DATA, **options)[1]
     assert len(list(tmp_path.iterdir())) == 1
     expected = run(Ditto(), DATA, **options)[1]
+    assert same_bits(outcome.personal_rows, expected.personal_rows)
+    assert outcome.communication == expected.communication
+
+
+@pytest.mark.parametrize("length", [2, 4, 30])  # of the length before it, that alone, and a part of the answer itself
+def test_so_does_one_that_is_killed_in_the_middle_of_an_answer(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, whole = os.getpid(), Connection.send_bytes
+
+    def half(pipe: Connection, answer: bytes) -> None:
+        if os.getpid() != here and not any(tmp_path.iterdir()):
+            (tmp_path / "died").touch()
+            os.write(pipe.fileno(), (struct.pack("!i", len(answer)) + answer)[:length])
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(pipe, answer)
+
+    options: dict[str, Any] = {"rounds": 3, "chunk": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send_bytes", half)
+        outcome = run(Ditto(), DATA, workers=2, **options)[1]
+    assert caplog.text.count("this is done again") in (1, 2)  # both may have been about to answer
+    expected = run(Ditto(), DATA, workers=1, **options)[1]
     assert same_bits(outcome.personal_rows, expected.personal_rows)
     assert outcome.communication == expected.communication
 

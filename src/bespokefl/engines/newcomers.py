@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bespokefl.core import probe
 from bespokefl.core.descend import descend
-from bespokefl.core.errors import listing
 from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -77,7 +76,7 @@ def serve(
         return {"rows": rows, **scores}
 
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)
-    names = ["newcomers " + listing([data.names[i] for i in part]) for part in parts]
+    names = ["newcomers " + ", ".join(data.names[i] for i in part) for part in parts]
     answers: list[Values] = [{}] * len(parts)
     with open_pool(answer, min(num_workers(task, settings), len(parts))) as pool:
         jobs = [lambda part=part: {"cohort": torch.tensor(part)} for part in parts]

@@ -1,8 +1,8 @@
 """Worker processes: each holds the clients' side and answers jobs that reach it as bytes.
 
 A worker is a fork made before the first round: it has the data and the method, and nothing that happens later except
-what the jobs bring. One thread each; parallelism is by processes. A worker that dies is replaced, and its job done
-again: jobs depend on nothing else, so the answer is the same to the last bit.
+what the jobs bring. One thread each; parallelism is by processes. A worker that dies, be it in the middle of an answer,
+is replaced, and its job done again: jobs depend on nothing else, so the answer is the same to the last bit.
 """
 
 import logging
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, in_brief
 from bespokefl.core.task import Task
 from bespokefl.engines import wire
 from bespokefl.engines.settings import Settings
@@ -27,9 +27,21 @@ from bespokefl.engines.wire import Values
 log = logging.getLogger("bespokefl")
 
 DEATHS = 2  # so often may a job's worker die before the run stops
+GONE = (EOFError, OSError)  # what a pipe says whose other end has died, in the middle of a message or not
+ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP")  # meant for the main process, whose end ends the workers
 
 Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
+
+
+class WorkerError(TrainingError):
+    """A job whose worker died twice. What was trained before may be kept."""
+
+    def __init__(self, fact: str, *, kept: str = "", then: str = "") -> None:
+        """fact: whose worker; kept: what there is to go on from; then: how to go on."""
+        advice = then or "if the machine ran out of memory, use fewer workers or a smaller chunk"
+        super().__init__("; ".join(part for part in (fact, kept, advice) if part) + ".")
+        self.fact, self.kept = fact, kept
 
 
 @dataclass
@@ -70,22 +82,24 @@ class Pool:
         self._workers.append(_Worker(process, ours, inbox, outbox))
         return self._workers[-1]
 
-    def _replace(self, worker: _Worker) -> _Worker:
+    def _bury(self, worker: _Worker) -> None:
         worker.process.join(5)
+        worker.process.kill()  # nobody could hear it any more
+        worker.process.join()
         worker.pipe.close()
         self._workers.remove(worker)
-        return self._hire()
 
     def _serve(self, pipe: Connection, other: Connection, inbox: wire.Mailbox, outbox: wire.Mailbox) -> None:
         for inherited in (other, *(worker.pipe for worker in self._workers)):
             inherited.close()  # else a worker would outlive a killed main process
-        for number in (signal.SIGINT, signal.SIGTERM):  # meant for the main process, whose end ends the workers
-            signal.signal(number, signal.SIG_IGN)
+        for name in ENDINGS:
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
         torch.set_num_threads(1)
         while True:
             try:
                 what, header, places = wire.loads(pipe.recv_bytes())
-            except EOFError:
+            except GONE:
                 os._exit(0)
             try:
                 values = self._answer(what, wire.unflatten(header, inbox.read(places)))
@@ -97,7 +111,7 @@ class Pool:
                 reply = ["crash", traceback.format_exc(), None]
             try:
                 pipe.send_bytes(wire.dumps(reply))
-            except BrokenPipeError:  # nobody listens any more
+            except GONE:  # nobody listens any more
                 os._exit(0)
 
     def map(
@@ -115,7 +129,7 @@ class Pool:
                 at = waiting.pop()
             header, tensors = flat or wire.flatten(jobs[at]())
             busy[worker.pipe] = (at, worker, (header, tensors))
-            with suppress(BrokenPipeError):  # a dead worker is noticed when its answer is read
+            with suppress(ConnectionError):  # a dead worker is noticed when its answer is read
                 worker.pipe.send_bytes(wire.dumps([what, header, worker.inbox.write(tensors)]))
 
         for worker in list(self._workers):
@@ -125,17 +139,14 @@ class Pool:
                 at, worker, flat = busy.pop(pipe)
                 try:
                     status, header, places = wire.loads(worker.pipe.recv_bytes())
-                except (EOFError, ConnectionResetError):
+                except GONE:
                     deaths[at] += 1
-                    fresh = self._replace(worker)
+                    self._bury(worker)
                     told = f"a worker process died (exit code {worker.process.exitcode}) while it worked on {names[at]}"
                     if deaths[at] == DEATHS:
-                        raise TrainingError(
-                            f"{told}, for the second time; if the machine ran out of memory, use fewer --workers or a "
-                            "smaller --chunk."
-                        ) from None
-                    log.warning("%s; this is done again", told)
-                    give(fresh, at, flat)
+                        raise WorkerError(f"{told}, for the second time") from None
+                    log.warning("%s; this is done again", in_brief(told))
+                    give(self._hire(), at, flat)
                     continue
                 if status == "done":
                     values = wire.unflatten(header, worker.outbox.read(places))

@@ -198,7 +198,7 @@ def _outcome(kind: str, told: Sequence[Any]) -> Outcome:
 def _next(child: _Child) -> list[Any]:
     try:
         found: list[Any] = json.loads(child.pipe.recv_bytes())
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):  # also in the middle of what it tells
         child.process.join()
         return ["died", f"exit code {child.process.exitcode}"]
     return found

@@ -26,6 +26,7 @@ from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients
 from bespokefl.data.prepare import prepare
 from bespokefl.engines.progress import Progress
+from bespokefl.engines.workers import WorkerError
 from bespokefl.experiments import folder, jobs, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.clients import hold_back, load_clients
@@ -243,6 +244,8 @@ def _train(point: Point, clients: Clients, settings: Mapping[str, Any]) -> dict[
     began, seed = time.perf_counter(), settings["seed"]
     try:
         result: Result = run(point.method, clients, **{**settings, **point.options})
+    except WorkerError:
+        raise  # it is not the point that failed: the same command tries it again
     except TrainingError as error:
         return _cell(point, seed, time.perf_counter() - began, failed=str(error))
     if result.interrupted:
