@@ -2,6 +2,7 @@
 
 import math
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -292,3 +293,30 @@ class TestLater:
             tables.inputs(write(tmp_path, "age,smoker,town\nold,true,Rome\n", "new.csv"), features)
         with pytest.raises(InputError, match="column 'smoker' must hold true or false, got 'maybe' in row 1"):
             tables.inputs(write(tmp_path, "age,smoker,town\n1,maybe,Rome\n", "new.csv"), features)
+
+
+def wide(folder: Path, columns: int, kind: str) -> float:
+    """Seconds of work to read so many columns."""
+    cells = {"numbers": "1.5", "decimal commas": "1,5", "texts": "a", "half dropped": "1"}[kind]
+    lines = [[f"c{at}" for at in range(columns)] + ["y"], *([cells] * columns + [str(y)] for y in (0, 1))]
+    path = write(folder, "\n".join((";" if kind == "decimal commas" else ",").join(line) for line in lines) + "\n")
+    drop = lines[0][:-1:2] if kind == "half dropped" else []
+    started = time.process_time()
+    table = tables.load(path, drop=drop)
+    taken = time.process_time() - started
+    assert table.shape == (columns - len(drop),)
+    return taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["numbers", "decimal commas", "texts", "half dropped"])
+def test_four_times_the_columns_take_four_times_as_long(tmp_path: Path, kind: str) -> None:
+    """Sixteen times as long, if every column were looked for among all others."""
+    few, many = (min(wide(tmp_path, columns, kind) for _ in range(3)) for columns in (5_000, 20_000))
+    assert many < 8 * few
+
+
+def test_what_is_not_there_among_many_is_a_short_sentence(tmp_path: Path) -> None:
+    names = [f"c{at}" for at in range(1_000)]
+    with pytest.raises(InputError, match=r"unknown column for the label 'nothing'; known: c0, .* and 960 more\.$"):
+        load(tmp_path, ",".join(names) + "\n" + ",".join("1" * 1_000) + "\n", label="nothing")

@@ -9,6 +9,8 @@ BespokeError        anything a person can mend; the command line exits with 2
 import difflib
 from collections.abc import Iterable, Sequence
 
+MOST = 40  # names that a sentence lists
+
 
 class BespokeError(Exception):
     """Base of all errors that carry a sentence instead of a traceback."""
@@ -37,7 +39,7 @@ def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> InputE
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
     guess = next((n for n in names if near and n.lower() == near[0]), None)
-    hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(names)}."
+    hint = f"; did you mean {guess!r}?" if guess else f"; known: {listing(names, MOST)}."
     return InputError(f"unknown {kind} {name!r}{hint}" + (f' See "{see}".' if see else ""))
 
 

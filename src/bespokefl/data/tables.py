@@ -74,7 +74,7 @@ def from_columns(
     drop     columns to leave out
     text     the column with documents: it alone is the example then
     """
-    drop = _names(drop)
+    drop = set(_names(drop))
     found = {str(key): files.column(columns[key], str(key)) for key in _keys(columns) if str(key) not in drop}
     return build(found, label=label, client=client, missing=missing, task=task, text=text, name=name, place=place)
 
