@@ -1,4 +1,4 @@
-"""A reader in a sandbox: it must answer in time, and write nothing but what it is for.
+"""A reader in a sandbox: it must answer in time, without a library's warning, and write nothing but what it is for.
 
 Two things tell what it wrote: the files of the sandbox before and after, and what Python reports of all calls that open
 a file to write, rename, remove, make folders, start processes or connect. Nothing is prevented: it is told afterwards,
@@ -10,6 +10,7 @@ import os
 import signal
 import stat
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,9 @@ def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Pat
     signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
     _watches[:] = [watch]
     try:
-        return reader(path)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            return reader(path)
     finally:
         _watches.clear()
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -99,6 +102,7 @@ def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Pat
         sys.dont_write_bytecode = compiled
         if rung:
             raise NoAnswer(_late(path))
+        assert not warned, f"reading it let a library warn: {warned[0].message}"
         assert not watch.seen, f"reading it wrote: {watch.seen[:3]}"
         assert listing(sandbox, out) == before, "reading it changed files"
 

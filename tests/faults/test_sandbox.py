@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,11 @@ def test_only_into_the_folder_that_is_meant(file: Path) -> None:
     (out / "link").symlink_to(file.parents[3])
     with pytest.raises(AssertionError, match="through"):
         answer(lambda path: (out / "link" / "through").write_text("x"), file, out)
+
+
+def test_a_warning_is_seen(file: Path) -> None:
+    with pytest.raises(AssertionError, match="let a library warn: old"):
+        answer(lambda path: warnings.warn("old", DeprecationWarning, stacklevel=1), file)
 
 
 def forever(path: Path) -> None:

@@ -103,6 +103,11 @@ def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_an_escape_that_there_is_not_warns_of_nothing(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    assert read(tmp_path, b"(dS'a'\nS'\\l'\ns.") == {"a": "\\l"}
+    assert not recwarn.list
+
+
 def test_an_array_that_is_not_as_long_as_its_shape(tmp_path: Path) -> None:
     content = pickle.dumps({"data": np.zeros((2, 3), dtype=np.uint8)}, 2)
     assert content.count(b"K\x02K\x03\x86") == 1

@@ -7,6 +7,7 @@ any other, and any other function or class that the file names, is refused.
 
 import math
 import pickletools
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def read(path: Path) -> dict[str, Any]:
     """The dictionary that the pickle holds, arrays as numpy's."""
     content = files.content(path, KIND)
     try:
-        found = _Machine().run(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an escape that Python does not know, in a damaged text
+            found = _Machine().run(content)
     except RefusedError as refused:
         raise files.damaged(path, KIND, str(refused)) from None
     except Exception as error:  # a damaged program can stumble over anything
