@@ -23,6 +23,9 @@ class _Averaging(Method):
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         return {"weights": descend(task.gradient, message["weights"], work, self.lr)}, state
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return server | {"weights": uploads.mean("weights")}
 
@@ -51,6 +54,9 @@ class Surveying(_Averaging):
         if round.phase == "survey":
             return {"gradient": task.sweep_gradient(message["weights"], work.sweep("train"))}, state
         return super().local_update(task, message, state, work, round)
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"gradient": start} if round.phase == "survey" else {"weights": start}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients = torch.tensor(uploads.clients)
@@ -153,6 +159,9 @@ class Ending(_Averaging):
             return super().local_update(task, message, state, work, round)
         own = message["weights"].with_block(state["head"])
         return {}, {"head": descend(task.gradient, own, work, self.lr, frozen="base").block("head")}
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start} if round.phase == "train" else {}
 
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         rows: Rows = message["weights"].with_block(state["head"])

@@ -21,6 +21,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulated, Simulation
 from bespokefl.experiments.config import Config
 from bespokefl.methods import FedAvg, Local
+from tests.contract.conftest import quick
 from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
 
 SINGLE, DOUBLE = federation(), federation(dtype=torch.float64)
@@ -422,6 +423,41 @@ def test_no_default_switches_the_method_off(registered: type[Method], plain: typ
 
 
 # -- what a method says of itself
+
+
+def looks(upload: State) -> dict[str, Any]:
+    """Of a cohort of one: every value's shapes and dtypes."""
+    return {
+        name: (value.layout, [(tuple(block.shape), block.dtype) for block in value.blocks])
+        if isinstance(value, Rows)
+        else (tuple(value.shape), value.dtype)
+        for name, value in upload.items()
+    }
+
+
+def assert_it_says_what_it_uploads(method: Method, data: Data) -> None:
+    made = simulation(method, data, **HALF)
+    with made.pool() as pool:
+        for number, phase in rounds_of(method):
+            round = made.federations[0].round(number, phase.name)
+            said = method.upload(made.task.start, made.server, round)
+            assert said is not None, f"say in `upload` what {method.name} uploads"
+            assert looks(said) == looks(made.side.train([0], *send(made, [0], round), round).upload)
+            made.round(pool, number, phase)
+
+
+@pytest.mark.parametrize("data", [SINGLE, DOUBLE, federation((7,))], ids=["single", "double", "alone"])
+def test_it_says_what_it_uploads(method: Method, data: Data) -> None:
+    """The server knows by that what to refuse, also where there is nobody to compare with."""
+    assert_it_says_what_it_uploads(method, data)
+
+
+def test_so_it_does_with_other_hyper_parameters(registered: type[Method]) -> None:
+    made = quick(registered)
+    other: dict[str, Any] = {name: not value for name, value in made.hyper().items() if isinstance(value, bool)}
+    other |= {name: 2 for name, value in made.hyper().items() if type(value) is int} | {"streams": 2}
+    for name in other.keys() & made.hyper().keys():
+        assert_it_says_what_it_uploads(replace(made, **{name: other[name]}), SINGLE)
 
 
 def test_every_hyper_parameter_has_a_default(registered: type[Method]) -> None:

@@ -2,21 +2,33 @@
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import Method, State
+from bespokefl.core.method import ALL, NONE, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.core.work import Work
 from bespokefl.engines.faults import KINDS, Faults
+from bespokefl.engines.flower import records
+from bespokefl.engines.outcome import Outcome
+from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.wire import under
 from bespokefl.experiments.run import run
 from bespokefl.methods import REGISTRY, FedAvg
 from tests.contract.conftest import params, quick
+from tests.contract.probes import PROBES
+from tests.contract.test_methods import assert_near
+from tests.deploy.grid import deployment
 from tests.faults.test_resume import SMALL, clients
-from tests.federations import apart, federation, same_bits
+from tests.federations import apart, federation, mlp, same_bits, simulation
 from tests.federations import run as simulate
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -25,24 +37,257 @@ DATA = federation(dtype=torch.float64)
 OPTIONS: dict[str, Any] = {"rounds": 4, "participation": 0.67}
 
 
+Lost = Callable[[int, str], bool]  # whether a client's upload of a round is
+
+
 @pytest.fixture(params=params(REGISTRY))
 def method(request: pytest.FixtureRequest) -> Method:
     return quick(REGISTRY[request.param])
 
 
+@pytest.fixture(params=params(name for name in REGISTRY if name != "local"))
+def uploading(request: pytest.FixtureRequest) -> Method:
+    return quick(REGISTRY[request.param])
+
+
+def keeps_state(kind: type[Method]) -> bool:
+    if kind.name in ("local", "ending"):  # their states change only when nobody uploads anything
+        return False
+    return bool(kind().start_clients(Task(mlp).start, ["somebody"]))
+
+
+@pytest.fixture(params=params([name for name, kind in (REGISTRY | PROBES).items() if keeps_state(kind)]))
+def stateful(request: pytest.FixtureRequest) -> Method:
+    """Every method whose clients keep something from round to round."""
+    return quick((REGISTRY | PROBES)[request.param])
+
+
+@dataclass
+class ByHand:
+    """A run without an engine: the method's functions, client by client, on dicts; some uploads never arrive."""
+
+    made: Simulation
+    lost: Lost
+
+    def run(self) -> "ByHand":
+        made, self.states, self.up, self.down = self.made, {}, [0, 0], [0, 0]
+        method, federation = made.method, made.federations[0]
+        self.server = method.start_server(made.task.start, federation.round(0, "start"))
+        phases = [phase for phase in method.phases(made.settings.rounds) for _ in range(phase.rounds)]
+        self.history: list[tuple[int, set[str]]] = []
+        for number, phase in enumerate(phases, start=1):
+            drawn = federation.draw(number, phase)
+            gone = {client for client in drawn.reports if self.lost(number, made.data.names[client])}
+            uploads = {}
+            for client in drawn.trains:
+                message = method.message(self.server, [client], drawn.round)
+                count(self.down, message.shared, message.own)
+                reply = made.side.train([client], message, self.state(client), drawn.round)
+                if client in drawn.reports:
+                    count(self.up, reply.upload)
+                    uploads[client] = reply.upload
+                if not uploads.get(client):
+                    gone -= {client}  # who sends nothing, as Local's clients, sends nothing broken
+                if client not in gone or phase.trains == ALL:
+                    self.states[client] = reply.state
+            sizes = made.data.train.sizes
+            left = sorted(uploads.keys() - gone, key=lambda client: (-int(sizes[client]), client))
+            if left:
+                honest = Uploads(left, sizes[left], [uploads[client] for client in left])
+                self.server = method.aggregate(self.server, honest, federation.round(number, phase.name, tuple(left)))
+            self.history.append((len(left), {made.data.names[client] for client in gone}))
+        return self
+
+    def state(self, client: int) -> State:
+        made = self.made
+        new = made.method.start_clients(made.task.start, [made.data.names[client]])
+        return self.states.get(client, new)
+
+    def personal(self, client: int) -> Rows:
+        made, number = self.made, len(self.history)
+        message = made.method.message(self.server, [client], made.federations[0].round(number, "evaluate"))
+        return made.side.personal([client], message, self.state(client), number)
+
+    def assert_same(self, made: Simulation, outcome: Simulated, *, sent: bool = True) -> None:
+        """Server, everybody's state and model, who was lost, and what was sent."""
+        self.assert_same_server(outcome)
+        for client in range(len(made.data)):
+            assert_near(made.federations[0].store.get([client]), self.state(client), 1e-10)
+            assert apart(outcome.personal_rows[client : client + 1], self.personal(client)) < 1e-10
+        found = outcome.communication
+        assert [found.down_bytes, found.down_floats] == self.down
+        assert not sent or [found.up_bytes, found.up_floats] == self.up
+
+    def assert_same_server(self, outcome: Outcome) -> None:
+        assert_near(outcome.server, self.server, 1e-10)
+        assert [(line["reported"], set(line.get("lost", {}))) for line in outcome.history] == self.history
+
+
+def count(total: list[int], *values: Mapping[str, Any]) -> None:
+    """Add bytes and numbers."""
+    for value in [value for some in values for value in some.values()]:
+        for tensor in value.blocks if isinstance(value, Rows) else [torch.as_tensor(value)]:
+            total[0] += tensor.numel() * tensor.element_size()
+            total[1] += tensor.numel()
+
+
 def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Method) -> None:
-    """However an upload is lost, the same clients are lost: all else must be the same, to the last bit."""
-    runs = {
-        kind: simulate(method, DATA, faults=Faults.of(f"{kind}:0.3"), **OPTIONS)[1]
-        for kind in ("slow", "nan", "huge", "wrong-shape")
-    }
-    expected = runs.pop("slow")
-    assert expected.personal_rows.finite().all()
-    for kind, outcome in runs.items():
-        assert same_bits(outcome.personal_rows, expected.personal_rows), kind
-        assert outcome.lost.keys() == expected.lost.keys()
-        for one, other in zip(outcome.history, expected.history, strict=True):
-            assert one["reported"] == other["reported"] and one.get("lost", {}).keys() == other.get("lost", {}).keys()
+    """However an upload is lost, all is as if that client had trained in vain; what was sent was sent."""
+    drawn = Faults.of("slow:0.3")
+    expected = ByHand(
+        simulation(method, DATA, **OPTIONS), lambda number, name: drawn.of_client(0, number, name) == "slow"
+    ).run()
+    assert method.name == "local" or any(lost for _, lost in expected.history)
+    for kind in ("slow", "nan", "huge", "wrong-shape"):
+        made, outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:0.3"), **OPTIONS)
+        expected.assert_same(made, outcome)
+        assert outcome.personal_rows.finite().all()
+
+
+@pytest.mark.parametrize("kind", ["slow", "nan", "huge", "wrong-shape"])
+def test_who_is_refused_keeps_the_state_of_before(stateful: Method, kind: str) -> None:
+    """To the last bit; the others have another one. Where everybody trains, whoever reports, all have another."""
+    made = simulation(stateful, DATA, faults=Faults.of(f"{kind}:0.5"), rounds=2)
+    store, refusals = made.federations[0].store, 0
+    phases = [phase for phase in stateful.phases(2) for _ in range(phase.rounds)]
+    with made.pool() as pool:
+        for number, phase in enumerate(phases, start=1):
+            before = [store.get([client]) for client in range(len(DATA))]
+            made.round(pool, number, phase)
+            lost = made.federations[0].history[-1].get("lost", {})
+            for client, name in enumerate(DATA.names):
+                back = name in lost and phase.trains != ALL
+                assert same_bits(store.get([client]), before[client]) == back, (number, name)
+                refusals += back
+    assert refusals or all(phase.trains == ALL for phase in phases if phase.reports != NONE)
+
+
+# -- uploads of a wrong shape, where there is hardly anybody, or nobody, to compare them with
+
+
+def narrower(value: Any) -> Any:
+    """Rows of the first parameter alone; numbers without the last of their axes, or with one more."""
+    if not isinstance(value, Rows):
+        return value[..., 0] if value.dim() > 1 else value.unsqueeze(1).repeat(1, 7)
+    first = value.layout.names[:1]
+    return Rows(value.layout.only(first), value.blocks[:1])
+
+
+def retyped(value: Any) -> Any:
+    if isinstance(value, Rows):
+        return value.map(lambda block: block.float())
+    return value.float() if value.is_floating_point() else value.double()
+
+
+def each(change: Callable[[Any], Any]) -> list[Callable[[State], State]]:
+    """The changes of an upload's first value alone, and of its last: of rows and of numbers, where it has both."""
+    return [
+        lambda upload, at=at: upload | {name: change(upload[name]) for name in [list(upload)[at]]}  # type: ignore[misc]
+        for at in (0, -1)
+    ]
+
+
+def nothing(upload: State) -> State:
+    return {}
+
+
+def partly_retyped(upload: State) -> State:
+    """The last parameter of its first rows alone."""
+    name = next(iter(upload))
+    *others, last = upload[name].blocks
+    return upload | {name: Rows(upload[name].layout, [*others, last.float()])}
+
+
+WRONG: list[Callable[[State], State]] = [
+    *each(narrower),
+    *each(retyped),
+    nothing,
+    partly_retyped,
+    lambda upload: {name: upload[name] for name in list(upload)[1:]},
+    lambda upload: upload | {"more": torch.ones(len(next(iter(upload.values()))))},
+    lambda upload: {f"{name} ": value for name, value in upload.items()},
+]
+PAIR = federation((5, 9), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("who", "participation"), [({"ada"}, 1.0), ({"ben"}, 1.0), ({"ada"}, 0.5), ({"ada", "ben"}, 1.0)]
+)
+def test_a_wrong_shape_is_refused_also_by_a_tie_or_alone(
+    uploading: Method, who: set[str], participation: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two clients, of the only one of a round, and of all: the server is as if they had not reported."""
+    options: dict[str, Any] = {"rounds": 3, "participation": participation, "chunk": 1}
+    expected = ByHand(simulation(uploading, PAIR, **options), lambda number, name: name in who).run()
+    for wrong in WRONG:
+        made = simulation(uploading, PAIR, **options)
+        train = made.side.train
+
+        def lying(cohort: Sequence[int], *given: Any, wrong: Any = wrong, train: Any = train) -> Any:
+            reply = train(cohort, *given)
+            broken = reply.upload and PAIR.names[cohort[0]] in who
+            return replace(reply, upload=wrong(reply.upload)) if broken else reply
+
+        monkeypatch.setattr(made.side, "train", lying)
+        outcome = made.run()
+        expected.assert_same(made, outcome, sent=False)
+        assert {reason for reasons in outcome.lost.values() for reason in reasons} == {"wrong shape"}
+        assert outcome.lost.keys() <= who
+
+
+def test_a_deployed_server_refuses_it_too(uploading: Method, tmp_path: Path) -> None:
+    """Of one node with three clients, in the first two rounds; in the third its clients begin where they had been."""
+    made = simulation(uploading, DATA, rounds=3)
+    expected = ByHand(made, lambda number, name: number < 3 and name in ("dan", "eve", "fay")).run()
+    for at, wrong in enumerate((WRONG[1], nothing, partly_retyped)):
+        server, grid = deployment(uploading, DATA, tmp_path / str(at), rounds=3)
+        seen: list[int] = []
+
+        def lie(reply: Any, wrong: Any = wrong, seen: list[int] = seen) -> Any:
+            values = records.unpack(reply.content)
+            seen += [1] * ("broken" in values)
+            upload = under("upload", values)
+            if upload and len(seen) < 3:
+                rest = {name: value for name, value in values.items() if not name.startswith("upload/")}
+                changed = {f"upload/{name}": value for name, value in wrong(upload).items()}
+                reply.content = records.pack(rest | changed)
+            return reply
+
+        grid.on_reply[102] = lie
+        outcome = server.run()
+        expected.assert_same_server(outcome)
+        assert outcome.lost.keys() == {"dan", "eve", "fay"}
+        assert all(reasons == {"wrong shape": 2} for reasons in outcome.lost.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undeclared(Method):
+    """Somebody's own method, which does not say what it uploads: a layer, and two numbers of each client."""
+
+    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+        trained = descend(task.gradient, message["weights"], work, 0.1)
+        return {"layer": trained.block("2"), "sizes": torch.stack([work.n, work.n**2], 1)}, state
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        layer = uploads.mean("layer", by=uploads["sizes"][:, 1])
+        return {"weights": server["weights"].with_block(layer)}
+
+    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+        rows: Rows = server["weights"]
+        return rows
+
+
+def test_a_method_that_does_not_say_what_it_uploads_works(tmp_path: Path) -> None:
+    made, outcome = simulate(Undeclared(), DATA)
+    assert not outcome.lost and apart(outcome.server["weights"], made.task.start) > 1e-3
+    deployed = deployment(Undeclared(), DATA, tmp_path)[0].run()
+    assert not deployed.lost and apart(deployed.server["weights"], outcome.server["weights"]) < 1e-10
+    some = simulate(Undeclared(), DATA, faults=Faults.of("wrong-shape:0.3"))[1]
+    late = simulate(Undeclared(), DATA, faults=Faults.of("slow:0.3"))[1]
+    assert some.lost.keys() == late.lost.keys() != set() and same_bits(some.server, late.server)
+
+
+# -- and whatever else may happen
 
 
 def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:

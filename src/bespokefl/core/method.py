@@ -26,6 +26,8 @@ Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
 MOST = {int: 10**9, float: 1e38}  # of a hyper-parameter: beyond, counting or float32 ends
 ALL, SAMPLE, NONE = "all", "sample", "none"
+# What a client uploads beside rows, for `Method.upload`: only dtype and shape count.
+REAL, WHOLE = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
 # What a hyper-parameter's annotation takes: a numpy number is a number, True is none.
 KINDS: dict[Any, tuple[str, Any]] = {
     bool: ("True or False", (bool, np.bool_)),
@@ -213,6 +215,14 @@ class Method(ABC):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         """The server's half: its new state."""
         return server
+
+    def upload(self, start: Rows, server: State, round: Round) -> State | None:
+        """What one client's upload looks like in this round, by name; one that looks otherwise is refused.
+
+        `start`, or a block of it, stands for rows of these columns; REAL, WHOLE or any tensor of one row for numbers of
+        that shape and dtype. None: the method does not say, and clients' uploads are to look as most of them do.
+        """
+        return None
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         """Where an upload of this name begins, known to both sides: clipping measures how far it went from there.

@@ -8,7 +8,9 @@ drop                     the client is gone: it neither trains nor answers
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bespokefl.core import chance
 from bespokefl.core.errors import InputError, unknown
@@ -60,19 +62,26 @@ class Faults:
 NO_FAULTS = Faults()
 
 
-def spoil(upload: State, kind: str) -> State:
+def spoil(upload: State, kind: str, rng: np.random.Generator) -> State:
     """One client's upload as it arrives, broken."""
+    if kind == "wrong-shape":  # one of its values, so that no other gives it away
+        name = sorted(upload)[int(rng.integers(len(upload)))]
+        return upload | {name: _reshaped(upload[name])}
     return {name: _spoilt(value, kind) for name, value in upload.items()}
+
+
+def _reshaped(value: Rows | Tensor) -> Rows | Tensor:
+    """Rows with columns too many, numbers with a second one for each."""
+    if not isinstance(value, Rows):
+        return torch.stack([value, value], -1)
+    layout = value.layout
+    shapes = tuple((*shape[:-1], shape[-1] + 1) if shape else (2,) for shape in layout.shapes)
+    blocks = [block.new_zeros(1, *shape) for block, shape in zip(value.blocks, shapes, strict=True)]
+    return Rows(Layout(layout.names, shapes, layout.head), blocks, size=1)
 
 
 def _spoilt(value: Any, kind: str) -> Any:
     if isinstance(value, Rows):
-        if kind == "wrong-shape":
-            layout = value.layout
-            shapes = tuple((*shape[:-1], shape[-1] + 1) if shape else (2,) for shape in layout.shapes)
-            return Rows(
-                Layout(layout.names, shapes, layout.head), [value.blocks[0].new_zeros(1, *shape) for shape in shapes]
-            )
         return value.map(lambda block: _spoilt(block, kind))
     if not value.is_floating_point():
         return value

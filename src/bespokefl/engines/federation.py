@@ -119,7 +119,7 @@ class Federation:
         workload = self.method.workload(self.server, draw.round) if self.settings.record else None
         self._refuse_broken(number, parts, replies)
         before = self.communication
-        uploads, lost = self._uploads(number, parts, replies, set(draw.reports))
+        uploads, lost = self._uploads(draw.round, parts, replies, set(draw.reports))
         for part, values in zip(parts, replies, strict=True):
             self._put(part, under("state", values), set() if draw.everyone else lost.keys())
             if self.settings.record:
@@ -205,7 +205,7 @@ class Federation:
             self.store.put([part[at] for at in kept], state)
 
     def _uploads(
-        self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]
+        self, round: Round, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]
     ) -> tuple[Uploads, dict[int, str]]:
         """What arrived in time and can be used; and of the others why not."""
         lost: dict[int, str] = {}
@@ -221,8 +221,8 @@ class Federation:
                 upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
             if self.settings.record:
                 self.communication = self.communication.plus(up=wire.size(upload))
-            entries += self._spoilt(number, [part[at] for at in kept], upload, lost)
-        used, refused = self._screening(entries) if self.settings.record else (entries, {})
+            entries += self._spoilt(round.number, [part[at] for at in kept], upload, lost)
+        used, refused = self._screening(entries, self.server, round) if self.settings.record else (entries, {})
         clients = [client for own, _ in used for client in own]
         sizes = torch.tensor([self.sizes[client] for client in clients])
         return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
@@ -239,7 +239,8 @@ class Federation:
         for at, fate in enumerate(fates):
             if fate is not None and fate != "slow":
                 own = {name: value[at : at + 1] for name, value in upload.items()}
-                entries.append(([clients[at]], spoil(own, fate)))
+                rng = chance.generator(self.settings.seed, "spoil", number, self.data.names[clients[at]])
+                entries.append(([clients[at]], spoil(own, fate, rng)))
         return entries if sound else entries[1:]
 
     def _refuse_broken(self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:

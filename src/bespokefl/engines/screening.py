@@ -1,6 +1,7 @@
 """What protects a federation, simulated or real: an upload that cannot be used is refused before it is aggregated.
 
-    wrong shape       it does not look as most clients' uploads do, or has columns that the model does not have
+    wrong shape       it has not the names, columns, shapes and dtypes that its method says (`Method.upload`), or, where
+                      that does not say, that most clients' uploads have
     not finite        there is a NaN or an infinity in it, other than where its method means "undefined"
     impossible        a number in it cannot be: a variance below zero, a cluster that there is not
     absurdly large    against the smallest upload of the round, so that one honest client is enough to tell; rows also
@@ -9,18 +10,24 @@
 It is about what is broken, not about what lies: a wrong upload of a usual size passes.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.method import Method, State
+from bespokefl.core.errors import in_brief, listing
+from bespokefl.core.method import Method, Round, State
 from bespokefl.core.rows import Rows
+
+log = logging.getLogger("bespokefl")
 
 LARGER_ROWS, LARGER_NUMBERS = 1e4, 1e12  # times one plus the largest entry of the smallest upload
 GROWN = 1e12  # times one plus the largest entry of the first model
 
 Entry = tuple[list[int], State]  # clients, and their uploads: a row each
+Look = tuple[tuple[object, ...], ...]  # by name: layout or shape, and dtype
 
 
 def most(start: Rows) -> float:
@@ -33,12 +40,12 @@ class Screening:
 
     def __init__(self, method: Method, start: Rows) -> None:
         self._method = method
-        self._shapes = dict(zip(start.layout.names, start.layout.shapes, strict=True))
+        self._start = start
         self._most = most(start)
 
-    def __call__(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[int, str]]:
-        """The uploads that can be used, and why the others cannot: by client."""
-        fitting, refused = self._alike(entries)
+    def __call__(self, entries: Sequence[Entry], server: State, round: Round) -> tuple[list[Entry], dict[int, str]]:
+        """The uploads that can be used, and why the others cannot: by client. `server` is its state of before."""
+        fitting, refused = self._alike(entries, server, round)
         wrong = [dict[int, str]() for _ in fitting]  # by place in the entry
         for name in fitting[0][1] if fitting else ():
             values = [upload[name] for _, upload in fitting]
@@ -55,27 +62,40 @@ class Screening:
                 kept.append(([clients[at] for at in sound], {name: value[places] for name, value in upload.items()}))
         return kept, refused
 
-    def _alike(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[int, str]]:
-        """The uploads that look as most clients' do."""
-        looks = [_shape(upload) if self._fits(upload) else None for _, upload in entries]
-        votes: dict[object, int] = {}
-        for look, (clients, _) in zip(looks, entries, strict=True):
-            if look is not None:
-                votes[look] = votes.get(look, 0) + len(clients)
-        usual = max(votes, key=lambda look: votes[look], default=None)
+    def _alike(self, entries: Sequence[Entry], server: State, round: Round) -> tuple[list[Entry], dict[int, str]]:
+        """The uploads that look as the method says, or, where it does not say, as most clients' do."""
+        looks = [_look(upload, len(clients)) for clients, upload in entries]
+        said = self._method.upload(self._start, server, round)
+        right = self._usual(entries, looks) if said is None else _look(said, 1)
         fitting: list[Entry] = []
         refused: dict[int, str] = {}
         for look, (clients, upload) in zip(looks, entries, strict=True):
-            if look is not None and look == usual:
+            if look is not None and look == right:
                 fitting.append((clients, upload))
             else:
                 refused |= dict.fromkeys(clients, "wrong shape")
+        if said is not None and entries and not fitting:
+            name = self._method.name or type(self._method).__name__
+            came, wanted = (in_brief(listing(sorted(values)) or "nothing") for values in (entries[0][1], said))
+            log.warning(
+                "round %d: nobody's upload (%s) looks as %s says in `upload` (%s)", round.number, came, name, wanted
+            )
         return fitting, refused
 
-    def _fits(self, upload: State) -> bool:
+    def _usual(self, entries: Sequence[Entry], looks: Sequence[Look | None]) -> Look | None:
+        """What most clients' uploads look like, of those whose rows have columns of the model; nothing comes last."""
+        votes: Counter[Look] = Counter()
+        for look, (clients, upload) in zip(looks, entries, strict=True):
+            if look is not None and self._known(upload):
+                votes[look] += len(clients)
+        return max(votes, key=lambda look: (len(look) > 0, votes[look]), default=None)
+
+    def _known(self, upload: State) -> bool:
         """Whether its rows have the columns of the model, or of some of its parameters."""
+        layout = self._start.layout
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
         return all(
-            value.dtype.is_floating_point and self._shapes.get(name) == shape
+            value.dtype.is_floating_point and shapes.get(name) == shape
             for value in upload.values()
             if isinstance(value, Rows)
             for name, shape in zip(value.layout.names, value.layout.shapes, strict=True)
@@ -118,11 +138,17 @@ def _largest(value: Rows | Tensor) -> Tensor:
     return flat.amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
 
 
-def _shape(upload: State) -> object:
-    """What an upload looks like, but for the number of clients in it."""
-    return tuple(
-        (name, value.layout.names, value.layout.shapes, value.dtype)
-        if isinstance(value, Rows)
-        else (name, tuple(value.shape[1:]), value.dtype)
-        for name, value in sorted(upload.items())
-    )
+def _look(upload: State, size: int) -> Look | None:
+    """What an upload of so many clients looks like for each of them; None where it has not a place for each."""
+    found: list[tuple[object, ...]] = []
+    for name, value in sorted(upload.items()):
+        if isinstance(value, Rows):
+            shapes = [(size, *shape) for shape in value.layout.shapes]
+            if len(value) != size or [tuple(block.shape) for block in value.blocks] != shapes:
+                return None
+            found.append((name, value.layout, tuple(block.dtype for block in value.blocks)))
+        elif isinstance(value, Tensor) and value.dim() and len(value) == size:
+            found.append((name, tuple(value.shape[1:]), value.dtype))
+        else:
+            return None
+    return tuple(found)

@@ -58,6 +58,9 @@ class APFL(Method):
         work.note(alpha=alpha)
         return {"weights": w}, {"own": v, "alpha": alpha}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
 

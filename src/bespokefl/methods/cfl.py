@@ -86,6 +86,9 @@ class CFL(Method):
         trained = descend(task.gradient, start, work, self.lr, momentum=self.momentum)
         return {"change": trained - start}, state
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"change": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, cluster, unit = server["models"], server["cluster"].clone(), server["unit"]
         change, clients, shares = uploads["change"], torch.tensor(uploads.clients), uploads.shares(self.weights)

@@ -53,6 +53,9 @@ class Ditto(Method):
         trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, work)}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 

@@ -37,6 +37,9 @@ class FedAvg(Method):
         trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         return {"weights": trained}, state
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 

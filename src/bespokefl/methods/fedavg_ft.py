@@ -46,6 +46,9 @@ class FedAvgFT(Method):
         trained = descend(task.gradient, message["weights"], work, self.lr, **self._sgd())
         return {"weights": trained}, state
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 

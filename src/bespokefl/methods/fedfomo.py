@@ -22,7 +22,7 @@ from torch import Tensor
 from bespokefl.core import chance
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
@@ -99,6 +99,9 @@ class FedFOMO(Method):
         trained = descend(task.gradient, mixed, work, self.lr, momentum=self.momentum)
         share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
         return {"weights": trained, "worth": share[:, 1:]}, {"base": mixed, "personal": trained}
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start, "worth": REAL.expand(1, min(self.downloads, len(round.names) - 1))}
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return task.start if name == "weights" else None  # the mixture that it begins at is the client's own

@@ -50,6 +50,9 @@ class FedPer(Method):
         trained = descend(task.gradient, self.personal(task, message, state, work), work, self.lr, **self._sgd())
         return {"base": trained.block("base")}, {"head": trained.block("head")}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"base": start.block("base")}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"base": uploads.mean("base", by=self.weights)}
 

@@ -65,6 +65,9 @@ class FedRep(Method):
         rows = descend(task.gradient, rows, work, self.lr, frozen="head", momentum=self.momentum)
         return {"base": rows.block("base")}, {"head": rows.block("head")}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"base": start.block("base")} if round.phase == "train" else {}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"base": uploads.mean("base", by=self.weights)}
 

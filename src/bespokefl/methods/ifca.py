@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.method import WHOLE, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
@@ -66,6 +66,9 @@ class IFCA(Method):
         work.note(cluster=cluster)
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         return {"weights": descend(task.gradient, start, work, self.lr, **sgd), "cluster": cluster}, state
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start, "cluster": WHOLE}
 
     def possible(self, name: str, numbers: Tensor) -> Tensor:
         return (numbers >= 0) & (numbers < self.clusters)

@@ -39,6 +39,9 @@ class Local(Method):
     def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
         return {}, {"personal": self._train(task, state["personal"], work)}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {}
+
     def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
         rows: Rows = state["personal"]
         return rows

@@ -71,6 +71,9 @@ class PerFedAvg(Method):
         ahead, behind = w + direction * step, w - direction * step
         return (task.gradient(ahead, batch) - task.gradient(behind, batch)) / (2 * step)
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
 

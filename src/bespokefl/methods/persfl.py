@@ -91,6 +91,9 @@ class PersFL(Method):
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
         return {"weights": descend(task.gradient, received, work, self.lr, momentum=self.momentum)}, state
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start} if round.phase == "train" else {}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 

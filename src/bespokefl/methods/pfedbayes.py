@@ -70,6 +70,9 @@ class PFedBayes(Method):
         mean, rho, common_mean, common_rho = self._train(task, begin, work)
         return {"mean": common_mean, "rho": common_rho}, {"mean": mean, "rho": rho}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"mean": start, "rho": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {
             name: server[name] * (1 - self.mix) + uploads.mean(name, by=self.weights) * self.mix

@@ -60,6 +60,9 @@ class PFedMe(Method):
         w, theta = self._train(task, w, w, work)
         return {"weights": w}, {"personal": theta}
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         mean = uploads.mean("weights", by=self.weights)
         return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}

@@ -30,7 +30,7 @@ from torch import Tensor
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
 from bespokefl.core.heads import Sweep, base_gradient
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Batch, Work
@@ -116,6 +116,9 @@ class PFedVEM(Method):
         work.note(confidence=1 / variance, trace=trace, deviation=deviation, restored=restored.long())
         upload = {"weights": model, "confidence": 1 / variance}  # Σ_j stays
         return upload, {"personal": model, "raw": raw, "rounds": state["rounds"] + 1}
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start, "confidence": REAL.to(start.dtype)}
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return 1 / self.initial_variance if name == "confidence" else super().origin(task, message, name)

@@ -63,6 +63,9 @@ class Scaffold(Method):
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return None  # both are changes
 
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"change": start, "control": start}
+
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         counts = server["counts"].clone()
         own = uploads.examples.double() if self.weights == "examples" else torch.ones(len(uploads)).double()

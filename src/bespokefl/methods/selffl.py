@@ -35,7 +35,7 @@ from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError, listing, unknown
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows, Spread
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
@@ -161,6 +161,9 @@ class SelfFL(Method):
         optimum = self._converged(task, personal, work)  # θ_{m,t}
         upload = {"weights": personal, "optimum": optimum, "variance": variance}
         return upload, {"personal": personal, "optimum": optimum, **vars(spread.add(optimum))}
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"weights": start, "variance": REAL} | ({"optimum": start} if self.augmented else {})
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         return super().origin(task, message, "weights" if name == "optimum" else name)

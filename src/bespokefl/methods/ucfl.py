@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bespokefl.core.descend import descend
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -98,6 +98,9 @@ class UCFL(Method):
             work.note(variance=variance)
             return {"gradient": gradient, "variance": variance}, state
         return {"weights": self._train(task, message["weights"], work)}, state
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        return {"gradient": start, "variance": REAL} if round.phase == SURVEY else {"weights": start}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         if round.phase == SURVEY:
@@ -214,6 +217,11 @@ class UCFLParallel(UCFL):
             return super().local_update(task, message, state, work, round)
         streams: Rows = message["streams"]
         return {f"weights{i}": self._train(task, streams[i : i + 1], work) for i in range(len(streams))}, state
+
+    def upload(self, start: Rows, server: State, round: Round) -> State:
+        if "mixing" not in server:
+            return super().upload(start, server, round)
+        return {f"weights{i}": start for i in range(len(server["weights"]))}
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
         if "streams" not in message:

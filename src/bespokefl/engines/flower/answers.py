@@ -96,6 +96,8 @@ def fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
 def _looks(values: Values) -> object:
     """What rows and tensors look like, but for the number of clients."""
     return tuple(
-        (name, value.layout, value.dtype) if isinstance(value, Rows) else (name, tuple(value.shape[1:]), value.dtype)
+        (name, value.layout, tuple(block.dtype for block in value.blocks))
+        if isinstance(value, Rows)
+        else (name, tuple(value.shape[1:]), value.dtype)
         for name, value in sorted(values.items())
     )
