@@ -120,7 +120,7 @@ def test_at_a_checkpoint(data: Path, whole: dict[str, Any], small: Small) -> Non
     )
     assert told == (
         f"error: cannot write a checkpoint to '{run}/checkpoints': No space left on device; the last good checkpoint "
-        f'is of round 2; make room, then: bespoke resume "{run}".'
+        f"is of round 2; make room, then: bespoke resume {run}."
     )
     checkpoints = [f"run/checkpoints/round-0000000{number}" for number in (1, 2)]
     files = [f"{one}/{name}" for one in checkpoints for name in ("record.json", "state.safetensors")]
@@ -162,7 +162,7 @@ def test_at_the_end(file: str, half: int, data: Path, undisturbed: Path, whole: 
     end = ("run", "ditto", "--data", data, *SHARED, "--checkpoint-every", 4, "--out", run)
     assert small.run(half + before + taken(undisturbed / file) // 2, *end) == (
         f"error: cannot write to '{run}': No space left on device; the last good checkpoint is of round 4; make room, "
-        f'then: bespoke resume "{run}".'
+        f"then: bespoke resume {run}."
     )
     assert [one for one in small.left() if not one.startswith("run")] == []
     assert taken(small.kept) == half
@@ -182,7 +182,7 @@ def test_at_the_states(rows: int, every: int, last: tuple[int, ...], data: Path,
     found = re.fullmatch(
         rf"error: cannot keep the clients' states in '{small.disk}/states': No space left on device; "
         r"the last good checkpoint is of round (\d); make room or give --state-dir on a larger disk, then: "
-        rf'bespoke resume "{run}"\.',
+        rf"bespoke resume {run}\.",
         told,
     )
     assert found and int(found[1]) in last
@@ -201,7 +201,7 @@ def test_a_comparison(workers: int, data: Path, compared: Path, small: Small) ->
     told = small.run(done + FILES + 3 * CHECKPOINT // 2, *common, "--out", place)
     assert re.fullmatch(
         rf"error: cannot write .*'{place}/runs/.*': No space left on device; the last good checkpoint is of round \d; "
-        rf'make room, then: bespoke compare ditto .* --out "{place}"\.',
+        rf"make room, then: bespoke compare ditto .* --out {place}\.",
         told,
     )
     kept = small.kept / "compare"
@@ -223,7 +223,7 @@ def test_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) ->
     told = small.run(taken(compared) - taken(compared / "report.html") // 2, *common, "--out", small.disk / "compare")
     assert told == (
         f"error: cannot write to '{small.disk}/compare/report.html': No space left on device; all else is written; "
-        f'make room, then: bespoke report "{small.disk}/compare".'
+        f"make room, then: bespoke report {small.disk}/compare."
     )
     kept = small.kept / "compare"
     assert came_out(kept) == came_out(compared)

@@ -17,7 +17,7 @@ import typer
 from bespokefl.cli import compare, data, deploy, diagnose, look, newcomers, report, run, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
-from bespokefl.core.files import FULL
+from bespokefl.core.files import FULL, absolute
 
 # Before 0.26 typer let click's own exceptions through.
 MISTAKE: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
@@ -112,3 +112,5 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
+    else:
+        absolute(".")  # refuses a folder that is gone, in which libraries do not work

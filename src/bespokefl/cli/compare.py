@@ -65,7 +65,7 @@ def compare(
     from bespokefl.experiments.compare_runs import compare_runs
 
     aside = terminal.console(stderr=True)
-    target = Path(settings.out) if settings.out is not None else folder.fresh(folder.RUNS, "compare")
+    target = folder.steady(Path(settings.out) if settings.out is not None else folder.fresh(folder.RUNS, "compare"))
     with terminal.messages(aside, verbose):
         if folders:
             found = compare_runs(folders, out=target, overwrite=settings.overwrite)
@@ -127,7 +127,9 @@ def _report(target: Path) -> str:
         write(target / "compare.json")
     except DiskError as error:
         kept = "all else is written"
-        raise DiskError(error.fact, kept=kept, cure=error.cure, then=f'bespoke report "{target}"') from None
+        raise DiskError(
+            error.fact, kept=kept, cure=error.cure, then=f"bespoke report {shlex.quote(str(target))}"
+        ) from None
     return "report.html shows everything, "
 
 

@@ -11,8 +11,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # no room left on the disk, or for this use
 
 def write_text(path: Path, text: str) -> None:
     """Put a text in a file's place; refuses in a sentence where that cannot be done."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.parent / f".{path.name}.{os.getpid()}"
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with aside.open("w", encoding="utf-8", newline="") as file:
@@ -34,7 +36,20 @@ def unwritten(path: str | os.PathLike[str], error: OSError) -> BespokeError:
 
 def cure(error: OSError) -> str:
     """What to do about something that could not be written."""
+    if error.errno == errno.EISDIR:
+        return "name a file"
     return "make room" if error.errno in FULL else "make it writable, or use another place"
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The same place, to be found from anywhere."""
+    try:
+        return Path(os.path.realpath(path))
+    except FileNotFoundError:  # os.getcwd(): a path itself need not exist
+        raise InputError(
+            "the current folder is gone, perhaps replaced by results that were written there; go to it again, as in: "
+            'cd "$PWD".'
+        ) from None
 
 
 def refuse_pipe(path: Path) -> None:

@@ -27,8 +27,10 @@ def imported(spec: str, what: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
+        gone = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        advice = "; go to the folder that it is in, or name that in PYTHONPATH" if gone else ""
         raise InputError(
-            f"cannot import {module_name!r} for {what} {spec!r}: {type(error).__name__}: {in_brief(error)}"
+            f"cannot import {module_name!r} for {what} {spec!r}: {type(error).__name__}: {in_brief(error)}{advice}"
         ) from error
     for name in path.split("."):
         if not hasattr(found, name):

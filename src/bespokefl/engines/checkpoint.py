@@ -37,6 +37,7 @@ DIGITS = 9  # of a number of rounds or seconds
 PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
+PROGRAMS = {"version": "bespokefl"}  # whose versions make a run what it is
 DAMAGED = (
     OSError,
     ValueError,
@@ -91,6 +92,35 @@ class Found:
     record: dict[str, Any]
 
 
+class OtherRunError(InputError):
+    """A checkpoint of another run than the one that would go on from it. Whoever knows a better cure says it."""
+
+    def __init__(self, place: Path, key: str, before: Any, now: Any) -> None:
+        self.key = key
+        if key in PROGRAMS:
+            what = f"{PROGRAMS[key]} {before} made it, and this is {now}"
+        elif key == "split":
+            what = f"its data, or whose they are, were others (split {str(before)[:12]}, not {str(now)[:12]})"
+        elif key == "start":
+            what = "it began with other weights, or with another model"
+        else:
+            what = f"its {key} was {in_brief(repr(before))}, not {in_brief(repr(now))}"
+        self.fact = f"the checkpoint in {str(place)!r} is of another run: {what}"
+        super().__init__(f"{self.fact}; use another folder, or --overwrite to replace it.")
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The name of one value that is not the same, and both."""
+    for key in [*PROGRAMS, *sorted({*before, *now})]:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            if found := _difference(old, new):
+                return found
+        elif old != new:
+            return key, old, new
+    return None
+
+
 class Checkpoints:
     """The checkpoints of one run: written in the background, one at a time."""
 
@@ -101,14 +131,15 @@ class Checkpoints:
         identity: Mapping[str, Any],
         begin: Callable[[Path], None] | None = None,
         *,
-        anew: bool = False,
+        put: Callable[[Callable[[Path], None]], None] | None = None,
     ) -> None:
         """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first.
 
-        anew: what is in the folder above is of another run, and goes when the first checkpoint comes
+        put: what is in the folder above is of another run; with the first checkpoint this is given what fills a new
+        folder, and puts that in its place
         """
         self.folder, self.every, self.identity = folder, every, dict(identity)
-        self._begin, self._anew, self._begun = begin, anew, False
+        self._begin, self._put, self._begun = begin, put, False
         self._good: list[Path] = []  # whole ones, oldest first
         self._thread: threading.Thread | None = None
         self._writing: Moment | None = None
@@ -157,27 +188,34 @@ class Checkpoints:
 
     def _work(self, moment: Moment) -> None:
         try:
-            if not self._begun:
-                self._open()
-            self._write(moment)
+            if self._begun:
+                self._write(moment, self.folder)
+            else:
+                self._open(moment)
         except Exception as error:  # a thread has nobody to tell: wait() does
             self._error = error
             if not any_in(self.folder):
                 self._take_back()
 
-    def _open(self) -> None:
+    def _open(self, moment: Moment) -> None:
+        """The first checkpoint, and what stands beside it. Of another run's folder nothing goes before it is whole."""
         above = self.folder.parent
-        if self._anew and above.exists():
-            for one in above.iterdir():
-                shutil.rmtree(one) if one.is_dir() else one.unlink()
-        before = set(above.iterdir()) if above.exists() else None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if self._begin is not None:
-                self._begin(above)
-            self._begun = True
-        finally:
-            self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
+        if self._put is not None:
+            self._put(lambda new: self._fill(new, moment))
+        else:
+            before = set(above.iterdir()) if above.exists() else None
+            try:
+                self._fill(above, moment)
+            finally:
+                self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
+        self._begun = True
+
+    def _fill(self, above: Path, moment: Moment) -> None:
+        into = above / self.folder.name
+        into.mkdir(parents=True, exist_ok=True)
+        if self._begin is not None:
+            self._begin(above)
+        self._write(moment, into)
 
     def _take_back(self) -> None:
         """Without a checkpoint nobody could go on from what was begun, and it would be in the way of a new start."""
@@ -187,9 +225,9 @@ class Checkpoints:
             else:
                 one.unlink(missing_ok=True)
 
-    def _write(self, moment: Moment) -> None:
-        target = self.folder / f"round-{moment.number:08d}"
-        new = self.folder / f".{target.name}.{os.getpid()}"
+    def _write(self, moment: Moment, into: Path) -> None:
+        target = into / f"round-{moment.number:08d}"
+        new = into / f".{target.name}.{os.getpid()}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         try:
@@ -223,11 +261,12 @@ class Checkpoints:
             if target.exists():  # this very round, written before
                 shutil.rmtree(target)
             new.rename(target)
-            sync(self.folder)
+            sync(into)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        self._good = [*(one for one in self._good if one != target), target][-KEPT:]
+        good = self.folder / target.name
+        self._good = [*(one for one in self._good if one != good), good][-KEPT:]
         for other in _folders(self.folder) if len(self._good) == KEPT else ():  # older, or damaged
             if other not in self._good:
                 shutil.rmtree(other, ignore_errors=True)
@@ -236,7 +275,7 @@ class Checkpoints:
 
     def latest(self) -> Found | None:
         """The newest checkpoint that is whole; says if a newer one is not."""
-        if self._anew:
+        if self._put is not None:
             return None
         for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
             shutil.rmtree(stale, ignore_errors=True)
@@ -259,12 +298,8 @@ class Checkpoints:
 
     def _compare(self, identity: Mapping[str, Any]) -> None:
         now = json.loads(json.dumps(self.identity))
-        for key in sorted({*identity, *now}):
-            if identity.get(key) != now.get(key):
-                raise InputError(
-                    f"the checkpoint in {str(self.folder.parent)!r} is of another run: its {key} was "
-                    f"{identity.get(key)!r}, not {now.get(key)!r}; use another folder, or --overwrite."
-                )
+        if found := _difference(identity, now):
+            raise OtherRunError(self.folder.parent, *found)
 
     def clear(self) -> None:
         """The run is finished, and its results are written."""

@@ -95,7 +95,7 @@ def compare_config(
     for one in chosen:
         contenders.grid(one, tune, grids or {})  # mistakes are told before data are read
     contenders.check_grids(chosen, grids or {})
-    target = Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "compare")
+    target = folder.steady(Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "compare"))
     compare_folder.check(target, config.overwrite)
     clients = load_clients(config)
     common = replace(config, split=str(target / folder.SPLIT_FILE), overwrite=True, set={})

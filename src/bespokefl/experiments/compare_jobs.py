@@ -1,6 +1,7 @@
 """Carrying out a comparison: tune, train what is not there yet, several at once where they are small."""
 
 import logging
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -43,10 +44,10 @@ def carry_out(
     place = Path(keep.name) if keep is not None else out
     assert place is not None
     try:
-        with folder.held(place):
+        with folder.held(place) as place:
             return _carry_out(plan, wanted, parallel, place, overwrite, keep, progress)
     except DiskError as error:
-        again = "call it again" if plan.command is None else f'{plan.command} --out "{place}"'
+        again = "call it again" if plan.command is None else f"{plan.command} --out {shlex.quote(str(place))}"
         raise DiskError(error.fact, kept=error.kept, cure=error.cure, then=again) from None
 
 

@@ -148,7 +148,7 @@ def diagnose_config(
 ) -> tuple[Diagnosis, Path]:
     """The same for what a config says, written to its folder."""
     _check(steps, lr)
-    target = Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "diagnose")
+    target = folder.steady(Path(config.out) if config.out is not None else folder.fresh(folder.RUNS, "diagnose"))
     folder.check(target, config.overwrite, SIGNS, WHAT)
     names = ("model", "seed", "start", "head", "loss", "scale", "missing", "vocabulary", "length")
     given = {name: getattr(config, name) for name in (*names, "workers", "chunk", "device", "precision")}

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bespokefl.core.errors import DiskError, InputError
-from bespokefl.core.files import locked, sync, unwritten
+from bespokefl.core.files import absolute, locked, sync, unwritten
 from bespokefl.core.files import write_text as write_text
 from bespokefl.engines.checkpoint import any_in, kept
 
@@ -32,29 +32,70 @@ def is_unfinished(path: Path) -> bool:
     return (path / "config.toml").is_file() and any_in(path / CHECKPOINTS)
 
 
-def no_room(error: DiskError, path: Path) -> DiskError:
-    """The same error of the run in this folder: with what is left of it, and how to go on."""
-    again = f'bespoke resume "{path}"' if is_unfinished(path) else "start it again"
-    return DiskError(error.fact, kept=kept(path / CHECKPOINTS), cure=error.cure, then=again)
+def no_room(error: DiskError, path: Path, *, stays: bool = False) -> DiskError:
+    """The same error of the run in this folder: with what is left of it, and how to go on.
+
+    stays   what is there is still the run that was to be replaced
+    """
+    left, again = kept(path / CHECKPOINTS), "start it again"
+    if stays:
+        left = f"there is no checkpoint yet, and the run that was in {str(path)!r} before is as it was"
+    elif is_unfinished(path):
+        again = f"bespoke resume {shlex.quote(str(path))}"
+    return DiskError(error.fact, kept=left, cure=error.cure, then=again)
+
+
+class Other:
+    """Another run's folder, or a place where there is none: it stays as it is until something new is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stays = path, path.is_dir() and any(path.iterdir())
+
+    def replace(self, fill: Callable[[Path], None]) -> None:
+        write(self.path, fill, overwrite=True)
+        self.stays = False
 
 
 def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
     return all((path / name).is_file() for name in signs)
 
 
+def is_strange(path: Path) -> bool:
+    """Whether there is something in the folder that no run leaves before it has results."""
+    return not all(BEGUN.fullmatch(one.name) for one in path.iterdir())
+
+
+def steady(path: Path) -> Path:
+    """The same path, absolute where one stands inside: when it is replaced, a relative one leads nowhere."""
+    whole = path if path.is_absolute() else absolute(path)
+    return whole if _stands_in(whole) else path
+
+
+def _stands_in(place: Path) -> bool:
+    try:
+        return Path.cwd().is_relative_to(place)
+    except FileNotFoundError:  # it is gone
+        return False
+
+
 @contextmanager
 def held(path: Path, *, other: bool = False) -> Iterator[Path]:
-    """Nobody else works in this folder meanwhile. other: if it is there or taken, name-2, name-3, … is held instead."""
+    """Nobody else works in this folder meanwhile. other: if it is there or taken, name-2, name-3, … is held instead.
+
+    Gives the path by which it is found to the end.
+    """
+    path = steady(path)
     made = [one for one in path.parents if not one.exists()]
     if other:
         path, lock = _first(path)
     else:
         lock = _wait(path)
+    mark = _mark(path)
     try:
-        _sweep(path)
+        sweep(path)
         yield path
     finally:
-        _mark(path).unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
         os.close(lock)
         with suppress(OSError):  # there is something in them
             for one in made:
@@ -99,16 +140,18 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _sweep(path: Path) -> None:
-    """Take away what was being written into this folder by a process that is no more."""
+def sweep(path: Path) -> None:
+    """Take away what was being written into this folder by a process that is no more; what it put aside comes back."""
     whole = path.resolve()
-    for one in whole.parent.glob(f".{glob.escape(whole.name)}.new-*"):
-        writer = re.fullmatch(r".*\.new-(\d+)-\d+", one.name)
+    for one in whole.parent.glob(f".{glob.escape(whole.name)}.*-*"):
+        writer = re.fullmatch(r"\.(new|old)-(\d+)-\d+", one.name.removeprefix(f".{whole.name}"))
         if writer is None:
             continue
         try:
-            os.kill(int(writer[1]), 0)
+            os.kill(int(writer[2]), 0)
         except ProcessLookupError:
+            if writer[1] == "old" and not whole.exists():  # it was between the two steps of an exchange
+                one.rename(whole)
             shutil.rmtree(one, ignore_errors=True)
         except OSError:  # it is somebody else's, and lives
             continue
@@ -137,7 +180,7 @@ def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str
                 raise InputError(
                     f"{str(path)!r} already holds {what}; use --overwrite to replace it, or another folder."
                 )
-        elif not all(BEGUN.fullmatch(one.name) for one in path.iterdir()):
+        elif is_strange(path):
             raise InputError(f"{str(path)!r} holds something that is not {what} and is left alone; use another folder.")
     elif path.exists() or path.is_symlink():
         raise InputError(f"{str(path)!r} must be a folder or not exist, but it is a file; use another name.")
@@ -159,8 +202,9 @@ def write(
     overwrite: bool,
     signs: tuple[str, ...] = SIGNS,
     what: str = "a run",
-) -> None:
-    """Let `fill` write into a new folder beside the target, then put that in its place."""
+) -> Path:
+    """Let `fill` write into a new folder beside the target, then put that in its place; gives that place."""
+    path = steady(path)
     check(path, overwrite, signs, what)
     target = path.resolve()
     mark = f"{os.getpid()}-{time.time_ns()}"
@@ -174,7 +218,10 @@ def write(
                 file.chmod(new.stat().st_mode & 0o666)  # safetensors writes files for their owner alone
                 sync(file)
             sync(new)
+            inside = _stands_in(target)
             _put(new, target)
+            if inside:
+                os.chdir(target)  # libraries do not work in a folder that is gone
             sync(target.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)  # what is there now was in the place before
@@ -183,6 +230,7 @@ def write(
         if not isinstance(reason, OSError):
             raise
         raise unwritten(path, reason) from reason  # of the folder that was asked for: the new one is gone
+    return path
 
 
 def _put(new: Path, target: Path) -> None:

@@ -101,8 +101,7 @@ class Newcomers:
             elif (self.weights.folder / START).exists():
                 shutil.copyfile(self.weights.folder / START, into / START)
 
-        folder.write(Path(path), fill, overwrite, SIGNS, WHAT)
-        self.path = Path(path)
+        self.path = folder.write(Path(path), fill, overwrite, SIGNS, WHAT)
         return self.path
 
     def write(self, into: Path) -> None:

@@ -168,8 +168,7 @@ class Result:
         """Write the folder of this run; it appears complete or not at all."""
         target = Path(path)
         own = self.checkpoints is not None and target.resolve() == self.checkpoints.resolve().parent
-        folder.write(target, self._fill, overwrite or own)
-        self.path = target
+        self.path = folder.write(target, self._fill, overwrite or own)
         return self.path
 
     def _fill(self, into: Path) -> None:

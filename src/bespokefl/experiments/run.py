@@ -9,12 +9,14 @@ from typing import Any
 from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.files import absolute
 from bespokefl.core.losses import Loss
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
+from bespokefl.data.synthetic import is_drawn
+from bespokefl.engines.checkpoint import OtherRunError
 from bespokefl.engines.progress import Report
-from bespokefl.experiments import config as configs
-from bespokefl.experiments import folder
+from bespokefl.experiments import folder, unfinished
 from bespokefl.experiments.clients import load_clients
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.result import Result
@@ -134,15 +136,20 @@ def run(
     given = (config, comments, chosen, clients, model, loss, start, progress)
     if checkpoint is None:
         return train(*given)
-    with folder.held(Path(checkpoint)):
-        return train(*given, Path(checkpoint))
+    with folder.held(Path(checkpoint)) as place:
+        try:
+            return train(*given, place)
+        except DiskError as error:
+            raise folder.no_room(error, place) from None
+        except OtherRunError as error:
+            raise InputError(f"{error.fact}; use another folder.") from None
 
 
 def run_config(
     config: Config, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
 ) -> Result:
     """Load, split, train and save what a config says; `clients` are those that it would load, where they are there."""
-    target = folder.RUNS / config.method if config.out is None else Path(config.out)
+    target = folder.steady(folder.RUNS / config.method if config.out is None else Path(config.out))
     if config.out is None:
         folder.check_above(target)  # before anything is made
     elif not resumed:
@@ -169,11 +176,13 @@ def _run_config(
         stored["split"] = folder.SPLIT_FILE
     given = (replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress)
     with ExitStack() as ending:
-        result = train(*given, target, anew=config.overwrite and not resumed, ending=ending)
+        other = folder.Other(target) if config.overwrite and not resumed else None
         try:
+            put = None if other is None else other.replace
+            result = train(*given, target, put=put, ending=ending)
             result.save(target, config.overwrite)
         except DiskError as error:
-            raise folder.no_room(error, target) from None
+            raise folder.no_room(error, target, stays=other is not None and other.stays) from None
     return result
 
 
@@ -184,16 +193,15 @@ def resume(
 
     state_dir   keep clients' states in files here from now on; None: where they were
     """
-    place = Path(path)
-    if not folder.is_unfinished(place):
-        if folder.is_run(place):
-            raise InputError(f"the run in {str(place)!r} is finished; there is nothing to resume.")
-        raise InputError(f"{str(place)!r} is not the folder of an unfinished run: it has no checkpoints.")
-    config = Config.of(configs.read(place / "config.toml"))
+    place = folder.steady(Path(path))
+    config = unfinished.read(place)
     states = config.state_dir if state_dir is None else str(state_dir)
-    return run_config(replace(config, out=str(place), state_dir=states), progress, resumed=True)
+    try:
+        return run_config(replace(config, out=str(place), state_dir=states), progress, resumed=True)
+    except OtherRunError as error:
+        raise unfinished.refused(error, place, config) from None
 
 
 def _absolute(source: str) -> str:
     """A name as it is, a file's path so that it is found from anywhere."""
-    return source if source in datasets.names() else str(Path(source).resolve())
+    return source if source in datasets.names() or is_drawn(source) else str(absolute(source))

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -12,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from bespokefl.core.errors import BespokeError, DiskError, InputError, count, listing
+from bespokefl.core.errors import BespokeError, InputError, count, listing
+from bespokefl.core.files import absolute
 from bespokefl.core.losses import Loss, fitting
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
@@ -67,15 +69,17 @@ def train(
     progress: Report | None,
     place: Path | None = None,
     *,
-    anew: bool = False,
+    put: Callable[[Callable[[Path], None]], None] | None = None,
     ending: ExitStack | None = None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here.
 
-    anew     what is in the place is of another run
+    put      what is in the place is of another run: this fills a new folder and puts it there, see `Checkpoints`
     ending   what is to be left when the results are written
     """
     privacy.check(config)
+    if config.state_dir is not None:
+        config = replace(config, state_dir=str(absolute(config.state_dir)))  # for a resume from elsewhere
     everybody = clients
     clients, late, preparation = _prepared(everybody, config)
     if method.needs_groups and clients.groups is None:
@@ -122,14 +126,9 @@ def train(
     if place is not None:
         every = Every.of(config.checkpoint_every)
         identity = _identity(final_config, everybody, task)
-        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, anew=anew)
+        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, put=put)
     began = time.perf_counter()
-    try:
-        outcome = simulation.run(progress, checkpoints)
-    except DiskError as error:
-        if place is None or checkpoints is None:
-            raise
-        raise folder.no_room(error, place) from None
+    outcome = simulation.run(progress, checkpoints)
     if ending is not None:
         ending.enter_context(stop_softly("the training is over, and its results are being written"))
     seconds = time.perf_counter() - began

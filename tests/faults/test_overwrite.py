@@ -1,0 +1,229 @@
+"""What --overwrite is to replace stays as it was until something new is whole, whatever happens before."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bespokefl.core.errors import InputError
+from bespokefl.engines import checkpoint, tensors
+from bespokefl.experiments import folder
+from bespokefl.experiments.config import Config
+from bespokefl.experiments.run import resume, run_config
+from tests.disks import PAGE, small_disk, taken
+from tests.faults.test_full_disk import CHECKPOINT, FILES, SHARED, Small, bespoke, sentence
+from tests.faults.test_resume import config, contents, die, in_a_child, void, write_data
+
+KINDS = ["finished", "unfinished"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "own.npz")
+
+
+def older(kind: str, data: Path, out: Path) -> Config:
+    """A run of seed 0, which the test is to replace by one of seed 7; the latter's config."""
+    first = config(data, "ditto", out)
+
+    def end(now: Any) -> None:
+        if now.done == 3 and kind == "unfinished":
+            raise ZeroDivisionError
+
+    try:
+        run_config(first, end)
+    except ZeroDivisionError:
+        assert folder.is_unfinished(out) and not folder.is_run(out)
+    return replace(first, seed=7, overwrite=True)
+
+
+def everything(path: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+
+
+def kill_at(where: Any, name: str, *, after: bool = False, call: int = 1) -> Callable[[], None]:
+    """Arrange for the process to be killed at this call of that function."""
+
+    def arrange() -> None:
+        whole, left = getattr(where, name), [call]
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0 and not after:
+                die()
+            value = whole(*args, **kwargs)
+            if left[0] == 0:
+                die()
+            return value
+
+        setattr(where, name, called)
+
+    return arrange
+
+
+def kill_in_tensors() -> None:
+    whole = tensors._pieces
+
+    def pieces(*args: Any) -> Any:
+        for piece in whole(*args):
+            yield piece[: len(piece) // 2]
+            die()
+
+    tensors._pieces = pieces  # type: ignore[assignment]
+
+
+BEFORE = {
+    "first file": kill_at(folder, "write_text"),
+    "tensors": kill_at(checkpoint, "write_tensors"),
+    "in tensors": kill_in_tensors,
+    "checkpoint": kill_at(Path, "rename"),
+    "checkpoint there": kill_at(Path, "rename", after=True),
+    "exchange": kill_at(folder, "_put"),
+}
+
+
+@pytest.mark.parametrize("instant", BEFORE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_before_the_exchange(kind: str, instant: str, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+    before = everything(out)
+
+    def begin() -> None:
+        BEFORE[instant]()
+        run_config(second)
+
+    assert in_a_child(begin) == -signal.SIGKILL
+    assert everything(out) == before
+    if kind == "unfinished":
+        resume(out)
+        run_config(replace(second, seed=0, out=str(tmp_path / "whole")))
+        assert contents(out).keys() == contents(tmp_path / "whole").keys()
+        assert everything(out)["personal.safetensors"] == everything(tmp_path / "whole")["personal.safetensors"]
+    else:
+        assert run_config(second).config.seed == 7
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+AFTER = {"exchange": kill_at(folder, "_put", after=True), "removal": kill_at(checkpoint.shutil, "rmtree", call=2)}
+
+
+@pytest.mark.parametrize("instant", AFTER)
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_after_the_exchange(kind: str, instant: str, data: Path, tmp_path: Path) -> None:
+    """The second removal of a folder is that of the old run; the first makes room for the checkpoint."""
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+
+    def begin() -> None:
+        AFTER[instant]()
+        run_config(second)
+
+    assert in_a_child(begin) == -signal.SIGKILL
+    assert sorted(one.name for one in out.iterdir()) == ["checkpoints", "config.toml", "split.json"]
+    assert sorted(one.name for one in (out / "checkpoints").iterdir()) == ["round-00000001"]
+    assert resume(out).config.seed == 7
+    run_config(replace(second, out=str(tmp_path / "whole")))
+    assert everything(out)["personal.safetensors"] == everything(tmp_path / "whole")["personal.safetensors"]
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exchange_is_one_step(kind: str, data: Path, tmp_path: Path) -> None:
+    """No name is changed for it: the first such call is the first checkpoint's, the second the second's."""
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+    assert in_a_child(lambda: void((kill_at(Path, "rename", call=2)(), run_config(second)))) == -signal.SIGKILL
+    assert not (out / "result.json").exists() and (out / "checkpoints" / "round-00000001" / "record.json").exists()
+    assert resume(out).config.seed == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_in_the_middle_of_an_exchange_that_takes_two_steps(kind: str, data: Path, tmp_path: Path) -> None:
+    """A file system that cannot exchange: when the old run is aside, and nothing in its place, it comes back."""
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+    before = everything(out)
+
+    def begin() -> None:
+        folder.EXCHANGE = 1 << 30
+        kill_at(Path, "rename", after=True, call=2)()
+        run_config(second)
+
+    assert in_a_child(begin) == -signal.SIGKILL
+    assert not out.exists()
+    if kind == "unfinished":
+        assert resume(out).config.seed == 0
+    else:
+        with pytest.raises(InputError, match="already holds a run; use --overwrite to replace it"):
+            run_config(replace(second, overwrite=False))
+        assert everything(out) == before
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("every", ["0", "5"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ended_at_once_before_a_checkpoint(kind: str, every: str, data: Path, tmp_path: Path) -> None:
+    """As by Ctrl-C twice."""
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+    before = everything(out)
+
+    def end(now: Any) -> None:
+        if now.done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_config(replace(second, checkpoint_every=every), end)
+    assert everything(tmp_path) == {f"run/{name}": content for name, content in before.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_softly_the_new_run_is_there(kind: str, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    second = older(kind, data, out)
+
+    def stop(now: Any) -> None:
+        if now.done == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = run_config(replace(second, checkpoint_every="0"), stop)
+    assert stopped.interrupted and stopped.about["rounds_done"] == 3
+    assert folder.is_unfinished(out) and resume(out).config.seed == 7
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("room", "every"),
+    [(PAGE, 1), (3 * PAGE, 1), (FILES + CHECKPOINT // 2, 1), (FILES + CHECKPOINT // 2, 0)],
+    ids=["config", "record", "state", "results"],
+)
+def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Path) -> None:
+    """Beside the old run there is room for so much: less than a checkpoint or, where there is none, the results."""
+    old, small = tmp_path / "old", Small(tmp_path)
+    older(kind, data, old)
+    run = small.disk / "run"
+    copied = ("sh", "-c", f'cp -a {old} {run} && exec "$@"', "sh")
+    new = ("run", "ditto", "--data", data, *SHARED, "--checkpoint-every", every, "--out", run, "--overwrite")
+    told = sentence(bespoke(*new, before=(*small_disk(small.disk, taken(old) + room, small.kept), *copied)))
+    what = f"a checkpoint to '{run}/checkpoints'" if every else f"to '{run}'"
+    assert told == (
+        f"error: cannot write {what}: No space left on device; there is no checkpoint yet, and the run that was in "
+        f"'{run}' before is as it was; make room, then: start it again."
+    )
+    assert everything(small.kept) == {f"run/{name}": content for name, content in everything(old).items()}
+
+
+def test_nothing_to_replace(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = config(data, "ditto", out, overwrite=True)
+    assert in_a_child(lambda: void((kill_at(folder, "_put")(), run_config(first)))) == -signal.SIGKILL
+    assert not out.exists()
+    run_config(first)
+    assert folder.is_run(out) and [one.name for one in tmp_path.iterdir()] == ["run"]
