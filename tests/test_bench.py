@@ -90,16 +90,19 @@ def test_training_is_as_much_faster_than_the_plain_loop_as_it_was(name: str) -> 
 
 
 def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
-    """A hundred are active; what they need is the data, and the rows of those who have been active."""
+    """A hundred are active; what they need is the data, and the rows of those who have been active.
 
-    def as_little() -> bool:  # once more if it is not: as above
+    Three tries: a tenth of what a small federation takes is holes, now more and now less; and see above.
+    """
+
+    def as_little() -> bool:
         found = [scale.measure(clients) for clients in scale.SIZES]
         print(found)
         seconds = [one.seconds for one in found]
         fits = all(one.memory <= 1.3 * one.needed and one.start < 20 for one in found)
         return fits and max(seconds) < 1.3 * min(seconds)
 
-    assert as_little() or as_little()
+    assert any(as_little() for _ in range(3))
 
 
 def test_a_large_model_fits_with_states_in_files() -> None:

@@ -232,7 +232,7 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
         server._save = dies_then  # type: ignore[method-assign]
     with pytest.raises(Killed):
         server.run(checkpoints=Checkpoints(tmp_path / "b", Every(rounds=1), {}))
-    left = Checkpoints(tmp_path / "b", Every(rounds=1), {}).latest()
+    left = Checkpoints(tmp_path / "b", Every(rounds=1), {}).latest(3, len(DATA))
     assert (0 if left is None else left.number) == killed_at - 1
     fresh = local_grid(method, DATA, tmp_path / "nodes", first=200)  # the nodes were restarted, with other ids
     second, _ = deployment(method, DATA, tmp_path / "nodes", grid=fresh, **settings)
@@ -260,7 +260,7 @@ def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -
 
     with pytest.raises(post.StoppedError):
         server.run(report, checkpoints)
-    found = checkpoints.latest()
+    found = checkpoints.latest(3, len(DATA))
     assert found is not None and found.number == 1
     del grid.on_reply[WEST]
     again, _ = deployment(Ditto(), DATA, tmp_path, rounds=3, grid=grid)

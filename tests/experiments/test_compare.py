@@ -457,17 +457,17 @@ def test_a_process_that_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
         command, **going, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("c/runs/*/result.json")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("c/runs/[!.]*/result.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(how)
     _, said = process.communicate(timeout=60)
-    done = {path.parent.name: path.read_text() for path in tmp_path.glob("c/runs/*/result.json")}
+    done = {path.parent.name: path.read_text() for path in tmp_path.glob("c/runs/[!.]*/result.json")}
     assert done and len(done) < 6
     if how == signal.SIGINT:
         assert process.returncode == 130, said
         assert "To go on: bespoke compare ditto --seeds 0,1" in said and "--out c" in said
     time.sleep(1)
-    assert {path.parent.name for path in tmp_path.glob("c/runs/*/result.json")} == set(done)  # nobody goes on alone
+    assert {path.parent.name for path in tmp_path.glob("c/runs/[!.]*/result.json")} == set(done)  # nobody goes on alone
     ended = subprocess.run(
         command, **{key: one for key, one in going.items() if key not in ("stderr", "stdout")}, capture_output=True
     )

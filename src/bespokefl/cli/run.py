@@ -1,17 +1,33 @@
 """`bespoke run`: one method, trained and written down."""
 
+import logging
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, RunFolder, StateDir, Verbose, takes_run, telling
-from bespokefl.core.errors import count
+from bespokefl.cli.options import COMPUTED, INTERRUPTED, Quiet, RunFolder, StateDir, Verbose, takes_run, telling
+from bespokefl.core.errors import BespokeError, count
 from bespokefl.experiments.config import Config
 
 if TYPE_CHECKING:
     from bespokefl.experiments.newcomers import Newcomers
     from bespokefl.experiments.result import Result
+
+
+log = logging.getLogger("bespokefl")
+
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Processes from now on; 0: all cores. Does not change the result. Default: as many as there were.",
+        show_default=False,
+        rich_help_panel=COMPUTED,
+    ),
+]
 
 
 @takes_run()
@@ -24,7 +40,7 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
     from bespokefl.experiments.run import run_config
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), terminal.bar(screen, settings.method, quiet) as progress:
+    with terminal.messages(screen, verbose), _noting(), terminal.bar(screen, settings.method, quiet) as progress:
         result = run_config(settings, progress)
     with telling(result.path):
         _show(result, quiet)
@@ -32,7 +48,13 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
         raise typer.Exit(INTERRUPTED)
 
 
-def resume(run: RunFolder, state_dir: StateDir = None, quiet: Quiet = False, verbose: Verbose = False) -> None:
+def resume(
+    run: RunFolder,
+    state_dir: StateDir = None,
+    workers: Processes = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Go on with a run that was stopped or killed; it ends as if it had not been.
 
     bespoke resume runs/ditto
@@ -41,12 +63,23 @@ def resume(run: RunFolder, state_dir: StateDir = None, quiet: Quiet = False, ver
     from bespokefl.experiments.run import resume
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), terminal.bar(screen, run.name, quiet) as progress:
-        result = resume(run, progress, state_dir=state_dir)
+    with terminal.messages(screen, verbose), _noting(), terminal.bar(screen, run.name, quiet) as progress:
+        result = resume(run, progress, state_dir=state_dir, workers=workers)
     with telling(result.path):
         _show(result, quiet)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    """What is noted of a mistake, such as how to go on, is said before it: of the mistake itself one sentence is."""
+    try:
+        yield
+    except BespokeError as error:
+        for note in getattr(error, "__notes__", ()):
+            log.warning("%s", note)
+        raise
 
 
 def _show(result: "Result", quiet: bool) -> None:

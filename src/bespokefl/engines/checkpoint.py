@@ -9,16 +9,19 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -38,14 +41,21 @@ PIECE = 1 << 24  # bytes that are read at once
 STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
 PROGRAMS = {"version": "bespokefl"}  # whose versions make a run what it is
-DAMAGED = (
-    OSError,
+FORMAT = ["bespoke checkpoint", 1]
+KINDS = dict.fromkeys(("identity", "made_with", "communication", "lost"), dict) | dict.fromkeys(
+    ("history", "client_notes", "by_client", "seconds"), list
+)
+DAMAGED = (  # what reading such a one can raise; another error of the disk is none of the checkpoint's
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
     ValueError,
-    KeyError,
+    LookupError,
     TypeError,
+    AttributeError,
     RecursionError,
     SafetensorError,
-)  # what reading such a one can raise
+)
 
 
 @dataclass(frozen=True)
@@ -132,13 +142,15 @@ class Checkpoints:
         begin: Callable[[Path], None] | None = None,
         *,
         put: Callable[[Callable[[Path], None]], None] | None = None,
+        made_with: Mapping[str, str] | None = None,
     ) -> None:
         """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first.
 
         put: what is in the folder above is of another run; with the first checkpoint this is given what fills a new
-        folder, and puts that in its place
+        folder, and puts that in its place. made_with: what bits may depend on, too; a difference is only told
         """
         self.folder, self.every, self.identity = folder, every, dict(identity)
+        self.made_with = _programs() | dict(made_with or {})
         self._begin, self._put, self._begun = begin, put, False
         self._good: list[Path] = []  # whole ones, oldest first
         self._thread: threading.Thread | None = None
@@ -150,6 +162,8 @@ class Checkpoints:
     # -- writing
 
     def due(self, number: int) -> bool:
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()  # its slots are free for others
         if self.every.rounds is not None:
             return number % self.every.rounds == 0
         return self.every.seconds is not None and time.monotonic() - self._last >= self.every.seconds
@@ -159,6 +173,7 @@ class Checkpoints:
         self.wait()
         self._last = time.monotonic()
         self._writing = moment
+        moment.clients.lend(self.wait)
         self._thread = threading.Thread(target=self._work, args=(moment,), name="checkpoint")
         self._thread.start()
 
@@ -240,10 +255,10 @@ class Checkpoints:
                 *((f"clients/{name}", block, moment.clients.slots) for name, block in moment.clients.blocks()),
             ]
             record = {
-                "format": "bespoke checkpoint",
-                "version": 1,
+                "format": FORMAT,
                 "number": moment.number,
                 "identity": self.identity,
+                "made_with": self.made_with,
                 "server": server,
                 "kept": kept_header,
                 "clients": moment.clients.clients,
@@ -273,8 +288,8 @@ class Checkpoints:
 
     # -- reading
 
-    def latest(self) -> Found | None:
-        """The newest checkpoint that is whole; says if a newer one is not."""
+    def latest(self, rounds: int, clients: int) -> Found | None:
+        """The newest checkpoint that is whole, of a run of so many rounds and clients; says if a newer one is not."""
         if self._put is not None:
             return None
         for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
@@ -282,6 +297,7 @@ class Checkpoints:
         for folder in _folders(self.folder):
             try:
                 found = _read(folder)
+                _refuse_nonsense(found, rounds, clients)
             except DAMAGED as error:
                 log.warning(
                     "the checkpoint %s is damaged (%s) and is not used",
@@ -289,7 +305,13 @@ class Checkpoints:
                     str(error).splitlines()[0] if str(error) else type(error).__name__,
                 )
                 continue
+            except OSError as error:
+                raise DiskError(
+                    f"cannot read the checkpoint {str(folder)!r}: {error.strerror or error}",
+                    cure="see to the disk, or to who may read it",
+                ) from None
             self._compare(found.record.pop("identity"))
+            self._tell(found.record.pop("made_with"))
             self._good, self._begun = [folder], True
             return found
         if any_in(self.folder):
@@ -301,10 +323,29 @@ class Checkpoints:
         if found := _difference(identity, now):
             raise OtherRunError(self.folder.parent, *found)
 
+    def _tell(self, before: Mapping[str, str]) -> None:
+        """What is not as it was, and may change bits, but need not stop anybody."""
+        now = self.made_with
+        changed = [f"{what} {old} (now {now.get(what, '-')})" for what, old in before.items() if now.get(what) != old]
+        if changed:
+            log.warning(
+                "the checkpoint was made with %s: the run goes on, but may not end as it would have to the last bit",
+                ", ".join(changed),
+            )
+
     def clear(self) -> None:
         """The run is finished, and its results are written."""
         self.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _programs() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
 
 
 def any_in(folder: Path) -> bool:
@@ -315,8 +356,12 @@ def any_in(folder: Path) -> bool:
 def kept(folder: Path) -> str:
     """What there is to go on from, in words."""
     for one in _folders(folder):
-        with suppress(*DAMAGED):
+        try:
             return f"the last good checkpoint is of round {_verified(one)['number']}"
+        except DAMAGED:
+            continue
+        except OSError:
+            return f"nothing in {str(folder)!r} was changed"
     return "there is no checkpoint yet"
 
 
@@ -343,8 +388,37 @@ def _verified(folder: Path) -> dict[str, Any]:
     return content
 
 
+@contextmanager
+def understood(found: Found) -> Iterator[None]:
+    """While a run becomes what a checkpoint says it was: what cannot be is told in a sentence."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"the checkpoint of round {found.number} was altered and cannot be understood ({in_brief(error)}): delete "
+            "its folder to go on from the one before."
+        ) from error
+
+
+def _refuse_nonsense(found: Found, rounds: int, clients: int) -> None:
+    """Hashes tell what was altered by accident; whoever writes them anew is still not believed everything."""
+    if type(found.number) is not int or not 0 < found.number <= rounds:
+        raise ValueError(f"it is of round {in_brief(repr(found.number))} of {rounds}")
+    known = [client for client in found.clients if type(client) is int and 0 <= client < clients]
+    if len(set(known)) < len(found.clients) or any(len(state) != len(known) for state in found.states.values()):
+        raise ValueError(f"its states are not those of some of {clients} clients")
+    for key, kind in KINDS.items():
+        if not isinstance(found.record[key], kind):
+            raise TypeError(f"its {key} is no {kind.__name__}")
+    lines = [*found.record["history"], *found.record["client_notes"]]
+    if len(found.record["history"]) != found.number or not all(isinstance(line, dict) for line in lines):
+        raise ValueError("its history is not that of its rounds")
+
+
 def _read(folder: Path) -> Found:
     content = _verified(folder)
+    if content["format"] != FORMAT:
+        raise ValueError(f"its format is {in_brief(repr(content['format']))}, not {FORMAT}")
     tensors = load_file(folder / STATE)
     server = [tensors[f"server/{at}"] for at in range(sum(name.startswith("server/") for name in tensors))]
     kept = [tensors[f"kept/{at}"] for at in range(sum(name.startswith("kept/") for name in tensors))]
@@ -363,5 +437,5 @@ def _read(folder: Path) -> Found:
         clients=content["clients"],
         states=states,
         kept=list(wire.unflatten(content["kept"], kept).values()),
-        record=content["record"] | {"identity": content["identity"]},
+        record=content["record"] | {key: content[key] for key in ("identity", "made_with")},
     )

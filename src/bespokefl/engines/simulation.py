@@ -1,7 +1,7 @@
 """The simulation: whole federations on one machine, round after round.
 
 One round: draw clients, send messages, train chunks of clients on the workers, commit states, aggregate the uploads.
-Rounds commit: nothing of a round is seen before it is complete.
+Rounds commit: nothing of a round is seen before it is complete. One that fails costs itself: those before are saved.
 """
 
 import logging
@@ -14,13 +14,14 @@ from itertools import accumulate, groupby, islice
 import torch
 
 from bespokefl.core import probe
-from bespokefl.core.errors import listing
+from bespokefl.core.errors import BespokeError
 from bespokefl.core.method import Message, Method, Phase, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stack
-from bespokefl.engines.checkpoint import Checkpoints, Moment
+from bespokefl.engines.checkpoint import Checkpoints, Moment, understood
 from bespokefl.engines.client import ClientSide, Data
+from bespokefl.engines.communication import Communication
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
 from bespokefl.engines.federation import Draw, Federation
 from bespokefl.engines.outcome import Outcome
@@ -97,6 +98,9 @@ class Simulation:
         self._workers = 1
         self._seconds: list[float] = []
         self._latest: dict[str, float] = {}
+        self._checkpoints: Checkpoints | None = None
+        self._saved = 0  # the round of the newest checkpoint
+        self.rescued = 0  # the round from which it can go on after a job has failed
 
     @property
     def server(self) -> State:
@@ -113,22 +117,21 @@ class Simulation:
         """Every federation's outcome. Only a single one can have checkpoints."""
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
-        every = self.settings.eval_every
+        self._checkpoints = checkpoints
         with ExitStack() as leaving:
             pool, stopped = leaving.enter_context(self.pool()), leaving.enter_context(stop_softly())
             if checkpoints is not None:
                 leaving.callback(checkpoints.settle)  # whatever happens, none is on its way afterwards
-            done = self._resume(checkpoints)
+            done = self._resume(checkpoints, planned)
+            if done and "personal" not in self.federations[0].history[-1]:  # it was stopped while it scored this round
+                self._follow(pool, done, planned)
             schedule = enumerate((p for p in phases for _ in range(p.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
                 self.round(pool, number, phase)
                 stop = stopped()
-                if number < planned and every and number % every == 0:
-                    for federation in self.federations:
-                        _, personal, globally = self._evaluate(pool, federation, number, keep=False)
-                        self._latest = federation.keep_scores(personal, globally)
+                self._follow(pool, number, planned)
                 if checkpoints is not None and number < planned and (stop or checkpoints.due(number)):
-                    checkpoints.save(self._moment(number))
+                    self._save(checkpoints, number)
                 if report is not None:
                     report(Progress(number, planned, phase.name, self._latest))
                 if stop:
@@ -137,20 +140,50 @@ class Simulation:
                 checkpoints.wait()
             return [self._outcome(pool, federation, planned) for federation in self.federations]
 
+    def _follow(self, pool: Pool | Here, number: int, planned: int) -> None:
+        """Note how everybody does, in the middle of a run, after every so many rounds."""
+        every = self.settings.eval_every
+        if number == planned or not every or number % every:
+            return
+        for federation in self.federations:
+            _, personal, globally = self._evaluate(pool, federation, number, keep=False)
+            self._latest = federation.keep_scores(personal, globally)
+
+    def _save(self, checkpoints: Checkpoints, number: int) -> None:
+        checkpoints.save(self._moment(number))
+        self._saved = number
+
+    def _rescue(self, pool: Pool | Here, sent: Sequence[Communication]) -> None:
+        """A job has failed: the rounds before are saved, as when a run is stopped, and nothing of this one is."""
+        pool.close()  # the machine may be short of memory
+        for federation, before in zip(self.federations, sent, strict=True):
+            federation.communication = before  # messages were counted when they were made
+        checkpoints, number = self._checkpoints, len(self._seconds)
+        if checkpoints is None:
+            return
+        try:
+            if number > self._saved:
+                self._save(checkpoints, number)
+            checkpoints.wait()
+            self.rescued = number
+        except BespokeError as error:  # the job's failure is told, too, and ends the run
+            log.warning("%s", error)
+
     def _moment(self, number: int) -> Moment:
         (federation,) = self.federations
         moment = federation.moment(number)
         moment.record["seconds"] = list(self._seconds)
         return moment
 
-    def _resume(self, checkpoints: Checkpoints | None) -> int:
+    def _resume(self, checkpoints: Checkpoints | None, planned: int) -> int:
         """Go back to the last checkpoint, if there is one; how many rounds are done."""
-        found = None if checkpoints is None else checkpoints.latest()
+        found = None if checkpoints is None else checkpoints.latest(planned, len(self.data))
         if found is None:
             return 0
         (federation,) = self.federations
-        federation.restore(found)
-        self._seconds = found.record["seconds"]
+        with understood(found):
+            federation.restore(found)
+        self._seconds, self._saved = found.record["seconds"], found.number
         log.warning("going on after round %d", found.number)
         return found.number
 
@@ -266,14 +299,19 @@ class Simulation:
     def _map(
         self, pool: Pool | Here, what: str, parts: list[Part], request: Callable[[Part], Values]
     ) -> Iterator[tuple[Part, Values]]:
-        """The parts and their answers, as they come."""
+        """The parts and their answers, as they come. What fails here has changed nothing yet."""
 
         def bind(part: Part) -> Callable[[], Values]:
             return lambda: {"cohort": torch.tensor(part)} | request(part)
 
-        names = ["clients " + listing([self.data.names[i] for i in part]) for part in parts]
-        for at, values in pool.map(what, [bind(part) for part in parts], names):
-            yield parts[at], values
+        names = ["clients " + ", ".join(self.data.names[i] for i in part) for part in parts]
+        sent = [federation.communication for federation in self.federations]
+        try:
+            for at, values in pool.map(what, [bind(part) for part in parts], names):
+                yield parts[at], values
+        except Exception:
+            self._rescue(pool, sent)
+            raise
 
     def answer(self, what: str, values: Values) -> Values:
         """A job, done with nothing but its own values and the client's side."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.engines.progress import Progress
+from bespokefl.engines.workers import WorkerError
 from bespokefl.experiments import compare_folder, contenders, folder, jobs, tables
 from bespokefl.experiments.compare_plan import Plan
 from bespokefl.experiments.comparison import Comparison
@@ -67,7 +68,8 @@ def _carry_out(
     interrupted = False
     try:
         _tune_all(plan, grids_of, place, processes, workers, _part(progress, 0, first + second))
-        _run_all(plan, place, processes, workers, _part(progress, first, first + second))
+        again = "" if keep is not None or plan.unnamed() else _again(plan, place)
+        _run_all(plan, place, processes, workers, again, _part(progress, first, first + second))
     except jobs.Interrupted:
         interrupted = True
     found = plan.comparison(place, interrupted, keep)
@@ -134,8 +136,18 @@ def _take_tuning(plan: Plan, one: Contender, grid: Grid, outcome: Any) -> None:
     plan.contenders[plan.contenders.index(one)] = replace(one, method=method)
 
 
-def _run_all(plan: Plan, place: Path, processes: int, workers: int, progress: jobs.Report | None) -> None:
-    """Train what is not there: all methods with the first seed, then with the next."""
+def _again(plan: Plan, place: Path) -> str:
+    """How to go on with less memory."""
+    if plan.command is None:
+        return "the same call with workers=1"
+    return f"the same command with --out {shlex.quote(str(place))} --workers 1"
+
+
+def _run_all(plan: Plan, place: Path, processes: int, workers: int, again: str, progress: jobs.Report | None) -> None:
+    """Train what is not there: all methods with the first seed, then with the next.
+
+    again    how a run whose workers died is gone on with, if it can be
+    """
     todo = {
         f"{one.name}, seed {seed}:": (one, seed)
         for seed in plan.seeds
@@ -143,7 +155,7 @@ def _run_all(plan: Plan, place: Path, processes: int, workers: int, progress: jo
         if one.name not in plan.left_out and (one.name, seed) not in plan.failed and not plan.is_there(one, seed, place)
     }
     made = [
-        jobs.Job(name, partial(_run_job, plan, one, seed, compare_folder.of_run(place, one, seed), workers))
+        jobs.Job(name, partial(_run_job, plan, one, seed, compare_folder.of_run(place, one, seed), workers, again))
         for name, (one, seed) in todo.items()
     ]
     there = len(plan.contenders) * len(plan.seeds) - len(made)
@@ -155,7 +167,9 @@ def _run_all(plan: Plan, place: Path, processes: int, workers: int, progress: jo
             plan.failed[one.name, seed] = str(outcome)
 
 
-def _run_job(plan: Plan, one: Contender, seed: int, place: Path, workers: int, tell: jobs.Tell) -> str | None:
+def _run_job(
+    plan: Plan, one: Contender, seed: int, place: Path, workers: int, again: str, tell: jobs.Tell
+) -> str | None:
     """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""
 
     def report(now: Progress) -> None:
@@ -163,6 +177,10 @@ def _run_job(plan: Plan, one: Contender, seed: int, place: Path, workers: int, t
 
     try:
         result = plan.train(one.method, seed, place, workers, report)
+    except WorkerError as error:  # its checkpoint stays: the same comparison goes on from it
+        if not again or not error.kept:
+            return str(WorkerError(error.fact))
+        return str(WorkerError(error.fact, kept=error.kept, then=f"{again} goes on from there"))
     except TrainingError as error:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)

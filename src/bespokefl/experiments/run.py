@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from bespokefl import data as datasets
@@ -179,7 +180,7 @@ def _run_config(
         other = folder.Other(target) if config.overwrite and not resumed else None
         try:
             put = None if other is None else other.replace
-            result = train(*given, target, put=put, ending=ending)
+            result = train(*given, target, put=put, ending=ending, command=f"bespoke resume {quote(str(target))}")
             result.save(target, config.overwrite)
         except DiskError as error:
             raise folder.no_room(error, target, stays=other is not None and other.stays) from None
@@ -187,17 +188,23 @@ def _run_config(
 
 
 def resume(
-    path: str | PathLike[str], progress: Report | None = None, *, state_dir: str | PathLike[str] | None = None
+    path: str | PathLike[str],
+    progress: Report | None = None,
+    *,
+    state_dir: str | PathLike[str] | None = None,
+    workers: int | None = None,
 ) -> Result:
     """Go on with a run that was stopped or killed, from its last checkpoint; the result is as if it had not been.
 
     state_dir   keep clients' states in files here from now on; None: where they were
+    workers     processes from now on, 0 for all cores; None: as many as there were
     """
     place = folder.steady(Path(path))
     config = unfinished.read(place)
     states = config.state_dir if state_dir is None else str(state_dir)
+    number = config.workers if workers is None else workers
     try:
-        return run_config(replace(config, out=str(place), state_dir=states), progress, resumed=True)
+        return run_config(replace(config, out=str(place), state_dir=states, workers=number), progress, resumed=True)
     except OtherRunError as error:
         raise unfinished.refused(error, place, config) from None
 

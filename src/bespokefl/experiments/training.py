@@ -25,6 +25,7 @@ from bespokefl.engines.checkpoint import Checkpoints, Every
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.stopping import stop_softly
+from bespokefl.engines.workers import WorkerError
 from bespokefl.experiments import about, folder, privacy, tables
 from bespokefl.experiments import start as starts
 from bespokefl.experiments.clients import hold_back
@@ -39,6 +40,7 @@ from bespokefl.experiments.handover import (
     rounds_of,
     scores_of,
 )
+from bespokefl.experiments.own_code import marks
 from bespokefl.experiments.personalize import serve
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.start import Start
@@ -71,11 +73,13 @@ def train(
     *,
     put: Callable[[Callable[[Path], None]], None] | None = None,
     ending: ExitStack | None = None,
+    command: str | None = None,
 ) -> Result:
     """Everything after the checks of names: both ways to start a run come here.
 
     put      what is in the place is of another run: this fills a new folder and puts it there, see `Checkpoints`
     ending   what is to be left when the results are written
+    command  that goes on with the run; None: the same call does
     """
     privacy.check(config)
     if config.state_dir is not None:
@@ -126,9 +130,21 @@ def train(
     if place is not None:
         every = Every.of(config.checkpoint_every)
         identity = _identity(final_config, everybody, task)
-        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, put=put)
+        made_with = {"device": str(device), **marks(method=method, model=task.module, loss=loss)}
+        checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, put=put, made_with=made_with)
     began = time.perf_counter()
-    outcome = simulation.run(progress, checkpoints)
+    try:
+        outcome = simulation.run(progress, checkpoints)
+    except Exception as error:
+        if not simulation.rescued:
+            raise
+        left, again = f"the last good checkpoint is of round {simulation.rescued}", command or "the same call"
+        if isinstance(error, WorkerError):
+            fewer = f"{again} with workers=1" if command is None else f"{command} --workers 1"
+            then = f"{fewer} goes on from there and needs less memory"
+            raise WorkerError(error.fact, kept=left, then=then) from None
+        error.add_note(f"{left}; {again} goes on from there")
+        raise
     if ending is not None:
         ending.enter_context(stop_softly("the training is over, and its results are being written"))
     seconds = time.perf_counter() - began

@@ -18,7 +18,7 @@ import torch
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.task import Task
-from bespokefl.engines.checkpoint import Checkpoints
+from bespokefl.engines.checkpoint import Checkpoints, understood
 from bespokefl.engines.client import PARTS
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Draw, Federation
@@ -67,7 +67,7 @@ class Server:
         """From the start, or from the last checkpoint."""
         phases = self.method.phases(self.settings.rounds)
         schedule = [phase for phase in phases for _ in range(phase.rounds)]
-        done = self._resume(checkpoints)
+        done = self._resume(checkpoints, len(schedule))
         self._setup()
         for number, phase in list(enumerate(schedule, start=1))[done:]:
             self.round(number, phase)
@@ -96,12 +96,13 @@ class Server:
         checkpoints.save(moment)
         checkpoints.wait()  # nodes throw away what the server will not ask for again, so it must be on disk
 
-    def _resume(self, checkpoints: Checkpoints | None) -> int:
-        found = None if checkpoints is None else checkpoints.latest()
+    def _resume(self, checkpoints: Checkpoints | None, planned: int) -> int:
+        found = None if checkpoints is None else checkpoints.latest(planned, len(self.data))
         if found is None:
             return 0
-        self.federation.restore(found)
-        self.accepted = dict(found.record["accepted"])
+        with understood(found):
+            self.federation.restore(found)
+            self.accepted = dict(found.record["accepted"])
         self._seconds = list(found.record["seconds"])
         log.warning("going on after round %d", found.number)
         return found.number

@@ -1,0 +1,188 @@
+"""Checkpoints that cannot be read, that were altered with care, or that other programs made."""
+
+import copy
+import errno
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bespokefl import Clients, run
+from bespokefl.core.errors import BespokeError, DiskError
+from bespokefl.core.task import Task
+from bespokefl.engines import checkpoint
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
+from bespokefl.experiments.handover import engine_data
+from bespokefl.methods import Ditto
+from bespokefl.models import build
+
+OPTIONS: dict[str, Any] = {"model": "logistic", "rounds": 4, "workers": 1, "checkpoint_every": 1}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 10**9) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def clients() -> Clients:
+    rng = np.random.default_rng(0)
+    return Clients.from_arrays(rng.normal(size=(60, 3)), rng.integers(0, 2, 60), np.repeat(np.arange(6), 10))
+
+
+class StoppedError(Exception):
+    """The run is ended from outside."""
+
+
+def begun(folder: Path) -> list[Path]:
+    """The records of a run that was ended after three of four rounds."""
+
+    def end(progress: Any) -> None:
+        if progress.done == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run("ditto", clients(), checkpoint=folder, progress=end, **OPTIONS)
+    return sorted(folder.glob("checkpoints/*/record.json"))
+
+
+def alter(record: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """With the hash that belongs to it."""
+    content = json.loads(record.read_text())["content"]
+    change(content)
+    text = json.dumps(content)
+    record.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "content": {text}}}\n')
+
+
+ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no communication": lambda c: c["record"].pop("communication"),
+    "no seconds": lambda c: c["record"].pop("seconds"),
+    "no such clients": lambda c: c.update(clients=[i + 50 for i in c["clients"]]),
+    "a client twice": lambda c: c.update(clients=[0] * len(c["clients"])),
+    "a client too few": lambda c: c["clients"].pop(),
+    "a number in words": lambda c: c.update(number="three"),
+    "a large number": lambda c: c.update(number=10**9),
+    "no round": lambda c: c.update(number=0),
+    "identity": lambda c: c.update(identity=[]),
+    "record": lambda c: c.update(record=[]),
+    "another format": lambda c: c.update(format="other"),
+    "a later format": lambda c: c.update(format=["bespoke checkpoint", 99]),
+    "history": lambda c: c["record"]["history"].pop(),
+    "history of numbers": lambda c: c["record"].update(history=[1] * 3),
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_with_the_right_hash_it_is_not_believed_either(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = run("ditto", clients(), **OPTIONS)
+    _, newest = begun(tmp_path / "run")
+    alter(newest, ALTERED[what])
+    again = run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    assert "round-00000003 is damaged" in caplog.text and "going on after round 2" in caplog.text
+    assert np.array_equal(again.personal["loss"], whole.personal["loss"])
+
+
+def paths(value: Any) -> list[tuple[Any, ...]]:
+    """Where something stands in a JSON document."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [(), *((key, *path) for key, inner in inside for path in paths(inner))]
+
+
+@pytest.mark.slow
+def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
+    """Any value of it replaced by any other: the run goes on, or says in a sentence why not."""
+    kept = begun(tmp_path / "run")
+    texts = {one: one.read_text() for one in kept}
+    content = json.loads(texts[kept[-1]])["content"]
+    places = [path for path in paths(content) if path and path[0] != "identity"]
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(places), JSON)
+    def replaced(path: tuple[Any, ...], value: Any) -> None:
+        for one, text in texts.items():
+            one.parent.mkdir(parents=True, exist_ok=True)
+            one.write_text(text)
+
+        def change(found: dict[str, Any]) -> None:
+            for key in path[:-1]:
+                found = found[key]
+            found[path[-1]] = copy.deepcopy(value)
+
+        alter(kept[-1], change)
+        store = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", checkpoint.Every(), content["identity"])
+        try:
+            found = store.latest(4, 6)
+            if found is not None:
+                with checkpoint.understood(found):
+                    federation.restore(found)
+        except BespokeError as error:
+            assert len(str(error).splitlines()) == 1
+
+    data = engine_data(clients(), torch.device("cpu"), torch.float32)
+    task = Task(build("logistic", (3,), 2))
+    (federation,) = Simulation(Ditto(), task, data, Settings(rounds=4, batch_size=10), 2).federations
+    replaced()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_what_cannot_be_read_is_not_damaged(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails for a while must not cost a run."""
+    whole = run("ditto", clients(), **OPTIONS)
+    kept = begun(tmp_path / "run")
+    before = {one: one.read_bytes() for one in kept}
+
+    def fails(folder: Path) -> Any:
+        raise OSError(number, "the disk is tired")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_verified", fails)
+        with pytest.raises(DiskError, match=r"cannot read the checkpoint .*: the disk is tired"):
+            run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    assert {one: one.read_bytes() for one in kept} == before
+    again = run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    assert np.array_equal(again.personal["loss"], whole.personal["loss"])
+
+
+def first(outputs: Any, y: Any) -> Any:
+    return (outputs.gather(1, y[:, None])[:, 0] - 1).square()
+
+
+def second(outputs: Any, y: Any) -> Any:
+    return (outputs.gather(1, y[:, None])[:, 0] - 2).square()
+
+
+def test_another_program_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(tmp_path / "run")
+    real = checkpoint._programs()
+    monkeypatch.setattr(checkpoint, "_programs", lambda: real | {"torch": "9.9"})
+    run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
+    assert f"made with torch {real['torch']} (now 9.9): the run goes on, but may not end as it would have" in told
+
+
+def test_another_loss_of_one_s_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def end(progress: Any) -> None:
+        if progress.done == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run("ditto", clients(), loss=first, checkpoint=tmp_path / "run", progress=end, **OPTIONS)
+    run("ditto", clients(), loss=second, checkpoint=tmp_path / "run", **OPTIONS)
+    assert "was made with loss code " in caplog.text
+
+
+def test_the_same_programs_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun(tmp_path / "run")
+    run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    assert "going on after round 3" in caplog.text and "was made with" not in caplog.text
