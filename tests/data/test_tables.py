@@ -320,3 +320,13 @@ def test_what_is_not_there_among_many_is_a_short_sentence(tmp_path: Path) -> Non
     names = [f"c{at}" for at in range(1_000)]
     with pytest.raises(InputError, match=r"unknown column for the label 'nothing'; known: c0, .* and 960 more\.$"):
         load(tmp_path, ",".join(names) + "\n" + ",".join("1" * 1_000) + "\n", label="nothing")
+
+
+def test_a_quote_in_the_header_that_nobody_closes_soon(tmp_path: Path) -> None:
+    """What it swallows becomes a column's name: it is told in one line, or refused if it is long."""
+    with pytest.raises(InputError, match=r"unknown column for the label 'ill'; known: a, b ill 1 2\.$"):
+        load(tmp_path, 'a,"b\nill\n1\n2\n"\n1,2\n')
+    with pytest.raises(
+        InputError, match=r"at most 200 characters, got 205 that begin with 'ill 1 2 .*…'; check its quotes$"
+    ):
+        load(tmp_path, f'a,"ill\n{"1 2 " * 50}x"\n1,2\n')

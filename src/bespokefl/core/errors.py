@@ -45,7 +45,7 @@ def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> InputE
 
 def listing(names: Sequence[str], most: int = 5) -> str:
     """A few names for a sentence: "a, b, c and 7 more"."""
-    shown = ", ".join(names[:most])
+    shown = ", ".join(map(in_brief, names[:most]))  # a column of a table may be called anything
     rest = len(names) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
 

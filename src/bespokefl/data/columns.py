@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, listing, said
+from bespokefl.core.errors import InputError, in_brief, listing, said
 from bespokefl.data.commas import Commas
 from bespokefl.data.dataset import as_array
 from bespokefl.data.features import MISSING
@@ -27,6 +27,7 @@ Columns = dict[str, np.ndarray]
 
 KINDS = (".csv", ".tsv", ".parquet", ".npz")
 DELIMITERS = ",;\t"
+LONGEST = 200  # characters of a column's name: a quote that nobody closed makes one of many lines
 BLOCK = 20_000  # lines that are in memory as text at a time
 
 
@@ -260,6 +261,12 @@ def _numbers(cells: Sequence[str]) -> np.ndarray | None:
 def _check_header(header: Sequence[str], file: Path) -> None:
     if not header:
         raise InputError(f"{str(file)!r} must begin with a line of column names, got an empty file")
+    long = next((name for name in header if len(name) > LONGEST), None)
+    if long is not None:
+        raise InputError(
+            f"the columns of {str(file)!r} must have names of at most {LONGEST} characters, got {len(long)} that begin "
+            f"with {in_brief(long, 40)!r}; check its quotes"
+        )
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise InputError(f"the columns of {str(file)!r} must have different names, got {twice[0]!r} twice")
