@@ -1,13 +1,18 @@
-"""What holds for every test: one thread, reproducible examples, and in CI no skips."""
+"""What holds for every test: one thread, reproducible examples, usual signals, and in CI no skips."""
 
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads would fight over two cores
+import signal
 from collections.abc import Generator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+# A shell that starts pytest in the background has it, and all that it starts, ignore these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 

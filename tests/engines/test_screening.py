@@ -50,6 +50,21 @@ def of_numbers(method: Method, name: str, numbers: list[float], phase: str = "tr
     return screened(method, (list(range(len(numbers))), one), phase=phase)[1]
 
 
+class More(FedAvg):
+    """Uploads a number more than the class above says, and says nothing itself."""
+
+    def local_update(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_who_changes_the_upload_without_saying_so_is_not_taken_at_the_word_of_the_class_above() -> None:
+    sound, short = ([4, 7], upload((1, 0), (0, 2), loss=[1, 2])), ([1], upload((1, 1)))
+    kept, refused = screened(More(), sound, short)
+    assert [clients for clients, _ in kept] == [[4, 7]] and refused == {1: "wrong shape"}
+    kept, refused = screened(FedAvg(), sound, short)
+    assert [clients for clients, _ in kept] == [[1]] and refused == {4: "wrong shape", 7: "wrong shape"}
+
+
 def test_rows_by_hand() -> None:
     sound = ([4, 7], upload((1, 0), (0, 2)))
     worse = ([1, 2, 3], upload((math.nan, 0), (3e4, 0), (1, 1)))

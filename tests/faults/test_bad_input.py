@@ -83,7 +83,8 @@ def test_a_deep_record_is_a_damaged_checkpoint(here: Path, caplog: pytest.LogCap
     place = here / "checkpoints" / "round-00000001"
     place.mkdir(parents=True)
     (place / "record.json").write_text("[" * 100_000 + "]" * 100_000)
-    assert Checkpoints(place.parent, Every(rounds=1), {}).latest(1, 1) is None
+    with pytest.raises(InputError, match=r"no checkpoint in .* is whole"):
+        Checkpoints(place.parent, Every(rounds=1), {}).latest(1, 1)
     assert "is damaged" in caplog.text
 
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bespokefl import Clients, run
-from bespokefl.core.errors import BespokeError, DiskError
+from bespokefl.core.errors import BespokeError, DiskError, InputError
 from bespokefl.core.task import Task
-from bespokefl.engines import checkpoint
+from bespokefl.engines import checkpoint, saved
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.experiments.handover import engine_data
@@ -72,8 +72,6 @@ ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no round": lambda c: c.update(number=0),
     "identity": lambda c: c.update(identity=[]),
     "record": lambda c: c.update(record=[]),
-    "another format": lambda c: c.update(format="other"),
-    "a later format": lambda c: c.update(format=["bespoke checkpoint", 99]),
     "history": lambda c: c["record"]["history"].pop(),
     "history of numbers": lambda c: c["record"].update(history=[1] * 3),
 }
@@ -89,6 +87,17 @@ def test_with_the_right_hash_it_is_not_believed_either(
     again = run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     assert "round-00000003 is damaged" in caplog.text and "going on after round 2" in caplog.text
     assert np.array_equal(again.personal["loss"], whole.personal["loss"])
+
+
+@pytest.mark.parametrize("other", ["bespoke checkpoint", ["bespoke checkpoint", 99], None])
+def test_another_version_s_is_not_damaged(other: Any, tmp_path: Path) -> None:
+    kept = begun(tmp_path / "run")
+    for record in kept:
+        alter(record, lambda content: content.update(format=other))
+    before = {one: one.read_bytes() for one in kept}
+    with pytest.raises(InputError, match="written by another version of Bespoke"):
+        run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
+    assert {one: one.read_bytes() for one in kept} == before
 
 
 def paths(value: Any) -> list[tuple[Any, ...]]:
@@ -122,7 +131,7 @@ def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
         try:
             found = store.latest(4, 6)
             if found is not None:
-                with checkpoint.understood(found):
+                with saved.understood(found):
                     federation.restore(found)
         except BespokeError as error:
             assert len(str(error).splitlines()) == 1
@@ -144,7 +153,7 @@ def test_what_cannot_be_read_is_not_damaged(number: int, tmp_path: Path, monkeyp
         raise OSError(number, "the disk is tired")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_verified", fails)
+        patched.setattr(saved, "verified", fails)
         with pytest.raises(DiskError, match=r"cannot read the checkpoint .*: the disk is tired"):
             run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     assert {one: one.read_bytes() for one in kept} == before
@@ -152,12 +161,17 @@ def test_what_cannot_be_read_is_not_damaged(number: int, tmp_path: Path, monkeyp
     assert np.array_equal(again.personal["loss"], whole.personal["loss"])
 
 
-def first(outputs: Any, y: Any) -> Any:
-    return (outputs.gather(1, y[:, None])[:, 0] - 1).square()
+def scaled(by: float) -> Callable[[Any, Any], Any]:
+    return lambda outputs, y: by * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
 
 
-def second(outputs: Any, y: Any) -> Any:
-    return (outputs.gather(1, y[:, None])[:, 0] - 2).square()
+class Mine(Ditto):
+    def global_model(self, server: Any) -> Any:
+        return super().global_model(server)
+
+
+def net(between: type[torch.nn.Module]) -> Callable[[], torch.nn.Module]:
+    return lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), between(), torch.nn.Linear(4, 2))
 
 
 def test_another_program_is_told(
@@ -168,18 +182,34 @@ def test_another_program_is_told(
     monkeypatch.setattr(checkpoint, "_programs", lambda: real | {"torch": "9.9"})
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
-    assert f"made with torch {real['torch']} (now 9.9): the run goes on, but may not end as it would have" in told
+    assert told.endswith(
+        f"made with torch {real['torch']} (now 9.9): the run goes on, but may not end as it would have"
+    )
 
 
-def test_another_loss_of_one_s_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "loss": ({"loss": scaled(1)}, {"loss": scaled(100)}, "first losses "),
+    "loss from none": ({}, {"loss": scaled(100)}, "first losses "),
+    "method": ({"method": Ditto()}, {"method": Mine()}, "method of Bespoke's own (now code "),
+    "method back": ({"method": Mine()}, {"method": Ditto()}, "(now of Bespoke's own)"),
+    "model": ({"model": net(torch.nn.ReLU)}, {"model": net(torch.nn.Tanh)}, "first losses "),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_code_of_one_s_own_is_told(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before, now, expected = OTHERS[what]
+    usual = {"method": Ditto(), **OPTIONS}
+
     def end(progress: Any) -> None:
         if progress.done == 3:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        run("ditto", clients(), loss=first, checkpoint=tmp_path / "run", progress=end, **OPTIONS)
-    run("ditto", clients(), loss=second, checkpoint=tmp_path / "run", **OPTIONS)
-    assert "was made with loss code " in caplog.text
+        run(clients=clients(), checkpoint=tmp_path / "run", progress=end, **usual | before)
+    run(clients=clients(), checkpoint=tmp_path / "run", **usual | now)
+    (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
+    assert expected in told
 
 
 def test_the_same_programs_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.engines import checkpoint, tensors
+from bespokefl.engines import checkpoint, saved, tensors
 from bespokefl.experiments import folder
 from bespokefl.experiments.config import Config
 from bespokefl.experiments.run import resume, run_config
@@ -78,7 +78,7 @@ def kill_in_tensors() -> None:
 
 BEFORE = {
     "first file": kill_at(folder, "write_text"),
-    "tensors": kill_at(checkpoint, "write_tensors"),
+    "tensors": kill_at(saved, "write_tensors"),
     "in tensors": kill_in_tensors,
     "checkpoint": kill_at(Path, "rename"),
     "checkpoint there": kill_at(Path, "rename", after=True),

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint, store, tensors
+from bespokefl.engines import checkpoint, saved, store, tensors
 from bespokefl.engines.checkpoint import Every
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.store import Store
@@ -93,7 +94,7 @@ INSTANTS: list[tuple[Any, str]] = [
     (Federation, "commit"),
     (Store, "put"),
     (Store, "snapshot"),
-    (checkpoint, "write_tensors"),
+    (saved, "write_tensors"),
     (checkpoint, "sync"),
     (Path, "rename"),
     (os, "fsync"),
@@ -320,27 +321,30 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
 
 
-def test_all_damaged_is_a_new_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_damaged_is_said_and_nothing_begun(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    for one in (tmp_path / "checkpoints").iterdir():
+    kept = list((tmp_path / "checkpoints").iterdir())
+    for one in kept:
         damage(one, "cut")
     whole = run("ditto", clients(), **SMALL)
+    with pytest.raises(InputError, match=r"no checkpoint in .* is whole; delete that folder to begin again"):
+        run("ditto", clients(), checkpoint=tmp_path, **SMALL)
+    assert sorted((tmp_path / "checkpoints").iterdir()) == sorted(kept)
+    shutil.rmtree(tmp_path / "checkpoints")
     again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
 
 
-def test_after_a_new_start_the_damaged_ones_are_in_nobody_s_way(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They are of later rounds than the new ones."""
-    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    for one in (tmp_path / "checkpoints").iterdir():
-        damage(one, "cut")
-    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=0, progress=stop_after(1), **SMALL)
-    assert "no checkpoint is whole: the run begins again" in caplog.text
-    again = run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    assert "going on after round 2" in caplog.text and again.about["rounds_done"] == 4
-    assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000003", "round-00000004"]
+def test_a_damaged_one_is_in_nobody_s_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is of a later round than the new one, which must not be taken for the older of two."""
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=2, progress=stop_after(2), **SMALL)
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    assert [one.name for one in kept] == ["round-00000002", "round-00000003"]
+    later = kept[1].rename(kept[1].with_name("round-00000009"))
+    damage(later, "cut")
+    run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=0, progress=stop_after(3), **SMALL)
+    assert "round-00000009 is damaged" in caplog.text and "going on after round 2" in caplog.text
+    assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000002", "round-00000004"]
 
 
 def test_what_is_to_be_overwritten_stays_until_there_is_something_new(data: Path, tmp_path: Path) -> None:
@@ -408,7 +412,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, real = run("ditto", clients(), **SMALL), checkpoint.write_tensors
+    whole, real = run("ditto", clients(), **SMALL), saved.write_tensors
     written = []
 
     def full(path: Path, entries: Any) -> str:
@@ -418,7 +422,7 @@ def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
         written.append(path)
         return real(path, entries)
 
-    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    monkeypatch.setattr(saved, "write_tensors", full)
     with pytest.raises(DiskError, match=r"No space left on device; the last good checkpoint is of round 2"):
         run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, **SMALL)
     assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000001", "round-00000002"]

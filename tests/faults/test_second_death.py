@@ -21,7 +21,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import Work
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint
+from bespokefl.engines import checkpoint, saved
 from bespokefl.engines.workers import WorkerError
 from bespokefl.experiments import jobs
 from bespokefl.experiments.compare import compare_config
@@ -167,10 +167,26 @@ def test_a_disk_that_takes_no_checkpoint_is_said_beside(
     def full(*given: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    monkeypatch.setattr(saved, "write_tensors", full)
     with pytest.raises(WorkerError, match=r"for the second time; if the machine ran out of memory, use fewer workers"):
         run(Deadly(marks=str(marks)), clients(), checkpoint=tmp_path / "run", workers=2, **SMALL)
     assert "No space left on device; there is no checkpoint yet" in caplog.text
+
+
+def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = saved.write_tensors, [0]
+
+    def full(*given: Any) -> str:
+        calls[0] += 1
+        if calls[0] > 1:
+            raise OSError(28, "No space left on device")
+        return whole(*given)
+
+    monkeypatch.setattr(saved, "write_tensors", full)
+    options = SMALL | {"checkpoint_every": "2"}  # and the worker dies in round 4, when round 3 is not saved yet
+    with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 goes on from there"):
+        run(Deadly(marks=str(marks), number=4), clients(), checkpoint=tmp_path / "run", workers=2, **options)
+    assert calls == [2]
 
 
 # -- as commands

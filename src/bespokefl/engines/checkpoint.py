@@ -1,11 +1,9 @@
 """Checkpoints: all that a run is between two rounds, on disk, so that a killed run goes on as if nothing had happened.
 
-A checkpoint is a folder, `round-00000012`, of two files: `state.safetensors` has the tensors (the server's under
-"server/", the clients' under "clients/", a row for each client that has been active), `record.json` everything else
-and the hashes of both. It is written beside, synced and renamed: it is there whole or not at all. Two are kept.
+A checkpoint is a folder, `round-00000012`, of two files (see `saved.py`). It is written beside, synced and renamed: it
+is there whole or not at all. Two are kept.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -14,48 +12,27 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief
 from bespokefl.core.files import cure, sync
-from bespokefl.core.method import State
-from bespokefl.core.rows import Rows
-from bespokefl.engines import wire
-from bespokefl.engines.store import Snapshot
-from bespokefl.engines.tensors import write_tensors
+from bespokefl.engines import saved
+from bespokefl.engines.saved import Found, Moment
 
 log = logging.getLogger("bespokefl")
 
 KEPT = 2
 DIGITS = 9  # of a number of rounds or seconds
-PIECE = 1 << 24  # bytes that are read at once
-STATE, RECORD = "state.safetensors", "record.json"
 NAME = re.compile(r"round-(\d{8})")
+OURS = "of Bespoke's own"
 PROGRAMS = {"version": "bespokefl"}  # whose versions make a run what it is
-FORMAT = ["bespoke checkpoint", 1]
-KINDS = dict.fromkeys(("identity", "made_with", "communication", "lost"), dict) | dict.fromkeys(
-    ("history", "client_notes", "by_client", "seconds"), list
-)
-DAMAGED = (  # what reading such a one can raise; another error of the disk is none of the checkpoint's
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    SafetensorError,
-)
 
 
 @dataclass(frozen=True)
@@ -77,29 +54,6 @@ class Every:
         if not number:
             return cls()
         return cls(seconds=float(number)) if found[2] else cls(rounds=number)
-
-
-@dataclass
-class Moment:
-    """A run between two rounds. Nothing in it changes any more."""
-
-    number: int
-    server: State
-    clients: Snapshot
-    kept: Sequence[Rows] = ()  # the common model after each round
-    record: dict[str, Any] = field(default_factory=dict)  # for JSON
-
-
-@dataclass
-class Found:
-    """A checkpoint that was read."""
-
-    number: int
-    server: State
-    clients: list[int]
-    states: State
-    kept: list[Rows]
-    record: dict[str, Any]
 
 
 class OtherRunError(InputError):
@@ -246,32 +200,7 @@ class Checkpoints:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         try:
-            server, tensors = wire.flatten(moment.server)
-            kept_header, kept_tensors = wire.flatten({f"{at}": rows for at, rows in enumerate(moment.kept)})
-            like, _ = wire.flatten(moment.clients.like)
-            entries = [
-                *((f"server/{at}", tensor, None) for at, tensor in enumerate(tensors)),
-                *((f"kept/{at}", tensor, None) for at, tensor in enumerate(kept_tensors)),
-                *((f"clients/{name}", block, moment.clients.slots) for name, block in moment.clients.blocks()),
-            ]
-            record = {
-                "format": FORMAT,
-                "number": moment.number,
-                "identity": self.identity,
-                "made_with": self.made_with,
-                "server": server,
-                "kept": kept_header,
-                "clients": moment.clients.clients,
-                "states": like,
-                "record": moment.record,
-                "state_sha256": write_tensors(new / STATE, entries),
-            }
-            text = json.dumps(record)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            with (new / RECORD).open("w", encoding="utf-8") as file:
-                file.write(f'{{"sha256": "{digest}", "content": {text}}}\n')
-                file.flush()
-                os.fsync(file.fileno())
+            saved.write(moment, new, identity=self.identity, made_with=self.made_with)
             sync(new)
             if target.exists():  # this very round, written before
                 shutil.rmtree(target)
@@ -296,9 +225,9 @@ class Checkpoints:
             shutil.rmtree(stale, ignore_errors=True)
         for folder in _folders(self.folder):
             try:
-                found = _read(folder)
-                _refuse_nonsense(found, rounds, clients)
-            except DAMAGED as error:
+                found = saved.read(folder)
+                saved.refuse_nonsense(found, rounds, clients)
+            except saved.DAMAGED as error:
                 log.warning(
                     "the checkpoint %s is damaged (%s) and is not used",
                     folder,
@@ -315,7 +244,7 @@ class Checkpoints:
             self._good, self._begun = [folder], True
             return found
         if any_in(self.folder):
-            log.warning("no checkpoint is whole: the run begins again")
+            raise InputError(f"no checkpoint in {str(self.folder)!r} is whole; delete that folder to begin again.")
         return None
 
     def _compare(self, identity: Mapping[str, Any]) -> None:
@@ -326,11 +255,11 @@ class Checkpoints:
     def _tell(self, before: Mapping[str, str]) -> None:
         """What is not as it was, and may change bits, but need not stop anybody."""
         now = self.made_with
-        changed = [f"{what} {old} (now {now.get(what, '-')})" for what, old in before.items() if now.get(what) != old]
+        names = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
+        changed = [f"{what} {before.get(what) or OURS} (now {now.get(what) or OURS})" for what in names]
         if changed:
             log.warning(
-                "the checkpoint was made with %s: the run goes on, but may not end as it would have to the last bit",
-                ", ".join(changed),
+                "the checkpoint was made with %s: the run goes on, but may not end as it would have", ", ".join(changed)
             )
 
     def clear(self) -> None:
@@ -357,8 +286,8 @@ def kept(folder: Path) -> str:
     """What there is to go on from, in words."""
     for one in _folders(folder):
         try:
-            return f"the last good checkpoint is of round {_verified(one)['number']}"
-        except DAMAGED:
+            return f"the last good checkpoint is of round {saved.verified(one)['number']}"
+        except saved.DAMAGED:
             continue
         except OSError:
             return f"nothing in {str(folder)!r} was changed"
@@ -370,72 +299,3 @@ def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted((one for one in folder.iterdir() if NAME.fullmatch(one.name)), reverse=True)
-
-
-def _verified(folder: Path) -> dict[str, Any]:
-    """What the record says, if both files are what was written."""
-    text = (folder / RECORD).read_text(encoding="utf-8")
-    outer = json.loads(text)
-    content: dict[str, Any] = outer["content"]
-    if hashlib.sha256(json.dumps(content).encode()).hexdigest() != outer["sha256"]:
-        raise ValueError(f"{RECORD} is not what was written")
-    sha = hashlib.sha256()
-    with (folder / STATE).open("rb") as file:
-        while piece := file.read(PIECE):
-            sha.update(piece)
-    if sha.hexdigest() != content["state_sha256"]:
-        raise ValueError(f"{STATE} is not what was written")
-    return content
-
-
-@contextmanager
-def understood(found: Found) -> Iterator[None]:
-    """While a run becomes what a checkpoint says it was: what cannot be is told in a sentence."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"the checkpoint of round {found.number} was altered and cannot be understood ({in_brief(error)}): delete "
-            "its folder to go on from the one before."
-        ) from error
-
-
-def _refuse_nonsense(found: Found, rounds: int, clients: int) -> None:
-    """Hashes tell what was altered by accident; whoever writes them anew is still not believed everything."""
-    if type(found.number) is not int or not 0 < found.number <= rounds:
-        raise ValueError(f"it is of round {in_brief(repr(found.number))} of {rounds}")
-    known = [client for client in found.clients if type(client) is int and 0 <= client < clients]
-    if len(set(known)) < len(found.clients) or any(len(state) != len(known) for state in found.states.values()):
-        raise ValueError(f"its states are not those of some of {clients} clients")
-    for key, kind in KINDS.items():
-        if not isinstance(found.record[key], kind):
-            raise TypeError(f"its {key} is no {kind.__name__}")
-    lines = [*found.record["history"], *found.record["client_notes"]]
-    if len(found.record["history"]) != found.number or not all(isinstance(line, dict) for line in lines):
-        raise ValueError("its history is not that of its rounds")
-
-
-def _read(folder: Path) -> Found:
-    content = _verified(folder)
-    if content["format"] != FORMAT:
-        raise ValueError(f"its format is {in_brief(repr(content['format']))}, not {FORMAT}")
-    tensors = load_file(folder / STATE)
-    server = [tensors[f"server/{at}"] for at in range(sum(name.startswith("server/") for name in tensors))]
-    kept = [tensors[f"kept/{at}"] for at in range(sum(name.startswith("kept/") for name in tensors))]
-    states: State = {}
-    for name, kind, meta in content["states"]:
-        if kind == "rows":
-            (value,) = wire.unflatten(
-                [[name, kind, meta]], [tensors[f"clients/{name}/{one}"] for one in meta[0]]
-            ).values()
-            states[name] = Rows(value.layout, value.blocks, size=len(content["clients"]))
-        else:
-            states[name] = tensors[f"clients/{name}"]
-    return Found(
-        number=content["number"],
-        server=wire.unflatten(content["server"], server),
-        clients=content["clients"],
-        states=states,
-        kept=list(wire.unflatten(content["kept"], kept).values()),
-        record=content["record"] | {key: content[key] for key in ("identity", "made_with")},
-    )

@@ -14,11 +14,11 @@ from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.engines import wire
-from bespokefl.engines.checkpoint import Found, Moment
 from bespokefl.engines.client import Data
 from bespokefl.engines.communication import Communication, Down, columns
 from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import spoil
+from bespokefl.engines.saved import Found, Moment
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.store import Store

@@ -19,7 +19,7 @@ from bespokefl.core.method import Message, Method, Phase, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stack
-from bespokefl.engines.checkpoint import Checkpoints, Moment, understood
+from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.communication import Communication
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
@@ -27,6 +27,7 @@ from bespokefl.engines.federation import Draw, Federation
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.reference import ReferenceLoop
+from bespokefl.engines.saved import Moment, understood
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.stopping import stop_softly
 from bespokefl.engines.wire import Values, under
@@ -100,7 +101,7 @@ class Simulation:
         self._latest: dict[str, float] = {}
         self._checkpoints: Checkpoints | None = None
         self._saved = 0  # the round of the newest checkpoint
-        self.rescued = 0  # the round from which it can go on after a job has failed
+        self.failed = False  # whether a job has; what was done before is saved
 
     @property
     def server(self) -> State:
@@ -155,6 +156,7 @@ class Simulation:
 
     def _rescue(self, pool: Pool | Here, sent: Sequence[Communication]) -> None:
         """A job has failed: the rounds before are saved, as when a run is stopped, and nothing of this one is."""
+        self.failed = True
         pool.close()  # the machine may be short of memory
         for federation, before in zip(self.federations, sent, strict=True):
             federation.communication = before  # messages were counted when they were made
@@ -165,7 +167,6 @@ class Simulation:
             if number > self._saved:
                 self._save(checkpoints, number)
             checkpoints.wait()
-            self.rescued = number
         except BespokeError as error:  # the job's failure is told, too, and ends the run
             log.warning("%s", error)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import glob
+import logging
 import os
 import re
 import shlex
@@ -16,6 +17,8 @@ from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import absolute, locked, sync, unwritten
 from bespokefl.core.files import write_text as write_text
 from bespokefl.engines.checkpoint import any_in, kept
+
+log = logging.getLogger("bespokefl")
 
 SIGNS = ("config.toml", "result.json")  # what makes a folder the folder of a run
 CHECKPOINTS = "checkpoints"
@@ -222,6 +225,7 @@ def write(
             _put(new, target)
             if inside:
                 os.chdir(target)  # libraries do not work in a folder that is gone
+                log.warning("the folder you are in was replaced: cd %s shows the new one", shlex.quote(str(target)))
             sync(target.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)  # what is there now was in the place before

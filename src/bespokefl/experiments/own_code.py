@@ -5,43 +5,23 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from torch import nn
-
-OURS = ("bespokefl", "torch", "builtins")  # their versions say what they do
+OURS = ("bespokefl", "builtins")  # their versions say what they do
 
 
-def marks(**things: Any) -> dict[str, str]:
-    """For every function, object or module that is not Bespoke's or torch's own: a hash of what it is compiled to."""
-    pieces = {name: sorted(set(_pieces(thing))) for name, thing in things.items()}
-    return {
-        name: "code " + hashlib.sha256("\n".join(own).encode()).hexdigest()[:12] for name, own in pieces.items() if own
-    }
+def mark(thing: object) -> str:
+    """A hash of what its class and those above are compiled to, as far as they are not Bespoke's; "" if all are."""
+    pieces = sorted(_pieces(type(thing)))
+    return "code " + hashlib.sha256("\n".join(pieces).encode()).hexdigest()[:12] if pieces else ""
 
 
-def _pieces(thing: Any) -> Iterator[str]:
-    if isinstance(thing, nn.Module):
-        for kind in {type(layer) for layer in thing.modules()}:
-            yield from _of_class(kind)
-    elif isinstance(thing, FunctionType):
-        yield from _of_function(thing)
-    else:
-        yield from _of_class(thing if isinstance(thing, type) else type(thing))
-
-
-def _of_class(kind: type) -> Iterator[str]:
+def _pieces(kind: type) -> Iterator[str]:
     for one in kind.__mro__:
-        for value in vars(one).values() if not _is_known(one.__module__) else ():
-            if isinstance(value, FunctionType):
-                yield from _of_function(value)
-
-
-def _of_function(function: FunctionType) -> Iterator[str]:
-    if not _is_known(function.__module__):
-        yield f"{function.__qualname__} {_told(function.__code__)} {_told(function.__defaults__)}"
-
-
-def _is_known(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in OURS
+        if one.__module__.partition(".")[0] in OURS:
+            continue
+        for name, value in vars(one).items():
+            function = getattr(value, "__func__", value)  # of a static or class method
+            if isinstance(function, FunctionType):
+                yield f"{one.__qualname__}.{name} {_told(function.__code__)} {_told(function.__defaults__)}"
 
 
 def _told(value: Any) -> str:

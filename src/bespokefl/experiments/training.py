@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from bespokefl.core.errors import BespokeError, InputError, count, listing
@@ -21,7 +22,8 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preparation import Preparation
 from bespokefl.data.prepare import prepare
-from bespokefl.engines.checkpoint import Checkpoints, Every
+from bespokefl.engines.checkpoint import Checkpoints, Every, any_in, kept
+from bespokefl.engines.client import Data
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.stopping import stop_softly
@@ -40,7 +42,7 @@ from bespokefl.experiments.handover import (
     rounds_of,
     scores_of,
 )
-from bespokefl.experiments.own_code import marks
+from bespokefl.experiments.own_code import mark
 from bespokefl.experiments.personalize import serve
 from bespokefl.experiments.result import Result
 from bespokefl.experiments.start import Start
@@ -130,15 +132,15 @@ def train(
     if place is not None:
         every = Every.of(config.checkpoint_every)
         identity = _identity(final_config, everybody, task)
-        made_with = {"device": str(device), **marks(method=method, model=task.module, loss=loss)}
+        made_with = {"device": str(device), "method": mark(method), "first losses": _first_losses(task, data)}
         checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, put=put, made_with=made_with)
     began = time.perf_counter()
     try:
         outcome = simulation.run(progress, checkpoints)
     except Exception as error:
-        if not simulation.rescued:
+        if place is None or not simulation.failed or not any_in(place / folder.CHECKPOINTS):
             raise
-        left, again = f"the last good checkpoint is of round {simulation.rescued}", command or "the same call"
+        left, again = kept(place / folder.CHECKPOINTS), command or "the same call"
         if isinstance(error, WorkerError):
             fewer = f"{again} with workers=1" if command is None else f"{command} --workers 1"
             then = f"{fewer} goes on from there and needs less memory"
@@ -230,6 +232,13 @@ def _identity(config: Config, clients: Clients, task: Task) -> dict[str, Any]:
         "start": sha.hexdigest(),
         "version": version("bespokefl"),
     }
+
+
+def _first_losses(task: Task, data: Data) -> str:
+    """Of the first examples, with the first weights: another model or loss has others."""
+    with torch.no_grad():
+        losses = task.loss(task.predict(task.start, data.x[:3].unsqueeze(0))[0], data.y[:3])
+    return ", ".join(f"{value:.4g}" for value in losses.tolist())
 
 
 def _serve_late(result: Result, late: Clients) -> None:

@@ -18,7 +18,7 @@ import torch
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.task import Task
-from bespokefl.engines.checkpoint import Checkpoints, understood
+from bespokefl.engines.checkpoint import Checkpoints
 from bespokefl.engines.client import PARTS
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Draw, Federation
@@ -30,6 +30,7 @@ from bespokefl.engines.flower.roster import homes, remote_data
 from bespokefl.engines.flower.shelf import LATEST
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.saved import understood
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.wire import Values, under
 
