@@ -11,8 +11,12 @@ from bespokefl.methods import Ditto
 
 MINE = """
 class Mine(Ditto):
-    def phases(self, rounds, most=2):
+    def phases(self, rounds, most=2, *, least=1):
         return [one for one in super().phases(rounds)[:most] if one.name in {'train', 'finish', 'tune'}]
+
+    @property
+    def third(self):
+        return 3
 
     @staticmethod
     def other(x):
@@ -34,7 +38,14 @@ def test_a_mark_is_of_what_a_class_does() -> None:
     base = mark(made(MINE))
     assert base.startswith("code ")
     assert mark(made("# a remark\n" + MINE.replace("    @", "    # another\n    @"))) == base
-    for old, new in (("most=2", "most=3"), ("[:most]", "[most:]"), ("'tune'", "'tuned'"), ("x + 1", "x + 2")):
+    for old, new in (
+        ("most=2", "most=3"),
+        ("least=1", "least=0"),
+        ("return 3", "return 4"),
+        ("[:most]", "[most:]"),
+        ("'tune'", "'tuned'"),
+        ("x + 1", "x + 2"),
+    ):
         assert mark(made(MINE.replace(old, new))) != base
 
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bespokefl import Clients, run
+from bespokefl import Clients, load, resume, run
 from bespokefl.core.errors import BespokeError, DiskError, InputError
 from bespokefl.core.task import Task
 from bespokefl.engines import checkpoint, saved
@@ -64,6 +64,8 @@ def alter(record: Path, change: Callable[[dict[str, Any]], None]) -> None:
 ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no communication": lambda c: c["record"].pop("communication"),
     "no seconds": lambda c: c["record"].pop("seconds"),
+    "seconds in words": lambda c: c["record"].update(seconds=["a"] * 3),
+    "a second too few": lambda c: c["record"]["seconds"].pop(),
     "no such clients": lambda c: c.update(clients=[i + 50 for i in c["clients"]]),
     "a client twice": lambda c: c.update(clients=[0] * len(c["clients"])),
     "a client too few": lambda c: c["clients"].pop(),
@@ -89,7 +91,7 @@ def test_with_the_right_hash_it_is_not_believed_either(
     assert np.array_equal(again.personal["loss"], whole.personal["loss"])
 
 
-@pytest.mark.parametrize("other", ["bespoke checkpoint", ["bespoke checkpoint", 99], None])
+@pytest.mark.parametrize("other", ["bespoke checkpoint", ["bespoke checkpoint", 1], None])
 def test_another_version_s_is_not_damaged(other: Any, tmp_path: Path) -> None:
     kept = begun(tmp_path / "run")
     for record in kept:
@@ -170,6 +172,15 @@ class Mine(Ditto):
         return super().global_model(server)
 
 
+def mine(kind: type[Ditto], by: int) -> Ditto:
+    """The same class after its author has thought again."""
+
+    def global_model(self: Any, server: Any) -> Any:
+        return Ditto.global_model(self, server) * (by / by)
+
+    return type(kind.__name__, (Ditto,), {"__module__": kind.__module__, "global_model": global_model})()  # type: ignore
+
+
 def net(between: type[torch.nn.Module]) -> Callable[[], torch.nn.Module]:
     return lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), between(), torch.nn.Linear(4, 2))
 
@@ -178,8 +189,8 @@ def test_another_program_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path / "run")
-    real = checkpoint._programs()
-    monkeypatch.setattr(checkpoint, "_programs", lambda: real | {"torch": "9.9"})
+    real = checkpoint._surroundings()
+    monkeypatch.setattr(checkpoint, "_surroundings", lambda: real | {"torch": "9.9"})
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
     assert told.endswith(
@@ -189,9 +200,7 @@ def test_another_program_is_told(
 
 OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "loss": ({"loss": scaled(1)}, {"loss": scaled(100)}, "first losses "),
-    "loss from none": ({}, {"loss": scaled(100)}, "first losses "),
-    "method": ({"method": Ditto()}, {"method": Mine()}, "method of Bespoke's own (now code "),
-    "method back": ({"method": Mine()}, {"method": Ditto()}, "(now of Bespoke's own)"),
+    "method": ({"method": Mine()}, {"method": mine(Mine, 2)}, "method code "),
     "model": ({"model": net(torch.nn.ReLU)}, {"model": net(torch.nn.Tanh)}, "first losses "),
 }
 
@@ -210,6 +219,43 @@ def test_other_code_of_one_s_own_is_told(what: str, tmp_path: Path, caplog: pyte
     run(clients=clients(), checkpoint=tmp_path / "run", **usual | now)
     (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
     assert expected in told
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({}, {"loss": scaled(1)}, "nothing came from Python, not its loss <lambda>"),
+        ({"loss": scaled(1)}, {}, "its loss <lambda> came from Python, not nothing"),
+        ({}, {"method": Mine()}, "nothing came from Python, not its method Mine"),
+    ],
+)
+def test_what_came_from_python_makes_another_run(before: Any, now: Any, told: str, tmp_path: Path) -> None:
+    usual = {"method": Ditto(), **OPTIONS}
+
+    def end(progress: Any) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(clients=clients(), checkpoint=tmp_path / "run", progress=end, **usual | before)
+    with pytest.raises(InputError, match=f"is of another run: {told}; use another folder"):
+        run(clients=clients(), checkpoint=tmp_path / "run", **usual | now)
+
+
+@pytest.mark.parametrize("given", [{"loss": scaled(2)}, {"method": Mine()}])
+def test_a_command_does_not_go_on_with_what_came_from_python(given: Any, tmp_path: Path) -> None:
+    """Its file would make another run: Bespoke's own loss or method."""
+    data = load("digits").split("classes(k=3)", clients=4, seed=0)
+    usual = {"method": Ditto(), **OPTIONS}
+
+    def end(progress: Any) -> None:
+        if progress.done == 2:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(clients=data, checkpoint=tmp_path / "run", progress=end, **usual | given)
+    with pytest.raises(InputError, match=r"came from Python, not nothing; the same call of bespokefl\.run, with"):
+        resume(tmp_path / "run")
+    assert not run(clients=data, checkpoint=tmp_path / "run", **usual | given).interrupted
 
 
 def test_the_same_programs_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

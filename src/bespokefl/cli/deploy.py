@@ -238,7 +238,7 @@ def demo(
     from bespokefl.methods import REGISTRY
     from bespokefl.report import write
 
-    target = folder.steady(out or folder.fresh(Path("runs"), f"deploy-{method}"))
+    target = folder.steady(out or folder.fresh(folder.RUNS, f"deploy-{method}"))
     folder.check(target, overwrite=False)
     result = demo.demo(method, rounds, seed, target, (lambda _: None) if quiet else _say())
     page = write(target, None, citations={name: one.citation for name, one in REGISTRY.items()})

@@ -15,7 +15,7 @@ FEW_CLASSES = 16  # fewer than these do not fill a processor's vector
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     plain = outputs.dim() == 2 and targets.dim() == 1 and not outputs.requires_grad
     if plain and outputs.shape[1] < FEW_CLASSES:
-        # Class by class instead of example by example: the same numbers, and with ten classes eight times as fast.
+        # Class by class, not example by example: the same but for last bits, and with ten classes eight times as fast.
         return F.cross_entropy(outputs.t().unsqueeze(0), targets.unsqueeze(0), reduction="none").squeeze(0)
     return F.cross_entropy(outputs, targets, reduction="none")
 

@@ -15,7 +15,8 @@ def set_mode(module: nn.Module, train: bool) -> None:
             layer.eval()
 
 
-def whole(module: nn.Module) -> nn.Module:
+def without_lazy(module: nn.Module) -> nn.Module:
+    """The same, if all its weights have shapes."""
     lazy = [name for name, value in module.named_parameters() if isinstance(value, nn.UninitializedParameter)]
     if lazy:
         raise InputError(

@@ -18,7 +18,7 @@ from bespokefl.core import chance
 from bespokefl.core.errors import InputError
 from bespokefl.core.layers import quick
 from bespokefl.core.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.module import first_line, head_of, refuse_batch_norm, set_mode, whole
+from bespokefl.core.module import first_line, head_of, refuse_batch_norm, set_mode, without_lazy
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.tally import Tally
 from bespokefl.core.work import SWEEP_SIZE, Batch, Plan
@@ -42,7 +42,9 @@ class Task:
     ) -> None:
         """classifies: whether outputs are scores of classes, so that there is an accuracy; None: as the loss says."""
         with chance.torch_seeded(seed, "start"):
-            self.module = copy.deepcopy(whole(factory())).to(device=device, dtype=dtype)  # a factory may keep its own
+            self.module = copy.deepcopy(without_lazy(factory())).to(
+                device=device, dtype=dtype
+            )  # a factory may keep its own
         refuse_batch_norm(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies

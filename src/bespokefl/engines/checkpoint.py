@@ -31,8 +31,7 @@ log = logging.getLogger("bespokefl")
 KEPT = 2
 DIGITS = 9  # of a number of rounds or seconds
 NAME = re.compile(r"round-(\d{8})")
-OURS = "of Bespoke's own"
-PROGRAMS = {"version": "bespokefl"}  # whose versions make a run what it is
+USUAL = "of Bespoke's own"
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,12 @@ class OtherRunError(InputError):
 
     def __init__(self, place: Path, key: str, before: Any, now: Any) -> None:
         self.key = key
-        if key in PROGRAMS:
-            what = f"{PROGRAMS[key]} {before} made it, and this is {now}"
+        if key == "version":
+            what = f"bespokefl {before} made it, and this is {now}"
         elif key == "split":
             what = f"its data, or whose they are, were others (split {str(before)[:12]}, not {str(now)[:12]})"
+        elif key == "python":
+            what = f"{_listed(before)} came from Python, not {_listed(now)}"
         elif key == "start":
             what = "it began with other weights, or with another model"
         else:
@@ -73,11 +74,16 @@ class OtherRunError(InputError):
         super().__init__(f"{self.fact}; use another folder, or --overwrite to replace it.")
 
 
+def _listed(values: Any) -> str:
+    named = [f"{what} {name}" for what, name in sorted(values.items())] if isinstance(values, dict) else []
+    return "its " + " and its ".join(named) if named else "nothing"
+
+
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The name of one value that is not the same, and both."""
-    for key in [*PROGRAMS, *sorted({*before, *now})]:
+    for key in ["version", *sorted({*before, *now})]:
         old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
+        if isinstance(old, dict) and isinstance(new, dict) and key != "python":
             if found := _difference(old, new):
                 return found
         elif old != new:
@@ -104,7 +110,7 @@ class Checkpoints:
         folder, and puts that in its place. made_with: what bits may depend on, too; a difference is only told
         """
         self.folder, self.every, self.identity = folder, every, dict(identity)
-        self.made_with = _programs() | dict(made_with or {})
+        self.made_with = _surroundings() | dict(made_with or {})
         self._begin, self._put, self._begun = begin, put, False
         self._good: list[Path] = []  # whole ones, oldest first
         self._thread: threading.Thread | None = None
@@ -256,7 +262,7 @@ class Checkpoints:
         """What is not as it was, and may change bits, but need not stop anybody."""
         now = self.made_with
         names = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
-        changed = [f"{what} {before.get(what) or OURS} (now {now.get(what) or OURS})" for what in names]
+        changed = [f"{what} {before.get(what, '?') or USUAL} (now {now.get(what, '?') or USUAL})" for what in names]
         if changed:
             log.warning(
                 "the checkpoint was made with %s: the run goes on, but may not end as it would have", ", ".join(changed)
@@ -268,7 +274,7 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _programs() -> dict[str, str]:
+def _surroundings() -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,

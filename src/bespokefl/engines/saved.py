@@ -25,7 +25,7 @@ from bespokefl.engines.tensors import write_tensors
 
 STATE, RECORD = "state.safetensors", "record.json"
 PIECE = 1 << 24  # bytes that are read at once
-FORMAT = ["bespoke checkpoint", 1]
+FORMAT = ["bespoke checkpoint", 2]
 KINDS = dict.fromkeys(("identity", "made_with", "communication", "lost"), dict) | dict.fromkeys(
     ("history", "client_notes", "by_client", "seconds"), list
 )
@@ -152,6 +152,9 @@ def refuse_nonsense(found: Found, rounds: int, clients: int) -> None:
     lines = [*found.record["history"], *found.record["client_notes"]]
     if len(found.record["history"]) != found.number or not all(isinstance(line, dict) for line in lines):
         raise ValueError("its history is not that of its rounds")
+    seconds = found.record["seconds"]
+    if len(seconds) != found.number or not all(type(one) in (int, float) for one in seconds):
+        raise ValueError("its seconds are not those of its rounds")
 
 
 @contextmanager

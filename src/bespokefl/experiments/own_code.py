@@ -19,9 +19,12 @@ def _pieces(kind: type) -> Iterator[str]:
         if one.__module__.partition(".")[0] in OURS:
             continue
         for name, value in vars(one).items():
-            function = getattr(value, "__func__", value)  # of a static or class method
+            function = getattr(
+                value, "__func__", getattr(value, "fget", value)
+            )  # of a static or class method, or property
             if isinstance(function, FunctionType):
-                yield f"{one.__qualname__}.{name} {_told(function.__code__)} {_told(function.__defaults__)}"
+                named = tuple(sorted((function.__kwdefaults__ or {}).items()))
+                yield f"{one.__qualname__}.{name} {_told(function.__code__)} {_told((function.__defaults__, named))}"
 
 
 def _told(value: Any) -> str:

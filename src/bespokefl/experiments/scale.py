@@ -8,7 +8,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,33 +101,50 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     settings = Settings(rounds=rounds, participation=ACTIVE / clients, batch_size=10, workers=1)
     run = Simulation(Ditto(), task, data, settings, CLASSES)
     start = time.perf_counter() - began
-    phase, most = run.method.phases(rounds)[0], 0
-    fixed = data.x.nbytes + data.y.nbytes + ids.nbytes
+    phase = run.method.phases(rounds)[0]
+    needed = [data.x.nbytes + data.y.nbytes + ids.nbytes]
+    fixed = needed[0]
     with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
         checkpoints = Checkpoints(Path(place) / "checkpoints", Every(rounds=SAVED), {})
-        for number in range(1, 2 * rounds + 1):  # the second half with checkpoints: they may take time, but no memory
+
+        def train(number: int) -> None:
             run.round(pool, number, phase)
-            needed = fixed + len(run.federations[0].store) * task.layout.width * 4
-            most = max(most, anonymous() - needed)
-            if number > rounds and checkpoints.due(number):
-                checkpoints.save(run._moment(number))
-        checkpoints.wait()
-    return start, statistics.median(run._seconds[1:rounds]), most, needed
+            needed[0] = fixed + len(run.federations[0].store) * task.layout.width * 4
+
+        for number in range(1, rounds + 1):  # timed, with nobody watching
+            train(number)
+        with _watched(lambda: anonymous() - needed[0]) as most:
+            for number in range(rounds + 1, 2 * rounds + 1):  # checkpoints may take time, but hardly memory
+                train(number)
+                if checkpoints.due(number):
+                    checkpoints.save(run._moment(number))
+            checkpoints.wait()
+    return start, statistics.median(run._seconds[1:rounds]), most[0], needed[0]
+
+
+@contextmanager
+def _watched(value: Callable[[], int]) -> Iterator[list[int]]:
+    """The most that something comes to meanwhile; to be read afterwards."""
+    most, ended = [value()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            most[0] = max(most[0], value())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _large(clients: int) -> tuple[float, float, int, int]:
     rng = chance.generator(0, "large")
     ids = np.repeat(np.arange(clients), LARGE_EXAMPLES)
     x = rng.standard_normal((len(ids), FEATURES), dtype=np.float32)
-    peak, ended = [0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.05):
-            peak[0] = max(peak[0], anonymous())
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
-        watcher.start()
+    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place, _watched(anonymous) as peak:
         began = time.perf_counter()
         federation = Clients.from_arrays(x, rng.integers(0, CLASSES, len(ids)), ids)
         data = engine_data(federation, torch.device("cpu"), torch.float32)
@@ -135,8 +153,6 @@ def _large(clients: int) -> tuple[float, float, int, int]:
         run = Simulation(Ditto(), task, data, settings, CLASSES)
         start = time.perf_counter() - began
         run.run()
-        ended.set()
-        watcher.join()
     return start, run._seconds[0], peak[0], clients * task.layout.width * 4
 
 

@@ -115,6 +115,7 @@ def train(
     if config.keep_rounds and method.global_model(simulation.server) is None:
         raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
     hyper, lost = _writable(method)
+    python = about.from_python(config, method, loss, lost)
     if lost:
         comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
     final_config = replace(config, set=hyper, start=None if begun is None else START)
@@ -131,7 +132,7 @@ def train(
     checkpoints = None
     if place is not None:
         every = Every.of(config.checkpoint_every)
-        identity = _identity(final_config, everybody, task)
+        identity = _identity(final_config, everybody, task) | {"python": python}
         made_with = {"device": str(device), "method": mark(method), "first losses": _first_losses(task, data)}
         checkpoints = Checkpoints(place / folder.CHECKPOINTS, every, identity, begin, put=put, made_with=made_with)
     began = time.perf_counter()
@@ -175,7 +176,7 @@ def train(
     )
     result = Result(
         config=final_config,
-        about=told | {"python": about.from_python(config, method, loss, lost)},
+        about=told | {"python": python},
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in tables.SIZES},
         personal=scores_of(clients, data, outcome.personal),

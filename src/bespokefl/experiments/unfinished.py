@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import sources, synthetic
-from bespokefl.engines.checkpoint import PROGRAMS, OtherRunError, any_in
+from bespokefl.engines.checkpoint import OtherRunError, any_in
 from bespokefl.experiments import config as configs
 from bespokefl.experiments import folder
 from bespokefl.experiments.config import Config
@@ -72,7 +72,11 @@ def _check_origin(place: Path, config: Config) -> None:
 def refused(error: OtherRunError, place: Path, config: Config) -> InputError:
     """The checkpoint is not of the run that its config.toml now makes: what to put back."""
     file = place / "config.toml"
-    if error.key in PROGRAMS:
+    if error.key == "python":
+        return InputError(
+            f"{error.fact}; the same call of bespokefl.run, with checkpoint={str(place)!r}, goes on with it."
+        )
+    if error.key == "version":
         cure = "use that version to go on"
     elif error.key == "split":
         cure = f"put the data {config.data!r} back as they were"
