@@ -92,17 +92,21 @@ def test_training_is_as_much_faster_than_the_plain_loop_as_it_was(name: str) -> 
 def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
     """A hundred are active; what they need is the data, and the rows of those who have been active.
 
-    Three tries: a tenth of what a small federation takes is holes, now more and now less; and see above.
+    The time of a round has three tries: see above.
     """
 
-    def as_little() -> bool:
+    def apart() -> float:
         found = [scale.measure(clients) for clients in scale.SIZES]
-        print(found)
-        seconds = [one.seconds for one in found]
-        fits = all(one.memory <= 1.3 * one.needed and one.start < 20 for one in found)
-        return fits and max(seconds) < 1.3 * min(seconds)
+        for one in found:
+            assert one.memory <= 1.3 * one.needed, one
+            assert one.usual < 5e7, one  # idle: 10 MB, that a round of a hundred works with
+            assert one.start < 20, one
+        times = [one.seconds for one in found]
+        print(times)
+        assert max(times) < 2 * min(times)
+        return max(times) / min(times)
 
-    assert any(as_little() for _ in range(3))
+    assert any(apart() < 1.3 for _ in range(3))
 
 
 def test_a_large_model_fits_with_states_in_files() -> None:
@@ -114,12 +118,12 @@ def test_a_large_model_fits_with_states_in_files() -> None:
 @pytest.mark.parametrize("personal", [False, True])
 @pytest.mark.parametrize("name", SCORED)
 def test_scoring_costs_a_forward_pass(name: str, personal: bool) -> None:
-    """Once more if it does not: as above."""
+    """Once more if it does not: as above. LeNet, half as much, needs no second try."""
 
     def cost() -> float:
         return evaluation_cost(name, personal=personal, repeats=5)  # idle: 0.6 for LeNet, 0.9 to 1.1 else
 
-    assert cost() < 1.2 or cost() < 1.2
+    assert cost() < 1.2 or (name != "lenet" and cost() < 1.2)
 
 
 def test_aggregation_is_a_small_part_of_a_round() -> None:

@@ -44,6 +44,7 @@ class Growth:
     seconds: float  # per round, median
     memory: int  # the most bytes of anonymous memory, checkpoints and all, beyond those of a tiny federation
     needed: int  # bytes of data and of rows of clients that have been active
+    usual: int = 0  # bytes that the tiny federation took beside its own data and rows
 
 
 def measure(clients: int, rounds: int = ROUNDS) -> Growth:
@@ -51,12 +52,13 @@ def measure(clients: int, rounds: int = ROUNDS) -> Growth:
 
     def grow() -> tuple[float, ...]:
         # What libraries load, and what a round of so many active clients works with, is the same for any federation.
+        before = anonymous()
         *_, usual, _ = _grow(2 * ACTIVE, rounds)
         start, seconds, beside, needed = _grow(clients, rounds)
-        return start, seconds, needed + beside - usual, needed
+        return start, seconds, needed + beside - usual, needed, usual - before
 
-    start, seconds, memory, needed = _apart(grow, f"the run with {clients} clients")
-    return Growth(clients, start, seconds, int(memory), int(needed))
+    start, seconds, *sizes = _apart(grow, f"the run with {clients} clients")
+    return Growth(clients, start, seconds, *map(int, sizes))
 
 
 def measure_large(clients: int = LARGE_CLIENTS) -> Growth:
