@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bespokefl.core.client_index import Part
+from bespokefl.core.cohort_data import Loop, Work
 from bespokefl.core.method import Method
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Loop, Work
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulated, Simulation

@@ -54,7 +54,10 @@ def cases() -> Iterator[tuple[str, Callable[[Path], Hashes]]]:
     yield "compare", _command("compare", ["ditto", "ucfl", "--seeds", "0,1", *common], ("clients.csv",))
     grid = ["ditto", "--grid", "lr=0.05,0.1", *common]
     yield "tune", _command("tune", grid, ("grid.csv",))
-    yield "diagnose", _command("diagnose", ["--data", "digits", "--clients", "8", "--workers", "2", "--quiet"], ("diagnosis.json",))
+    yield (
+        "diagnose",
+        _command("diagnose", ["--data", "digits", "--clients", "8", "--workers", "2", "--quiet"], ("diagnosis.json",)),
+    )
     for name in ("selffl", "ucfl"):
         options = ["demo", "--method", name, "--rounds", "3"]
         yield f"deploy {name}", _command("deploy", options, ("clients.csv", "server.safetensors"))
@@ -132,7 +135,9 @@ def main() -> None:
             found[name] = compute(Path(folder))
         if arguments.what == "check":
             compared += len(found[name])
-            wrong = [file for file in {**before[name], **found[name]} if before[name].get(file) != found[name].get(file)]
+            wrong = [
+                file for file in {**before[name], **found[name]} if before[name].get(file) != found[name].get(file)
+            ]
             differing += len(wrong)
             if wrong:
                 print(f"DIFFERENT  {name}: {', '.join(wrong)}", flush=True)

@@ -20,12 +20,13 @@ from rich.console import Console
 
 import bespokefl as bf
 from bespokefl import cli, methods
-from bespokefl.cli import options, tune
+from bespokefl.cli import demo as demonstration
+from bespokefl.cli import options, terminal
+from bespokefl.cli.commands import tune
+from bespokefl.cli.method_help import hyper, reference
 from bespokefl.engines.progress import Progress
-from bespokefl.experiments import demo as demonstration
-from bespokefl.experiments import tables, terminal
-from bespokefl.experiments.manual import hyper, reference
-from bespokefl.experiments.tune import Step
+from bespokefl.workflows.results import score_tables
+from bespokefl.workflows.tune.api import Step
 
 QUICK = "--rounds 2 --workers 1 --clients 4"
 
@@ -237,7 +238,7 @@ def test_a_mistake_before_or_after_a_run_is_one_sentence(
 def test_where_to_write_is_checked_before_anything_is_trained(
     material: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bespokefl.experiments.run.train", lambda *_: pytest.fail("it trained first"))
+    monkeypatch.setattr("bespokefl.workflows.run.api.train", lambda *_: pytest.fail("it trained first"))
     assert bespoke("run ditto --out taken") == 2
     assert "already holds a run" in capsys.readouterr().err
 
@@ -488,7 +489,7 @@ def test_ctrl_c_before_there_is_anything(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bespokefl.experiments.run.run_config", interrupt)
+    monkeypatch.setattr("bespokefl.workflows.run.api.run_config", interrupt)
     assert bespoke("run local") == 130
     assert capsys.readouterr().err == "error: interrupted.\n"
     assert everything(here) == {}
@@ -577,7 +578,7 @@ def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("bespokefl.experiments.bench.main", lambda **how: asked.append(how))
+    monkeypatch.setattr("bespokefl.workflows.benchmarks.speed.main", lambda **how: asked.append(how))
     assert bespoke("bench --quick --only mlp") == 0
     assert asked == [{"quick": True, "only": "mlp"}]
 
@@ -586,9 +587,17 @@ def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_scores_as_people_read_them() -> None:
-    assert [tables.told(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == ["98.77", "100.00", "0.00", "-"]
-    assert [tables.told(value, "loss") for value in (0.98765, 12345.6, None)] == ["0.9877", "1.235e+04", "-"]
-    assert [tables.headed(score) for score in ("validation_accuracy", "loss")] == ["validation accuracy, %", "loss"]
+    assert [score_tables.told(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == [
+        "98.77",
+        "100.00",
+        "0.00",
+        "-",
+    ]
+    assert [score_tables.told(value, "loss") for value in (0.98765, 12345.6, None)] == ["0.9877", "1.235e+04", "-"]
+    assert [score_tables.headed(score) for score in ("validation_accuracy", "loss")] == [
+        "validation accuracy, %",
+        "loss",
+    ]
 
 
 def test_the_bar_shows_round_scores_and_time() -> None:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bespokefl import metrics as metrics
     from bespokefl import models as models
     from bespokefl import theory as theory
-    from bespokefl.core.descend import descend as descend
     from bespokefl.core.errors import BespokeError as BespokeError
     from bespokefl.core.errors import DiskError as DiskError
     from bespokefl.core.errors import InputError as InputError
     from bespokefl.core.errors import TrainingError as TrainingError
+    from bespokefl.core.local_sgd import descend as descend
     from bespokefl.core.method import Message as Message
     from bespokefl.core.method import Method as Method
     from bespokefl.core.method import Phase as Phase
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from bespokefl.data import splits as splits
     from bespokefl.data.clients import Clients as Clients
     from bespokefl.data.dataset import Dataset as Dataset
-    from bespokefl.data.sources import load as load
-    from bespokefl.experiments.compare import compare as compare
-    from bespokefl.experiments.compare_runs import compare_runs as compare_runs
-    from bespokefl.experiments.comparison import Comparison as Comparison
-    from bespokefl.experiments.diagnose import diagnose as diagnose
-    from bespokefl.experiments.diagnosis import Diagnosis as Diagnosis
-    from bespokefl.experiments.personalize import personalize as personalize
-    from bespokefl.experiments.result import Result as Result
-    from bespokefl.experiments.result import load_run as load_run
-    from bespokefl.experiments.run import resume as resume
-    from bespokefl.experiments.run import run as run
-    from bespokefl.experiments.tune import tune as tune
+    from bespokefl.data.sources.loader import load as load
+    from bespokefl.workflows.compare.api import compare as compare
+    from bespokefl.workflows.compare.existing_runs import compare_runs as compare_runs
+    from bespokefl.workflows.compare.result import Comparison as Comparison
+    from bespokefl.workflows.diagnose.api import diagnose as diagnose
+    from bespokefl.workflows.diagnose.result import Diagnosis as Diagnosis
+    from bespokefl.workflows.newcomers.personalize import personalize as personalize
+    from bespokefl.workflows.results.result import Result as Result
+    from bespokefl.workflows.results.result import load_run as load_run
+    from bespokefl.workflows.run.api import resume as resume
+    from bespokefl.workflows.run.api import run as run
+    from bespokefl.workflows.tune.api import tune as tune
 
     __version__: str
 else:
@@ -46,33 +46,33 @@ else:
     _HOMES = {
         "BespokeError": "bespokefl.core.errors",
         "Clients": "bespokefl.data.clients",
-        "Comparison": "bespokefl.experiments.comparison",
+        "Comparison": "bespokefl.workflows.compare.result",
         "Dataset": "bespokefl.data.dataset",
-        "Diagnosis": "bespokefl.experiments.diagnosis",
+        "Diagnosis": "bespokefl.workflows.diagnose.result",
         "DiskError": "bespokefl.core.errors",
         "InputError": "bespokefl.core.errors",
         "Message": "bespokefl.core.method",
         "Method": "bespokefl.core.method",
         "Phase": "bespokefl.core.method",
-        "Result": "bespokefl.experiments.result",
+        "Result": "bespokefl.workflows.results.result",
         "Rows": "bespokefl.core.rows",
         "Task": "bespokefl.core.task",
         "TrainingError": "bespokefl.core.errors",
-        "compare": "bespokefl.experiments.compare",
-        "compare_runs": "bespokefl.experiments.compare_runs",
-        "descend": "bespokefl.core.descend",
-        "diagnose": "bespokefl.experiments.diagnose",
-        "load": "bespokefl.data.sources",
-        "load_run": "bespokefl.experiments.result",
+        "compare": "bespokefl.workflows.compare.api",
+        "compare_runs": "bespokefl.workflows.compare.existing_runs",
+        "descend": "bespokefl.core.local_sgd",
+        "diagnose": "bespokefl.workflows.diagnose.api",
+        "load": "bespokefl.data.sources.loader",
+        "load_run": "bespokefl.workflows.results.result",
         "methods": "bespokefl",
         "metrics": "bespokefl",
         "models": "bespokefl",
-        "personalize": "bespokefl.experiments.personalize",
-        "resume": "bespokefl.experiments.run",
-        "run": "bespokefl.experiments.run",
+        "personalize": "bespokefl.workflows.newcomers.personalize",
+        "resume": "bespokefl.workflows.run.api",
+        "run": "bespokefl.workflows.run.api",
         "splits": "bespokefl.data",
         "theory": "bespokefl",
-        "tune": "bespokefl.experiments.tune",
+        "tune": "bespokefl.workflows.tune.api",
     }
     _MODULES = ("methods", "metrics", "models", "splits", "theory")
 

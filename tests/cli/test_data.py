@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from bespokefl.cli.data import app
+from bespokefl.cli.commands.data import app
 from bespokefl.core.errors import InputError
-from bespokefl.data import cache, hub
-from bespokefl.data.catalogue import CATALOGUE
+from bespokefl.data.sources import cache, hub
+from bespokefl.data.sources.catalogue import CATALOGUE
 from tests.data import miniature
 
 

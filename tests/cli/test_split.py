@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import typer
 
-from bespokefl.cli import split
+from bespokefl.cli.commands import split
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
-from bespokefl.data.heterogeneity import measure
+from bespokefl.data.split_statistics import measure
 from bespokefl.data.splits import KINDS, PRESETS
 
 

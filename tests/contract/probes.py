@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows, Spread
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 @dataclass(frozen=True, kw_only=True)

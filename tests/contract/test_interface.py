@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from bespokefl.core import chance
-from bespokefl.core.descend import descend
+from bespokefl.core import rng
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.rows import Rows
 from tests.contract.probes import (
     Adapting,
@@ -26,7 +26,7 @@ BYTES = 8  # of a float64
 
 
 def drawn(number: int, sampling: str = "uniform") -> list[int]:
-    return chance.sample(6, 0.5, 0, "cohort", number, sampling=sampling).tolist()
+    return rng.sample(6, 0.5, 0, "cohort", number, sampling=sampling).tolist()
 
 
 def test_a_survey_before_training() -> None:

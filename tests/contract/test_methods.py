@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.method import NONE, SAMPLE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines import wire
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulated, Simulation
-from bespokefl.experiments.config import Config
+from bespokefl.engines.transports import wire
 from bespokefl.methods import FedAvg, Local
+from bespokefl.workflows.run.settings import Config
 from tests.contract.conftest import quick
 from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
 
@@ -197,9 +197,9 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
         def close(self) -> None:
             """Nothing to end."""
 
-    sample = chance.sample
-    monkeypatch.setattr(chance, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
-    monkeypatch.setattr("bespokefl.engines.workers.Here", lambda answer: Backwards())
+    sample = rng.sample
+    monkeypatch.setattr(rng, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
+    monkeypatch.setattr("bespokefl.engines.transports.processes.Here", lambda answer: Backwards())
     assert same_bits(result(made, made.run()), expected)
 
 

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.descend import descend, iterate
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.local_sgd import descend, iterate
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch
 from tests.federations import BATCH, NAMES, SIZES, apart, federation, mlp, random_rows, same_bits, work_of
 
 DATA = federation(dtype=torch.float64)

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core import probe
+from bespokefl.core.client_index import Part
+from bespokefl.core.cohort_data import Batch, Plan
 from bespokefl.core.errors import InputError
-from bespokefl.core.losses import cross_entropy
-from bespokefl.core.parts import Part
+from bespokefl.core.nn import probe
+from bespokefl.core.nn.losses import cross_entropy
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Plan
 from tests.core.modules import (
     PLAIN_ONLY,
     RANDOM,

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bespokefl.data import cache, catalogue
-from bespokefl.data.catalogue import Named
 from bespokefl.data.readers import idx
+from bespokefl.data.sources import cache, catalogue
+from bespokefl.data.sources.catalogue import Named
 from tests.data.readers import test_idx
 
 

@@ -5,8 +5,9 @@ import pytest
 
 import bespokefl as bf
 from bespokefl.core.errors import InputError
-from bespokefl.data import Clients, Dataset, tables
-from bespokefl.data.prepare import prepare
+from bespokefl.data import Clients, Dataset
+from bespokefl.data.preprocessing.fit import prepare
+from bespokefl.data.tables import table as tables
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bespokefl.core import probe
-from bespokefl.core.parts import Part
+from bespokefl.core.client_index import Part
+from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import Data

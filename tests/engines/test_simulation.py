@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bespokefl.core import chance
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.engines.progress import Progress
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
@@ -58,7 +58,7 @@ class TestCohorts:
                 made.round(pool, number, made.method.phases(2)[0])
                 after = made.federations[0].store.get(range(6))["personal"]
                 changed = ((after - before).square_norm() > 0).nonzero().flatten().tolist()
-                assert changed == chance.sample(6, 0.5, 0, "cohort", number).tolist()
+                assert changed == rng.sample(6, 0.5, 0, "cohort", number).tolist()
 
     def test_only_the_active_have_a_row(self) -> None:
         made, _ = run(Local(), DATA, rounds=1, participation=0.34)

@@ -13,9 +13,9 @@ from bespokefl import cli
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import unwritten
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.sources import load
-from bespokefl.engines.checkpoint import Checkpoints, Every
-from bespokefl.experiments.config import Config
+from bespokefl.data.sources.loader import load
+from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.workflows.run.settings import Config
 
 DIGITS = "9" * 5000
 QUICK = "--data own.npz --model logistic --rounds 2 --workers 1 --out run"

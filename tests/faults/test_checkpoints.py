@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from bespokefl import Clients, load, resume, run
 from bespokefl.core.errors import BespokeError, DiskError, InputError
 from bespokefl.core.task import Task
-from bespokefl.engines import checkpoint, saved
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.experiments.handover import engine_data
+from bespokefl.engines.storage import checkpoint_format, checkpoints
 from bespokefl.methods import Ditto
 from bespokefl.models import build
+from bespokefl.workflows.run.convert import engine_data
 
 OPTIONS: dict[str, Any] = {"model": "logistic", "rounds": 4, "workers": 1, "checkpoint_every": 1}
 JSON = st.recursive(
@@ -129,11 +129,11 @@ def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
             found[path[-1]] = copy.deepcopy(value)
 
         alter(kept[-1], change)
-        store = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", checkpoint.Every(), content["identity"])
+        store = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", checkpoints.Every(), content["identity"])
         try:
             found = store.latest(4, 6)
             if found is not None:
-                with saved.understood(found):
+                with checkpoint_format.understood(found):
                     federation.restore(found)
         except BespokeError as error:
             assert len(str(error).splitlines()) == 1
@@ -155,7 +155,7 @@ def test_what_cannot_be_read_is_not_damaged(number: int, tmp_path: Path, monkeyp
         raise OSError(number, "the disk is tired")
 
     with monkeypatch.context() as patched:
-        patched.setattr(saved, "verified", fails)
+        patched.setattr(checkpoint_format, "verified", fails)
         with pytest.raises(DiskError, match=r"cannot read the checkpoint .*: the disk is tired"):
             run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     assert {one: one.read_bytes() for one in kept} == before
@@ -189,8 +189,8 @@ def test_another_program_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path / "run")
-    real = checkpoint._surroundings()
-    monkeypatch.setattr(checkpoint, "_surroundings", lambda: real | {"torch": "9.9"})
+    real = checkpoints._surroundings()
+    monkeypatch.setattr(checkpoints, "_surroundings", lambda: real | {"torch": "9.9"})
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
     assert told.endswith(

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 import torch
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import ALL, NONE, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.engines.faults import KINDS, Faults
-from bespokefl.engines.flower import records
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.simulation import Simulated, Simulation
-from bespokefl.engines.wire import under
-from bespokefl.experiments.run import run
+from bespokefl.engines.transports.flower import records
+from bespokefl.engines.transports.wire import under
 from bespokefl.methods import REGISTRY, FedAvg
+from bespokefl.workflows.run.api import run
 from tests.contract.conftest import params, quick
 from tests.contract.probes import PROBES
 from tests.contract.test_methods import assert_near
-from tests.deploy.grid import deployment
+from tests.engines.transports.flower.grid import deployment
 from tests.faults.test_resume import SMALL, clients
 from tests.federations import apart, federation, mlp, same_bits, simulation
 from tests.federations import run as simulate

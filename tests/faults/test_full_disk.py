@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bespokefl.experiments.run import resume
+from bespokefl.workflows.run.api import resume
 from tests.disks import PAGE, small_disk, taken
 from tests.faults.test_resume import came_out, contents, write_data
 

@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import BespokeError
-from bespokefl.data import Clients, tables
+from bespokefl.data import Clients
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.preparation import Preparation
-from bespokefl.data.sources import load
-from bespokefl.engines.checkpoint import Checkpoints, Every
-from bespokefl.experiments.config import Config, read
-from bespokefl.experiments.run import run
+from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.data.sources.loader import load
+from bespokefl.data.tables import table as tables
+from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.workflows.run.api import run
+from bespokefl.workflows.run.settings import Config, read
 from tests import sandbox
 from tests.data.readers import test_idx
 
@@ -162,7 +163,7 @@ def leaf_file(folder: Path) -> Made:
 
 def preparation_file(folder: Path) -> Made:
     (folder / "valid.csv").write_bytes(csv_content())
-    from bespokefl.data.prepare import prepare
+    from bespokefl.data.preprocessing.fit import prepare
 
     text = prepare(load_table(folder / "valid.csv").split("by_column"))[1].to_json()
     path = tried(folder, "preparation.json")

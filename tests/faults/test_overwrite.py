@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.engines import checkpoint, saved, tensors
-from bespokefl.experiments import folder
-from bespokefl.experiments.config import Config
-from bespokefl.experiments.run import resume, run_config
+from bespokefl.engines.storage import checkpoint_format, checkpoints, safetensors_writer
+from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.run.api import resume, run_config
+from bespokefl.workflows.run.settings import Config
 from tests.disks import PAGE, small_disk, taken
 from tests.faults.test_full_disk import CHECKPOINT, FILES, SHARED, Small, bespoke, sentence
 from tests.faults.test_resume import config, contents, die, in_a_child, void, write_data
@@ -37,7 +37,7 @@ def older(kind: str, data: Path, out: Path) -> Config:
     try:
         run_config(first, end)
     except ZeroDivisionError:
-        assert folder.is_unfinished(out) and not folder.is_run(out)
+        assert run_directory.is_unfinished(out) and not run_directory.is_run(out)
     return replace(first, seed=7, overwrite=True)
 
 
@@ -66,23 +66,23 @@ def kill_at(where: Any, name: str, *, after: bool = False, call: int = 1) -> Cal
 
 
 def kill_in_tensors() -> None:
-    whole = tensors._pieces
+    whole = safetensors_writer._pieces
 
     def pieces(*args: Any) -> Any:
         for piece in whole(*args):
             yield piece[: len(piece) // 2]
             die()
 
-    tensors._pieces = pieces  # type: ignore[assignment]
+    safetensors_writer._pieces = pieces  # type: ignore[assignment]
 
 
 BEFORE = {
-    "first file": kill_at(folder, "write_text"),
-    "tensors": kill_at(saved, "write_tensors"),
+    "first file": kill_at(run_directory, "write_text"),
+    "tensors": kill_at(checkpoint_format, "write_tensors"),
     "in tensors": kill_in_tensors,
     "checkpoint": kill_at(Path, "rename"),
     "checkpoint there": kill_at(Path, "rename", after=True),
-    "exchange": kill_at(folder, "_put"),
+    "exchange": kill_at(run_directory, "_put"),
 }
 
 
@@ -109,7 +109,10 @@ def test_killed_before_the_exchange(kind: str, instant: str, data: Path, tmp_pat
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
 
 
-AFTER = {"exchange": kill_at(folder, "_put", after=True), "removal": kill_at(checkpoint.shutil, "rmtree", call=2)}
+AFTER = {
+    "exchange": kill_at(run_directory, "_put", after=True),
+    "removal": kill_at(checkpoints.shutil, "rmtree", call=2),
+}
 
 
 @pytest.mark.parametrize("instant", AFTER)
@@ -150,7 +153,7 @@ def test_killed_in_the_middle_of_an_exchange_that_takes_two_steps(kind: str, dat
     before = everything(out)
 
     def begin() -> None:
-        folder.EXCHANGE = 1 << 30
+        run_directory.EXCHANGE = 1 << 30
         kill_at(Path, "rename", after=True, call=2)()
         run_config(second)
 
@@ -193,7 +196,7 @@ def test_stopped_softly_the_new_run_is_there(kind: str, data: Path, tmp_path: Pa
 
     stopped = run_config(replace(second, checkpoint_every="0"), stop)
     assert stopped.interrupted and stopped.about["rounds_done"] == 3
-    assert folder.is_unfinished(out) and resume(out).config.seed == 7
+    assert run_directory.is_unfinished(out) and resume(out).config.seed == 7
     assert [one.name for one in tmp_path.iterdir()] == ["run"]
 
 
@@ -223,7 +226,7 @@ def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Pat
 def test_nothing_to_replace(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = config(data, "ditto", out, overwrite=True)
-    assert in_a_child(lambda: void((kill_at(folder, "_put")(), run_config(first)))) == -signal.SIGKILL
+    assert in_a_child(lambda: void((kill_at(run_directory, "_put")(), run_config(first)))) == -signal.SIGKILL
     assert not out.exists()
     run_config(first)
-    assert folder.is_run(out) and [one.name for one in tmp_path.iterdir()] == ["run"]
+    assert run_directory.is_run(out) and [one.name for one in tmp_path.iterdir()] == ["run"]

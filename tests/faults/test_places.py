@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bespokefl import cli
-from bespokefl.experiments.result import load_run
-from bespokefl.experiments.run import resume, run_config
+from bespokefl.workflows.results.result import load_run
+from bespokefl.workflows.run.api import resume, run_config
 from tests.faults.test_full_disk import bespoke
 from tests.faults.test_resume import ROUNDS, config, stop_after, write_data
 

@@ -12,11 +12,12 @@ import pytest
 
 from bespokefl import cli
 from bespokefl.core.errors import DiskError
-from bespokefl.engines.checkpoint import Checkpoints, Every, OtherRunError
-from bespokefl.experiments import folder, training
-from bespokefl.experiments.compare import compare_config
-from bespokefl.experiments.result import load_run
-from bespokefl.experiments.run import resume, run, run_config
+from bespokefl.engines.storage.checkpoints import Checkpoints, Every, OtherRunError
+from bespokefl.workflows.compare.api import compare_config
+from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.results.result import load_run
+from bespokefl.workflows.run import trainer as training
+from bespokefl.workflows.run.api import resume, run, run_config
 from tests.faults.test_resume import SMALL, clients, config, stop_after, write_data
 
 MODULE = "from torch import nn\n\ndef net():\n    return nn.Linear(4, {})\n"
@@ -29,7 +30,7 @@ def place(tmp_path: Path) -> Path:
     out = tmp_path / "my run"
     with pytest.raises(ZeroDivisionError):
         run_config(config(tmp_path / "own.npz", "ditto", out), end_after(3))
-    assert folder.is_unfinished(out) and not folder.is_run(out)
+    assert run_directory.is_unfinished(out) and not run_directory.is_run(out)
     return out
 
 
@@ -65,7 +66,7 @@ def can_begin_anew(sentence: str, place: Path) -> bool:
     words = shlex.split(command.removesuffix("."))
     with pytest.raises(SystemExit) as ended:
         cli.main([*words[:-1], str(place.parent / "another"), "--quiet"])
-    return ended.value.code == 0 and folder.is_run(place.parent / "another")
+    return ended.value.code == 0 and run_directory.is_run(place.parent / "another")
 
 
 def test_other_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +127,7 @@ def test_no_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytes
         "began it once more: it goes on."
     )
     run_config(config(place.parent / "own.npz", "ditto", place))
-    assert "going on after round" in caplog.text and folder.is_run(place)
+    assert "going on after round" in caplog.text and run_directory.is_run(place)
 
 
 def test_no_config_beside_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -257,6 +258,6 @@ def test_the_one_value_that_differs(tmp_path: Path) -> None:
 
 def test_advice_about_a_full_disk_can_be_pasted(place: Path) -> None:
     strange = place.rename(place.with_name("q$HOME `x`"))
-    said = str(folder.no_room(DiskError("cannot write"), strange))
+    said = str(run_directory.no_room(DiskError("cannot write"), strange))
     _, _, command = said.removesuffix(".").partition("then: ")
     assert shlex.split(command) == ["bespoke", "resume", str(strange)] and f"'{strange}'" in command

@@ -19,16 +19,17 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint, saved, store, tensors
-from bespokefl.engines.checkpoint import Every
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.store import Store
-from bespokefl.experiments import folder, jobs
-from bespokefl.experiments.compare import compare_config
-from bespokefl.experiments.comparison import Comparison
-from bespokefl.experiments.config import Config
-from bespokefl.experiments.result import load_run
-from bespokefl.experiments.run import resume, run, run_config
+from bespokefl.engines.storage import checkpoint_format, checkpoints, client_states, safetensors_writer
+from bespokefl.engines.storage.checkpoints import Every
+from bespokefl.engines.storage.client_states import Store
+from bespokefl.workflows.compare.api import compare_config
+from bespokefl.workflows.compare.result import Comparison
+from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.results.result import load_run
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.api import resume, run, run_config
+from bespokefl.workflows.run.settings import Config
 
 ROUNDS = 6
 METHODS = ["selffl", "pfedvem", "ucfl", "persfl", "ditto", "scaffold"]
@@ -94,14 +95,14 @@ INSTANTS: list[tuple[Any, str]] = [
     (Federation, "commit"),
     (Store, "put"),
     (Store, "snapshot"),
-    (saved, "write_tensors"),
-    (checkpoint, "sync"),
+    (checkpoint_format, "write_tensors"),
+    (checkpoints, "sync"),
     (Path, "rename"),
     (os, "fsync"),
-    (checkpoint.shutil, "rmtree"),
-    (folder, "write_text"),
-    (folder, "_put"),
-    (store, "_write"),
+    (checkpoints.shutil, "rmtree"),
+    (run_directory, "write_text"),
+    (run_directory, "_put"),
+    (client_states, "_write"),
 ]
 
 
@@ -132,7 +133,7 @@ def half_written(rng: random.Random) -> Callable[[], None]:
     count = rng.randrange(1, ROUNDS)
 
     def arrange() -> None:
-        whole, left = tensors._pieces, [count]
+        whole, left = safetensors_writer._pieces, [count]
 
         def pieces(*args: Any) -> Iterator[bytes]:
             left[0] -= 1
@@ -142,7 +143,7 @@ def half_written(rng: random.Random) -> Callable[[], None]:
                     die()
                 yield piece[len(piece) // 2 :]
 
-        tensors._pieces = pieces  # type: ignore[assignment]
+        safetensors_writer._pieces = pieces  # type: ignore[assignment]
 
     return arrange
 
@@ -155,7 +156,7 @@ def half_stored(rng: random.Random) -> Callable[[], None]:
         whole, left = torch.Tensor.index_copy_, [count]
 
         def copy(target: torch.Tensor, axis: int, index: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-            if sys._getframe(1).f_code is not store._write.__code__:
+            if sys._getframe(1).f_code is not client_states._write.__code__:
                 return whole(target, axis, index, new)
             left[0] -= 1
             if left[0] == 0:
@@ -190,9 +191,9 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
         assert code in (0, -signal.SIGKILL), arrange
         assert code or number % 5 != 2 or method == "ucfl", "its clients' states are written in another way"
         kills += code != 0
-        if code and folder.is_unfinished(out):
+        if code and run_directory.is_unfinished(out):
             assert in_a_child(lambda out=out: void(resume(out))) == 0
-        elif code and not folder.is_run(out):  # there was no checkpoint yet
+        elif code and not run_directory.is_run(out):  # there was no checkpoint yet
             assert in_a_child(lambda out=out: void(run_config(config(data, method, out, **options)))) == 0
         found = contents(out)
         assert found.keys() == expected.keys()
@@ -289,9 +290,9 @@ def test_an_interrupted_run_is_a_result_and_can_go_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = run("ditto", clients(), checkpoint=out, checkpoint_every=0, progress=stop_after(1), **SMALL)
     first.save(out)
-    assert folder.is_run(out) and folder.is_unfinished(out)
+    assert run_directory.is_run(out) and run_directory.is_unfinished(out)
     with pytest.raises(InputError, match="holds an unfinished run: bespoke resume"):
-        folder.check(out, overwrite=False)
+        run_directory.check(out, overwrite=False)
 
 
 def damage(path: Path, how: str) -> None:
@@ -372,21 +373,23 @@ def test_what_is_to_be_overwritten_stays_until_there_is_something_new(data: Path
 def test_a_signal_while_results_are_written_ends_nothing(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write = folder.write
+    write = run_directory.write
 
     def signalled(*args: Any) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         write(*args)
 
-    monkeypatch.setattr(folder, "write", signalled)
+    monkeypatch.setattr(run_directory, "write", signalled)
     result = run_config(config(data, "ditto", tmp_path / "run", checkpoint_every="0"))
-    assert not result.interrupted and folder.is_run(tmp_path / "run") and "results are being written" in caplog.text
+    assert (
+        not result.interrupted and run_directory.is_run(tmp_path / "run") and "results are being written" in caplog.text
+    )
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
 def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(folder, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
     given = replace(config(data, "ditto", tmp_path), out=None)
     met: list[str] = []
 
@@ -412,7 +415,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, real = run("ditto", clients(), **SMALL), saved.write_tensors
+    whole, real = run("ditto", clients(), **SMALL), checkpoint_format.write_tensors
     written = []
 
     def full(path: Path, entries: Any) -> str:
@@ -422,7 +425,7 @@ def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
         written.append(path)
         return real(path, entries)
 
-    monkeypatch.setattr(saved, "write_tensors", full)
+    monkeypatch.setattr(checkpoint_format, "write_tensors", full)
     with pytest.raises(DiskError, match=r"No space left on device; the last good checkpoint is of round 2"):
         run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, **SMALL)
     assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000001", "round-00000002"]

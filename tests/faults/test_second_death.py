@@ -15,19 +15,19 @@ import pytest
 import torch
 
 from bespokefl.cli import main
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Message, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.data import Clients
-from bespokefl.engines import checkpoint, saved
-from bespokefl.engines.workers import WorkerError
-from bespokefl.experiments import jobs
-from bespokefl.experiments.compare import compare_config
-from bespokefl.experiments.run import resume, run, run_config
-from bespokefl.experiments.tune import tune
+from bespokefl.engines.storage import checkpoint_format, checkpoints
+from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.methods import Ditto
+from bespokefl.workflows.compare.api import compare_config
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.api import resume, run, run_config
+from bespokefl.workflows.tune.api import tune
 from tests.faults.test_resume import came_out, config, contents, stop_after, write_data
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -167,14 +167,14 @@ def test_a_disk_that_takes_no_checkpoint_is_said_beside(
     def full(*given: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saved, "write_tensors", full)
+    monkeypatch.setattr(checkpoint_format, "write_tensors", full)
     with pytest.raises(WorkerError, match=r"for the second time; if the machine ran out of memory, use fewer workers"):
         run(Deadly(marks=str(marks)), clients(), checkpoint=tmp_path / "run", workers=2, **SMALL)
     assert "No space left on device; there is no checkpoint yet" in caplog.text
 
 
 def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, calls = saved.write_tensors, [0]
+    whole, calls = checkpoint_format.write_tensors, [0]
 
     def full(*given: Any) -> str:
         calls[0] += 1
@@ -182,7 +182,7 @@ def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkey
             raise OSError(28, "No space left on device")
         return whole(*given)
 
-    monkeypatch.setattr(saved, "write_tensors", full)
+    monkeypatch.setattr(checkpoint_format, "write_tensors", full)
     options = SMALL | {"checkpoint_every": "2"}  # and the worker dies in round 4, when round 3 is not saved yet
     with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 goes on from there"):
         run(Deadly(marks=str(marks), number=4), clients(), checkpoint=tmp_path / "run", workers=2, **options)
@@ -230,7 +230,7 @@ def write_model(path: Path, marks: Path, calls: int) -> None:
 
 
 def told_by(command: str | list[str], place: Path) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": f"{place}:{Path(checkpoint.__file__).parents[2]}", "COLUMNS": "4000"}
+    environment = os.environ | {"PYTHONPATH": f"{place}:{Path(checkpoints.__file__).parents[2]}", "COLUMNS": "4000"}
     return subprocess.run(
         command, shell=isinstance(command, str), cwd=place, env=environment, capture_output=True, text=True, check=False
     )

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.methods import UCFL, Ditto, SelfFL
 from tests.federations import federation, run, same_bits
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 Extra = Callable[[nn.Module], Tensor]
 

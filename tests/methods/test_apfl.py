@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Rows
@@ -99,7 +99,7 @@ def test_three_rounds_in_plain_torch() -> None:
     own, alpha = [common] * 6, [torch.tensor(0.4, dtype=torch.float64)] * 6
     for number in (1, 2, 3):
         work, uploads = work_of(DATA, round=number), []
-        for k in chance.sample(6, 0.5, 0, "cohort", number).tolist():
+        for k in rng.sample(6, 0.5, 0, "cohort", number).tolist():
             w = common
             for at, batch in enumerate(work.batches(k)):
                 w, own[k], alpha[k] = step(w, own[k], alpha[k], torch.from_numpy(batch), method, first=at == 0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.methods import Ditto, FedAvg, Local
 from tests.federations import SIZES, apart, federation, run, same_bits, work_of
@@ -41,7 +41,7 @@ def test_personal_models_are_pulled_to_the_model_received(sgd: dict[str, float])
     made, outcome = run(Ditto(lr=0.3, personal_lr=0.1, pull=2.0, **sgd), DATA, rounds=3, participation=0.5)
     common, own = made.task.start, [made.task.start] * len(DATA)
     for number in (1, 2, 3):
-        work, drawn = work_of(DATA, round=number), chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        work, drawn = work_of(DATA, round=number), rng.sample(6, 0.5, 0, "cohort", number).tolist()
         for k in drawn:
             own[k] = train(made.task, work, k, own[k], pull_to(common, 2.0), lr=0.1, **sgd)
         trained = [train(made.task, work, k, common, lr=0.3, **sgd) for k in drawn]
@@ -53,7 +53,7 @@ def test_personal_models_are_pulled_to_the_model_received(sgd: dict[str, float])
 
 def test_who_did_not_take_part_keeps_its_model() -> None:
     made, outcome = run(Ditto(), DATA, rounds=1, participation=0.5)
-    drawn = chance.sample(6, 0.5, 0, "cohort", 1).tolist()
+    drawn = rng.sample(6, 0.5, 0, "cohort", 1).tolist()
     for k in range(len(DATA)):
         assert same_bits(outcome.personal_rows[k : k + 1], made.task.start) == (k not in drawn)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.rows import Rows
 from bespokefl.methods import FedAvg
 from tests.federations import SIZES, apart, federation, run, same_bits, work_of
@@ -60,7 +60,7 @@ def test_one_full_batch_step_is_a_step_on_the_pooled_loss(weights: str) -> None:
 
 def test_only_the_drawn_are_averaged() -> None:
     made, outcome = run(FedAvg(lr=0.2), DATA, rounds=1, participation=0.5)
-    drawn = chance.sample(6, 0.5, 0, "cohort", 1).tolist()
+    drawn = rng.sample(6, 0.5, 0, "cohort", 1).tolist()
     trained = [train(made.task, work_of(DATA), k, made.task.start, lr=0.2) for k in drawn]
     assert apart(outcome.server["weights"], weighted(trained, [SIZES[k] for k in drawn])) < 1e-10
 

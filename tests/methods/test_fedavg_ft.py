@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -48,7 +48,7 @@ def test_rounds_and_fine_tuning_by_hand(sgd: dict[str, float]) -> None:
     made, outcome = run(method, three, rounds=2, participation=0.67, batch_size=WHOLE)
     common = made.task.start
     for number in (1, 2):
-        drawn = chance.sample(3, 0.67, 0, "cohort", number).tolist()
+        drawn = rng.sample(3, 0.67, 0, "cohort", number).tolist()
         work = work_of(three, round=number, batch_size=WHOLE)
         trained = [train(made.task, work, k, common, lr=0.2, **sgd) for k in drawn]
         common = weighted(trained, [sizes[k] for k in drawn])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
@@ -94,7 +94,7 @@ def test_rounds_by_hand(weights: str, numbers: tuple[int, ...], sgd: dict[str, f
     made, outcome = run(FedPer(lr=0.2, weights=weights, **sgd), DATA, rounds=3, participation=0.5)
     base, heads = made.task.start.block("base"), [made.task.start.block("head")] * 6
     for number in (1, 2, 3):
-        drawn = chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        drawn = rng.sample(6, 0.5, 0, "cohort", number).tolist()
         work = work_of(DATA, round=number)
         sent = []
         for k in drawn:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core import chance
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch
 from bespokefl.methods import FedRep, Local
 from tests.federations import CLASSES, SIZES, WIDTH, apart, federation, run, same_bits, simulation, work_of
 from tests.methods.plain_sgd import weighted
@@ -57,7 +57,7 @@ def test_rounds_by_hand(momentum: float, weights: str, numbers: tuple[int, ...])
     task = made.task
     base, heads = task.start.block("base"), [task.start.block("head")] * 6
     for number in (1, 2):
-        drawn = chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        drawn = rng.sample(6, 0.5, 0, "cohort", number).tolist()
         work = work_of(DATA, round=number)
         sent = []
         for k in drawn:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.methods import Local
 from tests.federations import SIZES, apart, federation, run, same_bits, work_of
 from tests.methods.plain_sgd import train
@@ -33,7 +33,7 @@ def test_a_client_is_the_same_alone_and_among_others() -> None:
 
 def test_who_was_never_drawn_keeps_the_start() -> None:
     made, outcome = run(Local(lr=0.2), DATA, rounds=2, participation=0.34)
-    drawn = {int(k) for number in (1, 2) for k in chance.sample(6, 0.34, 0, "cohort", number)}
+    drawn = {int(k) for number in (1, 2) for k in rng.sample(6, 0.34, 0, "cohort", number)}
     for k in range(len(DATA)):
         assert same_bits(outcome.personal_rows[k : k + 1], made.task.start) == (k not in drawn)
     assert 0 < len(drawn) < 6

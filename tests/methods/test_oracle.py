@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.engines.client import Data
 from bespokefl.methods import FedAvg, Oracle
@@ -54,7 +54,7 @@ def test_a_group_with_nobody_active_keeps_its_model() -> None:
     made, outcome = run(Oracle(lr=0.2), DATA, rounds=2, participation=1 / 6)
     models = [made.task.start, made.task.start]
     for number in (1, 2):
-        (k,) = chance.sample(6, 1 / 6, 0, "cohort", number).tolist()
+        (k,) = rng.sample(6, 1 / 6, 0, "cohort", number).tolist()
         group = (2, 7).index(GROUPS[k])
         models[group] = weighted([train(made.task, work_of(DATA, round=number), k, models[group], lr=0.2)], [SIZES[k]])
     for group in (0, 1):

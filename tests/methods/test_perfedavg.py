@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Rows
@@ -109,7 +109,7 @@ def test_two_rounds_in_plain_torch(order: str) -> None:
     w = made.task.start.matrix()[0]
     for number in (1, 2):
         work, trained = work_of(DATA, round=number), []
-        for k in chance.sample(6, 0.5, 0, "cohort", number).tolist():
+        for k in rng.sample(6, 0.5, 0, "cohort", number).tolist():
             own = w
             streams = [work.batches(k, purpose=purpose) for purpose in ("first", "batches", "third")]
             for batches in zip(*streams, strict=True):

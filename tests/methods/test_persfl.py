@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl import cli, methods
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 from bespokefl.engines.client import Data
 from bespokefl.methods import FedAvg, PersFL, PersFLGD
 from tests.federations import CLASSES, WIDTH, apart, federation, line, mlp, random_rows, run, same_bits, work_of

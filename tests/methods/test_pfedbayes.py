@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from bespokefl.core import chance
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.methods import PFedBayes
 from tests.federations import NAMES, SIZES, apart, federation, mlp, random_rows, run, same_bits, work_of
 
@@ -71,11 +71,11 @@ def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
         for k, size in enumerate(SIZES):
             values: Four = (*own[k], server[0], server[1])
             for at, batch in enumerate(work.batches(k)):
-                draws = chance.generator(0, f"weights/{at}", number, NAMES[k], 0).standard_normal(WIDTH)  # N(0, 1)
+                draws = rng.generator(0, f"weights/{at}", number, NAMES[k], 0).standard_normal(WIDTH)  # N(0, 1)
                 values = step(values, torch.from_numpy(batch), torch.from_numpy(draws), size, method)
             own[k] = values[:2]
             copies.append(values[2:])
-        drawn = chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        drawn = rng.sample(6, 0.5, 0, "cohort", number).tolist()
         counts = [SIZES[k] if weights == "examples" else 1 for k in drawn]
         means = [sum(n * copies[k][i] for k, n in zip(drawn, counts, strict=True)) / sum(counts) for i in (0, 1)]
         server = [(1 - mix) * old + mix * mean for old, mean in zip(server, means, strict=True)]
@@ -224,7 +224,7 @@ def test_a_newcomer_is_held_near_a_common_distribution_that_stays() -> None:
     for k, size in enumerate(SIZES):
         values: Four = (common[0], common[1], common[0], common[1])
         for at, batch in enumerate(work_of(DATA).batches(k, steps=3 * -(-size // 4))):
-            noise = torch.from_numpy(chance.generator(0, f"weights/{at}", 1, NAMES[k], 0).standard_normal(WIDTH))
+            noise = torch.from_numpy(rng.generator(0, f"weights/{at}", 1, NAMES[k], 0).standard_normal(WIDTH))
             mean, rho, *_ = step(values, torch.from_numpy(batch), noise, size, method)
             values = (mean, rho, common[0], common[1])
         torch.testing.assert_close(served.matrix()[k], values[0], rtol=1e-9, atol=1e-11)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Rows
@@ -113,7 +113,7 @@ def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
     common, personal = made.task.start, []
     for number in (1, 2):
         found = [trained(made.task, number, k, common, method) for k in range(len(DATA))]
-        drawn = chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        drawn = rng.sample(6, 0.5, 0, "cohort", number).tolist()
         counts = [SIZES[k] if weights == "examples" else 1 for k in drawn]
         mean = sum((found[k][0] * (n / sum(counts)) for k, n in zip(drawn, counts, strict=True)), common * 0.0)
         common = common * (1 - mix) + mean * mix

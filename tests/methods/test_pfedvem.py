@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from bespokefl import cli
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 from bespokefl.methods import build
 from bespokefl.methods.pfedvem import TERMS, PFedVEM, confidence, divergence
 from tests.federations import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 from bespokefl.methods import FedAvg, Scaffold
@@ -69,7 +69,7 @@ def test_after_one_step_a_control_is_the_gradient_met() -> None:
 def test_the_servers_control_is_the_mean_of_the_clients(participation: float, weights: str) -> None:
     """So all corrections together, Σ p_k (c − c_k), are nothing. Clients that never trained have c_k = 0."""
     made, outcome = run(Scaffold(lr=0.2, weights=weights), DATA, rounds=6, participation=participation)
-    drawn = {int(k) for number in range(1, 7) for k in chance.sample(6, participation, 0, "cohort", number)}
+    drawn = {int(k) for number in range(1, 7) for k in rng.sample(6, participation, 0, "cohort", number)}
     assert len(drawn) == 6
     controls = made.federations[0].store.get(EVERYBODY)["control"]
     assert apart(outcome.server["control"], controls.mean(counted(weights))) < 1e-12
@@ -80,7 +80,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(participation: float, we
 def test_a_client_not_yet_heard_of_counts_as_the_others_do_on_average() -> None:
     """c = Σ_S n_k c_k / n, where n is N times the mean n_k of S."""
     made, outcome = run(Scaffold(weights="examples"), DATA, rounds=1, participation=0.5)
-    drawn = chance.sample(6, 0.5, 0, "cohort", 1).tolist()
+    drawn = rng.sample(6, 0.5, 0, "cohort", 1).tolist()
     controls = made.federations[0].store.get(drawn)["control"]
     sizes = [SIZES[k] for k in drawn]
     parts = [controls[i : i + 1] for i in range(3)]
@@ -131,7 +131,7 @@ def test_rounds_by_hand(weights: str) -> None:
     controls, c, n = [x * 0.0] * 6, x * 0.0, counted(weights)
     heard: set[int] = set()
     for number in range(1, 6):
-        drawn = chance.sample(6, 0.5, 0, "cohort", number).tolist()
+        drawn = rng.sample(6, 0.5, 0, "cohort", number).tolist()
         work = work_of(DATA, round=number, epochs=2)
         changes = []
         for k in drawn:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bespokefl.core.client_index import Part
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Layout, Rows, Spread
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data

@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from bespokefl import cli
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
+from bespokefl.core.client_index import Part
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import ALL, NONE, Phase, Round, Uploads
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data

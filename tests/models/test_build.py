@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from bespokefl import models
-from bespokefl.core import probe
 from bespokefl.core.errors import InputError
+from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
 from bespokefl.models import MODELS, build, names
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli import compare, data, deploy, diagnose, look, newcomers, report, run, split, tune
+from bespokefl.cli.commands import compare, data, deploy, diagnose, newcomers, report, run, show, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL, absolute
@@ -38,11 +38,11 @@ for command in (
     report.report,
     newcomers.personalize,
     newcomers.predict,
-    look.methods,
-    look.models,
-    look.demo,
-    look.reproduce,
-    look.bench,
+    show.methods,
+    show.models,
+    show.demo,
+    show.reproduce,
+    show.bench,
 ):
     app.command()(command)
 for group in (data.app, split.app, deploy.app):

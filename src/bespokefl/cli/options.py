@@ -12,7 +12,7 @@ import typer
 
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import FULL
-from bespokefl.experiments.config import Config, read
+from bespokefl.workflows.run.settings import Config, read
 
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
@@ -66,7 +66,7 @@ class Round:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The server's own draws."""
-        return chance.generator(self.seed, purpose, self.number)
+        return rng.generator(self.seed, purpose, self.number)
 
     def note(self, **values: Any) -> None:
         """Keep figures of this round (numbers or tensors) for the run directory."""

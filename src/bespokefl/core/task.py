@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core import chance
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, Plan
+from bespokefl.core.confusion import Tally
 from bespokefl.core.errors import InputError
-from bespokefl.core.layers import quick
-from bespokefl.core.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.module import first_line, head_of, refuse_batch_norm, set_mode, without_lazy
+from bespokefl.core.nn.layers import quick
+from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
+from bespokefl.core.nn.module import first_line, head_of, refuse_batch_norm, set_mode, without_lazy
 from bespokefl.core.rows import Layout, Rows
-from bespokefl.core.tally import Tally
-from bespokefl.core.work import SWEEP_SIZE, Batch, Plan
 
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *beside -> (K, B) losses
 
@@ -41,7 +41,7 @@ class Task:
         classifies: bool | None = None,
     ) -> None:
         """classifies: whether outputs are scores of classes, so that there is an accuracy; None: as the loss says."""
-        with chance.torch_seeded(seed, "start"):
+        with rng.torch_seeded(seed, "start"):
             self.module = copy.deepcopy(without_lazy(factory())).to(
                 device=device, dtype=dtype
             )  # a factory may keep its own
@@ -131,7 +131,7 @@ class Task:
         weights = [self._params[name].requires_grad_() for name in self.layout.head]
         seen: list[tuple[Tensor, Tensor]] = []
         hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-        with chance.torch_seeded(0, "probe"):
+        with rng.torch_seeded(0, "probe"):
             outputs = self.trial(x)
         hook.remove()
         if len(seen) != 1 or seen[0][1] is not outputs or seen[0][0].dim() != 2:
@@ -150,7 +150,7 @@ class Task:
         below._params = {name: self._params[name] for name in self.layout.base}
         below.layout, below.start = self.layout.only(self.layout.base), self.start.block("base")
         below._quick, below._forward, below._below = quick(below.module), None, [None]
-        with chance.torch_seeded(0, "probe"), torch.no_grad():
+        with rng.torch_seeded(0, "probe"), torch.no_grad():
             try:
                 same = torch.equal(below.trial(x), features)
             except InputError:  # a module that asks its head for more than outputs
@@ -300,7 +300,7 @@ class Task:
             parameter.requires_grad_(own)
         for k in range(len(rows)):
             one, count = batch.row(k), batch.count(k)
-            with chance.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
+            with rng.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
                 outputs = self._plain([block[k] for block in rows.blocks], one.x[0, :count], train=True)
             if count < one.x.shape[1]:  # filling is not computed (it would shift a module's own draws), only made up
                 filling = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])

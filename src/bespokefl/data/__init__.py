@@ -3,6 +3,6 @@
 from bespokefl.data import splits
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.sources import load, names
+from bespokefl.data.sources.loader import load, names
 
 __all__ = ["Clients", "Dataset", "load", "names", "splits"]

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
+from bespokefl.core.client_index import Part
 from bespokefl.core.errors import InputError, count, listing
-from bespokefl.core.parts import Part
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
-from bespokefl.data.sets import pool
+from bespokefl.data.presplit import pool
 from bespokefl.data.splits import Assignment, Split, Transform, parse
 from bespokefl.data.splits.transform import UNCHANGED, Parts, transformed
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.core.client_index import Part
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.parts import Part
-from bespokefl.data import heterogeneity
+from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import PARTS
 
@@ -71,7 +71,7 @@ def _pflib(clients: Clients, folder: Path) -> None:
         "partition": clients.split_name,
         "Size of samples for labels in clients": [
             [[label, count] for label, count in enumerate(row) if count]
-            for row in heterogeneity.counts(clients).tolist()
+            for row in split_statistics.counts(clients).tolist()
         ],
         "alpha": None,
         "batch_size": 10,

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bespokefl.core.client_index import Part
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import refuse_pipe, write_text
-from bespokefl.core.parts import Part
 from bespokefl.data.clients import Clients, assemble, split_hash
 from bespokefl.data.dataset import PARTS
 from bespokefl.data.splits import Transform

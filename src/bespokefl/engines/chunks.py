@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bespokefl.core import probe
+from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings

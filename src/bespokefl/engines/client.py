@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bespokefl.core.client_index import Part
+from bespokefl.core.cohort_data import Loop, Plan, Work
 from bespokefl.core.method import Message, Method, Round, State
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Loop, Plan, Work
-from bespokefl.engines.privacy import Privacy
+from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.screening import most
 
 PARTS = ("train", "validation", "test")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
-from bespokefl.engines import wire
 from bespokefl.engines.client import Data
-from bespokefl.engines.communication import Communication, Down, columns
 from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import spoil
-from bespokefl.engines.saved import Found, Moment
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.store import Store
-from bespokefl.engines.wire import Values, under
+from bespokefl.engines.storage.checkpoint_format import Found, Moment
+from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.traffic import Communication, Down, columns
+from bespokefl.engines.transports import wire
+from bespokefl.engines.transports.wire import Values, under
 
 
 @dataclass(frozen=True)

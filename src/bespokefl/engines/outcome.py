@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
-from bespokefl.engines.communication import Communication
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
+from bespokefl.engines.traffic import Communication
 
 
 @dataclass

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from bespokefl.core import chance
-from bespokefl.core.descend import Gradient, Stop
-from bespokefl.core.losses import cross_entropy
-from bespokefl.core.module import set_mode
+from bespokefl.core import rng
+from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.local_sgd import Gradient, Stop
+from bespokefl.core.nn.losses import cross_entropy
+from bespokefl.core.nn.module import set_mode
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 class ReferenceLoop:
@@ -66,7 +66,7 @@ class ReferenceLoop:
         sgd: dict[str, Any],
         beside: Sequence[Any],
         stop: Stop | None,
-        tag: tuple[chance.Key, ...],
+        tag: tuple[rng.Key, ...],
     ) -> Rows:
         module = self.module
         module.load_state_dict(row.state(), strict=False)

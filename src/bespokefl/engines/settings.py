@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bespokefl.engines.client import Budget
+from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.faults import NO_FAULTS, Faults
-from bespokefl.engines.privacy import Privacy
 
 
 @dataclass(frozen=True)

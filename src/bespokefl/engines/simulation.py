@@ -13,25 +13,25 @@ from itertools import accumulate, groupby, islice
 
 import torch
 
-from bespokefl.core import probe
 from bespokefl.core.errors import BespokeError
 from bespokefl.core.method import Message, Method, Phase, Round, State
+from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines import chunks, stack
-from bespokefl.engines.checkpoint import Checkpoints
+from bespokefl.engines import chunks, stacking
 from bespokefl.engines.client import ClientSide, Data
-from bespokefl.engines.communication import Communication
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
 from bespokefl.engines.federation import Draw, Federation
+from bespokefl.engines.interrupts import stop_softly
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.reference import ReferenceLoop
-from bespokefl.engines.saved import Moment, understood
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.stopping import stop_softly
-from bespokefl.engines.wire import Values, under
-from bespokefl.engines.workers import Here, Pool, num_workers, open_pool
+from bespokefl.engines.storage.checkpoint_format import Moment, understood
+from bespokefl.engines.storage.checkpoints import Checkpoints
+from bespokefl.engines.traffic import Communication
+from bespokefl.engines.transports.processes import Here, Pool, num_workers, open_pool
+from bespokefl.engines.transports.wire import Values, under
 
 log = logging.getLogger("bespokefl")
 
@@ -80,7 +80,7 @@ class Simulation:
         starts: Sequence[Rows],
     ) -> None:
         self.method, self.task, self.settings = method, task, settings[0]
-        self.data = stack.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
+        self.data = stacking.join(data, [one.seed for one in settings]) if len(data) > 1 else data[0]
         probe.check(task, self.data.x[:3], self.data.y[:3], classes)
         self.executor = chunks.choose_executor(task, self.data, self.settings)
         task.stacked = False  # the task may come from another run
@@ -217,7 +217,7 @@ class Simulation:
         for part in parts:  # in their own order, whatever the order of the answers
             values = replies.pop(part[0])
             homes = self._by_home(part)
-            answers = [values] if len(homes) == 1 else stack.divide(values, [len(clients) for _, clients in homes])
+            answers = [values] if len(homes) == 1 else stacking.divide(values, [len(clients) for _, clients in homes])
             for (home, clients), answer in zip(homes, answers, strict=True):
                 own[home].append((clients, answer))
         for federation, draw, pairs in zip(self.federations, draws, own, strict=True):
@@ -232,7 +232,7 @@ class Simulation:
         if len(draws) == 1:
             return chunks.cut(clients, self._sizes, size)
         probe = self.federations[0].request(draws[0].trains[:1], draws[0].round, count=False)
-        if stack.mergeable(probe):
+        if stacking.mergeable(probe):
             return [sorted(part) for part in chunks.cut(clients, self._sizes, size)]
         return [
             part
@@ -256,7 +256,7 @@ class Simulation:
         requests = [self.federations[home].request(clients, rounds[home], count=True) for home, clients in homes]
         if len(requests) == 1:
             return requests[0]
-        return stack.merge(requests, [len(clients) for _, clients in homes])
+        return stacking.merge(requests, [len(clients) for _, clients in homes])
 
     # -- evaluation
 

@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.descend import iterate
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 @dataclass(frozen=True, kw_only=True)

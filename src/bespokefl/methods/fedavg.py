@@ -8,11 +8,11 @@ Differs from the paper: `weights="equal"` gives every client the same weight (th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ batch size, momentum and weight decay are those of the training. A client uses t
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

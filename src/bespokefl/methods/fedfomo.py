@@ -19,13 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core import chance
-from bespokefl.core.descend import descend
+from bespokefl.core import rng as chance
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 TINY = 1e-300  # keeps 0/0 from being NaN
 

@@ -9,12 +9,12 @@ Differs from the paper: the local problem is solved by the run's fixed budget of
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 @dataclass(frozen=True, kw_only=True)

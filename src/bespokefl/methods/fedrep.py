@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

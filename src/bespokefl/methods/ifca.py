@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import WHOLE, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 NOISE = 0.1  # of a layer's own standard deviation; tells models apart that begin at given weights
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ orders of the same data; a client with no more than one batch uses it for all th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.descend import iterate
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 
 @dataclass(frozen=True, kw_only=True)

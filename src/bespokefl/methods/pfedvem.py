@@ -27,13 +27,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Batch, Work
 from bespokefl.core.errors import InputError
-from bespokefl.core.heads import Sweep, base_gradient
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.nn.heads import Sweep, base_gradient
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Batch, Work
 
 TERMS = ("full", "uncertainty", "deviation")
 LEAST_VARIANCE = 1e-12  # the confidence is a number even of a client that does not deviate at all

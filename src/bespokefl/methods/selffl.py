@@ -33,12 +33,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.cohort_data import Work
 from bespokefl.core.errors import InputError, listing, unknown
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
 from bespokefl.core.rows import Rows, Spread
 from bespokefl.core.task import Task
-from bespokefl.core.work import Work
 
 Pairs = Sequence[tuple[str, float]]
 FLOOR = 1e-12  # of σ_0² + σ_m²

@@ -28,13 +28,13 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import cdist, pdist, squareform
 from torch import Tensor
 
-from bespokefl.core.descend import descend
+from bespokefl.core.client_index import Part
+from bespokefl.core.cohort_data import Plan, Work
 from bespokefl.core.errors import InputError
+from bespokefl.core.local_sgd import descend
 from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
-from bespokefl.core.parts import Part
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.work import Plan, Work
 
 SURVEY = "survey"
 NOTHING = float(np.finfo(np.float64).eps)  # a share of a row that its sum would not notice

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bespokefl.core import tally
+from bespokefl.core import confusion as tally
 from bespokefl.core.errors import InputError
 from bespokefl.metrics.vectors import Array, Values, vector
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
 from bespokefl.metrics.vectors import Array, Values, alike, known, table, vector
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.imported import imported, is_named
+from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.spec import bind, parse_call
 from bespokefl.models.bag import Bag
 from bespokefl.models.cnn1d import CNN1d

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
 from bespokefl.data.splits.lognormal import check_pools, deal_counts
 from bespokefl.data.splits.split import Assignment, Split, class_labels, numbered, whole

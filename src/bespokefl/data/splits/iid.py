@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng
 from bespokefl.data.splits.split import Assignment, Split, check_enough, numbered
 
 if TYPE_CHECKING:
@@ -21,5 +21,5 @@ class IID(Split):
     def assign(self, dataset: "Dataset", clients: int, seed: int) -> Assignment:
         check_enough(self, dataset, clients)
         owner = np.empty(len(dataset), dtype=np.int64)
-        owner[chance.generator(seed, "split", self.kind).permutation(len(owner))] = np.arange(len(owner)) % clients
+        owner[rng.generator(seed, "split", self.kind).permutation(len(owner))] = np.arange(len(owner)) % clients
         return Assignment(owner, numbered(clients))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
 from bespokefl.data.splits.rotation import in_groups, joined
 from bespokefl.data.splits.split import Assignment, Change, class_labels, whole

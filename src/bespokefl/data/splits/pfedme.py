@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.data.splits.lognormal import check_pools, deal_counts, in_turn
 from bespokefl.data.splits.split import Assignment, Split, class_labels, numbered, whole
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
 from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, numbered, truth, whole
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bespokefl.core import chance
+from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
 from bespokefl.data.splits import split as base
 from bespokefl.data.splits.quantity import deal_slices

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.parts import Part
+from bespokefl.core.client_index import Part
 
 Parts = tuple[Part, Part, Part]
 

@@ -1,0 +1,83 @@
+"""`bespoke diagnose`: whether federating helps each client, before anybody trains long."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bespokefl.cli.options import LOCALLY, Quiet, Verbose, takes_run
+from bespokefl.workflows.run.settings import Config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bespokefl.workflows.diagnose.result import Diagnosis
+
+MOST = 40  # clients that the table shows
+NOT_HERE = (
+    *("method", "set_", "newcomers", "rounds", "participation", "batch_size", "local_epochs", "local_steps"),
+    *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds"),
+    *("clip", "noise", "delta"),
+)
+
+
+@takes_run(without=NOT_HERE)
+def diagnose(
+    settings: Config,
+    steps: Annotated[
+        int,
+        typer.Option(help="Local steps of each short fit.", rich_help_panel=LOCALLY),
+    ] = 50,
+    lr: Annotated[float, typer.Option(help="Learning rate of the short fits.", rich_help_panel=LOCALLY)] = 0.1,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tell each client what it can expect of federating, who resembles it, and which method to take.
+
+    bespoke diagnose --data digits --split "iid + rotation(groups=4)" --out runs/diagnosis
+    """
+    from bespokefl.cli import terminal
+    from bespokefl.report.diagnosis import write
+    from bespokefl.workflows.diagnose.api import diagnose_config
+
+    aside = terminal.console(stderr=True)
+    with terminal.messages(aside, verbose), terminal.bar(aside, "diagnosing", quiet) as progress:
+        found, path = diagnose_config(settings, steps=steps, lr=lr, progress=progress)
+    write(path)
+    if quiet:
+        print(found.recommendation.flags)
+        return
+    _show(found, path)
+
+
+def _show(found: "Diagnosis", path: "Path") -> None:
+    from bespokefl.cli import terminal
+
+    screen, about = terminal.console(), found.about
+    screen.print(
+        f"{about['data']}, {about['split']}, {about['clients']} clients, model {about['model']}, seed {about['seed']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    grouped = found.likeness in ("groups", "partly")
+    columns = ["client", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
+    rows = []
+    shown = sorted(found.clients, key=lambda one: -one.gain)[:MOST]
+    for one in shown:
+        group = [str(one.group + 1)] if grouped else []
+        gains = [f"{value:.2f}" for value in (one.gain, one.gain_with_all, one.paper_gain)]
+        rows.append([one.name, one.advice, str(one.examples), *group, *gains])
+    screen.print(terminal.table([columns[0], "advice", *columns[1:]], rows, left=2))
+    if len(shown) < len(found.clients):
+        screen.print(f"The {len(shown)} with the largest gain of {len(found.clients)}; diagnosis.json has all.")
+    screen.print(
+        "Gain: how many times less variance its model has when it learns from others as well as can be; 1 is none.",
+        markup=False,
+    )
+    for sentence in found.sentences():
+        screen.print(sentence, markup=False, soft_wrap=True)
+    advised = found.recommendation
+    screen.print(f"Recommended: {advised.flags}", style="bold", markup=False, soft_wrap=True)
+    for reason in advised.reasons:
+        screen.print(f"  {reason}", markup=False, soft_wrap=True)
+    screen.print(f"  Also worth trying: {', '.join(advised.alternatives)}.", markup=False)
+    screen.print(f"Written to {path.parent}: diagnosis.html shows everything, diagnosis.json holds it.", markup=False)

@@ -1,0 +1,219 @@
+"""`bespoke split`: who gets which examples, written, drawn and handed to other frameworks."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from bespokefl.cli.options import takes_run
+from bespokefl.core.errors import InputError
+from bespokefl.core.files import write_text
+from bespokefl.workflows.run.settings import LOADING, Config
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from bespokefl.data import Clients
+
+MOST = 40  # clients that are drawn if not all are asked for
+LEVELS = "▁▂▃▄▅▆▇█"
+SHADES = ("#90cdf4", "#63b3ed", "#4299e1", "#3182ce", "#2b6cb0", "#2c5282")
+
+
+class _Group(TyperGroup):
+    """`bespoke split SPLIT …` is short for `bespoke split make SPLIT …`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = not args or args[0] in self.commands or args[0].startswith("-")
+        return super().resolve_command(ctx, args if known else ["make", *args])
+
+
+app = typer.Typer(
+    cls=_Group,
+    name="split",
+    help='Split data among clients: bespoke split "dirichlet(alpha=0.4)" --data digits --out split.json',
+)
+
+SplitText = Annotated[
+    str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …: see "bespoke split list".')
+]
+SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a split.json that was saved.")]
+LOADED = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what makes clients, beside the split
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+@takes_run(only=LOADED)
+def make(
+    settings: Config,
+    split: SplitText,
+    out: Annotated[Path | None, typer.Option(help="The split.json to write.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
+) -> None:
+    """Split data and write who got what; without --out, only show it.
+
+    bespoke split make "dirichlet(alpha=8) + rotation(groups=4)" --data digits --clients 20 --out split.json
+    """
+    if out is not None and out.exists() and not overwrite:
+        raise InputError(f"{str(out)!r} is there already; use --overwrite to replace it, or another name")
+    made = _clients(settings, split)
+    if out is None:
+        _draw(made, all_=False)
+        return
+    made.save_split(out)
+    _describe(made)
+    print(f"Written to {out}; use it with --split {out}, look at it with: bespoke split show {out}")
+
+
+@app.command()
+@takes_run(only=LOADED)
+def show(
+    settings: Config,
+    split: SplitOrFile,
+    all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not {MOST} of them.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the picture to this web page (.html) instead.")] = None,
+) -> None:
+    """Draw clients × classes, and say in figures how different the clients are.
+
+    bespoke split show ds-3 --data digits
+    """
+    found = _clients(settings, split)
+    if out is None:
+        _draw(found, all_)
+        return
+    if out.suffix != ".html":
+        raise InputError(f"the picture is written as a web page, .html, got {str(out)!r}")
+    from bespokefl.cli.split_drawing import page
+
+    write_text(out, page(found))
+    _describe(found)
+    print(f"Written to {out}.")
+
+
+@app.command()
+@takes_run(only=LOADED)
+def export(
+    settings: Config,
+    split: SplitOrFile,
+    to: Annotated[str, typer.Option(help="pflib or flower.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: a new one.")],
+) -> None:
+    """Write the clients' examples as another framework reads them.
+
+    bespoke split export split.json --to pflib --out dataset/Digits
+    """
+    from bespokefl.data.export import export as write
+
+    found = _clients(settings, split)
+    write(found, to, out)
+    _describe(found)
+    print(f"Written to {out}.")
+
+
+@app.command("list")
+def list_() -> None:
+    """List the kinds of splits, and those that papers have named."""
+    from bespokefl.cli import terminal
+    from bespokefl.data.splits import KINDS, PRESETS, Change
+
+    screen = terminal.console()
+    kinds = [
+        (_written(kind), "change" if issubclass(kind, Change) else "split", _first_sentence(kind))
+        for kind in KINDS.values()
+    ]
+    screen.print(terminal.table(["split", "", "what it does"], kinds, left=3))
+    screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n', markup=False)
+    named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]
+    screen.print(terminal.table(["named", "what it is", "clients", "paper"], named, left=4))
+
+
+def _written(kind: Any) -> str:
+    from dataclasses import MISSING, fields
+
+    given = ", ".join(one.name if one.default is MISSING else f"{one.name}={one.default!r}" for one in fields(kind))
+    return f"{kind.kind}({given})" if given else str(kind.kind)
+
+
+def _first_sentence(kind: Any) -> str:
+    import sys
+
+    text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
+    return " ".join(text.split())
+
+
+def _clients(settings: Config, split: str) -> "Clients":
+    """Of a saved split, or of a new one; a saved one knows its data."""
+    from bespokefl.data.split_file import about
+    from bespokefl.workflows.run.client_loading import load_clients
+
+    if not split.endswith(".json") or settings.data != Config.data:
+        return load_clients(replace(settings, split=split))
+    made_for, _ = about(split)
+    try:
+        return load_clients(replace(settings, split=split, data=made_for))
+    except InputError:
+        raise InputError(
+            f"{split!r} was made for data called {made_for!r}, which cannot be found by that name; give --data"
+        ) from None
+
+
+def _describe(clients: "Clients") -> None:
+    from bespokefl.cli import terminal
+    from bespokefl.cli.split_drawing import figures, heading
+
+    screen = terminal.console()
+    screen.print(heading(clients), markup=False, soft_wrap=True)
+    screen.print(terminal.table(["figure", "", "meaning"], figures(clients), left=3))
+
+
+def _draw(clients: "Clients", all_: bool) -> None:
+    import numpy as np
+    from rich.table import Table
+    from rich.text import Text
+
+    from bespokefl.cli import terminal
+    from bespokefl.data import split_statistics
+
+    _describe(clients)
+    screen = terminal.console()
+    counts = split_statistics.counts(clients)
+    num, classes = counts.shape
+    shown = np.arange(num) if all_ or num <= MOST else np.unique(np.linspace(0, num - 1, MOST).astype(int))
+    names = clients.label_names or ("all",)
+    wide = classes <= 24 and max(map(len, names)) <= 3  # room for the classes' names
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    drawn.add_column("client", no_wrap=True, max_width=20)
+    if clients.groups is not None:
+        drawn.add_column("group", justify="right")
+    drawn.add_column("train", justify="right")
+    for name in names if wide else ["classes"]:
+        drawn.add_column(name, no_wrap=True, justify="left")
+    largest = counts.max()
+    for client in shown.tolist():
+        cells = [_cell(count, largest) for count in counts[client].tolist()]
+        group = [] if clients.groups is None else [str(clients.groups[client])]
+        size = str(int(counts[client].sum()))
+        drawn.add_row(Text(clients.names[client]), *group, size, *(cells if wide else [Text.assemble(*cells)]))
+    screen.print(drawn)
+    screen.print(f"{LEVELS[-1]} is {largest} examples, {LEVELS[0]} is few, and a gap none.", markup=False)
+    if len(shown) < num:
+        screen.print(f"{len(shown)} of {num} clients, evenly chosen; --all draws all of them.", markup=False)
+
+
+def _cell(count: int, largest: int) -> "Text":
+    from rich.text import Text
+
+    if count == 0:
+        return Text(" ")
+    share = (count / largest) ** 0.5  # small numbers remain visible
+    return Text(
+        LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)],
+        style=SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)],
+    )

@@ -1,0 +1,1 @@
+"""Neural network modules: inspection, faster layers, losses and multiple heads."""

@@ -1,0 +1,1 @@
+"""Preprocessing fitted on training data only: scaling, imputation and vocabularies."""

@@ -1,0 +1,1 @@
+"""Where data sets come from: the catalogue, the cache, packages, the Hugging Face hub and synthetic data."""

@@ -1,0 +1,1 @@
+"""User tables (CSV, TSV, Parquet, NPZ): columns, features and text."""

@@ -1,0 +1,1 @@
+"""Client states and checkpoints, in memory and on disk."""

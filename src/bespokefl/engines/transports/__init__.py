@@ -1,0 +1,1 @@
+"""Transports carry messages to clients and bring their uploads back."""

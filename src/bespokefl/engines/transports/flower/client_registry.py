@@ -1,0 +1,42 @@
+"""All that a server knows of the clients: where they live, and how many examples each has of which part."""
+
+from typing import Any
+
+import torch
+
+from bespokefl.core.client_index import Part
+from bespokefl.core.errors import InputError
+from bespokefl.engines.client import Data
+from bespokefl.engines.transports.flower.messenger import Post
+
+
+def homes(post: Post) -> dict[str, list[str]]:
+    """The clients of every node; a client that two nodes name is refused."""
+    found: dict[str, str] = {}
+    for node in sorted(post.known):
+        for client in post.known[node].about["clients"]:
+            if client in found:
+                raise InputError(f"client {client!r} is named by two nodes, {found[client]} and {node}: rename one.")
+            found[client] = node
+    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(post.known)}
+
+
+def remote_data(post: Post) -> Data:
+    """The clients' data without the data: the parts have numbers of examples, and nothing else."""
+    clients: dict[str, dict[str, Any]] = {}
+    for known in post.known.values():
+        clients |= known.about["clients"]
+    names = tuple(sorted(clients))
+    empty = torch.zeros(0)
+
+    def part(kind: str) -> Part:
+        return counted(torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64))
+
+    groups = [clients[name].get("group") for name in names]
+    known_groups = None if None in groups else tuple(int(one) for one in groups if one is not None)
+    return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
+
+
+def counted(sizes: torch.Tensor) -> Part:
+    """A part of which only the numbers of examples are known."""
+    return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))

@@ -1,0 +1,231 @@
+"""A node: one machine with the data of one client or of many. It answers the server's requests; its data stay here.
+
+A request carries the server's plan and message; a client's state is never in it, nor in the answer. Whatever goes
+wrong at a node is told to the server in one sentence.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing
+from bespokefl.core.method import Message, Method, State
+from bespokefl.core.rows import Rows
+from bespokefl.engines import chunks
+from bespokefl.engines.chunks import Executor
+from bespokefl.engines.client import ClientSide
+from bespokefl.engines.storage.safetensors_writer import write_tensors
+from bespokefl.engines.transports.flower import blob
+from bespokefl.engines.transports.flower.client_state_store import Shelf, join, stack
+from bespokefl.engines.transports.flower.run_plan import Plan
+from bespokefl.engines.transports.wire import Values, under
+
+log = logging.getLogger("bespokefl")
+
+PERSONAL = "personal.safetensors"
+HELLO, SETUP, TRAIN, SCORE = "hello", "setup", "train", "score"
+SCORED_AT_ONCE = 8  # clients, at least: scoring takes little memory
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A node's side of a run."""
+
+    side: ClientSide
+    executor: Executor
+    fingerprint: str  # of the model as this node builds it
+    about: Mapping[str, Any] = field(default_factory=dict)  # written beside the personal models
+
+
+class Host(Protocol):
+    """What a node brings along: its clients, and how it builds a method and a model for them."""
+
+    @property
+    def name(self) -> str: ...
+
+    def about(self) -> dict[str, Any]:
+        """Its clients and their numbers of examples, and what the examples look like, for JSON."""
+
+    def prepare(self, plan: Plan) -> Prepared: ...
+
+
+class Node:
+    """Answers requests, one after the other."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host, self.folder = host, folder
+        self._plan: Plan | None = None
+        self._prepared: Prepared | None = None
+        self._shelf: Shelf | None = None
+
+    def answer(self, values: Values) -> Values:
+        try:
+            what = values.get("what")
+            if what == HELLO:
+                return {"node": self.host.name, "about": json.dumps(self.host.about())}
+            plan, prepared = self._prepare(values)
+            if what == SETUP:
+                return {"node": self.host.name}
+            if what == TRAIN:
+                return {"node": self.host.name} | self._train(plan, prepared, values)
+            if what == SCORE:
+                return {"node": self.host.name} | self._score(plan, prepared, values)
+            raise InputError(f"this node does not know what to do with {what!r}: run the same version on both sides.")
+        except BespokeError as error:
+            log.error("%s", error)
+            return {"node": self.host.name, "error": str(error)}
+        except Exception as error:  # a node must never fall silent: the server would wait for it
+            log.exception("a request failed")
+            first = str(error).splitlines()[0] if str(error) else ""
+            return {"node": self.host.name, "error": f"{type(error).__name__}: {first}"}
+
+    # -- a run
+
+    def _prepare(self, values: Values) -> tuple[Plan, Prepared]:
+        plan = Plan.read(values["plan"])
+        if self._prepared is None or plan != self._plan:
+            torch.set_num_threads(1)
+            prepared = self.host.prepare(plan)
+            if values["fingerprint"] != prepared.fingerprint:
+                raise InputError(
+                    f"the model at node {self.host.name} is not the server's ({prepared.fingerprint[:12]}, not "
+                    f"{str(values['fingerprint'])[:12]}): give both the same model, and the same versions."
+                )
+            self._plan, self._prepared = plan, prepared
+            self._shelf = Shelf(self.folder / plan.run)
+        if "start" in values:
+            self._prepared.side.task.start = values["start"]
+        return plan, self._prepared
+
+    def _cohort(self, side: ClientSide, values: Values) -> tuple[list[str], list[int]]:
+        names: list[str] = json.loads(values["clients"])
+        place = {name: at for at, name in enumerate(side.data.names)}
+        strange = [name for name in names if name not in place]
+        if strange:
+            raise InputError(f"node {self.host.name} has no client {listing(strange)}.")
+        return names, [place[name] for name in names]
+
+    def _train(self, plan: Plan, prepared: Prepared, values: Values) -> Values:
+        side, shelf = prepared.side, self._shelf
+        assert shelf is not None
+        number, accepted = int(values["number"]), values["accepted"].tolist()
+        names, cohort = self._cohort(side, values)
+        digest = blob.digest(*blob.write(values))
+        known = shelf.reply(number, digest)
+        if known is not None:
+            log.warning("round %d was asked for again: the reply is the one that was kept", number)
+            return known
+        state = self._state(side, shelf, names, accepted, number)
+        round = plan.round(number, values["phase"], side.method)
+        sizes = side.data.train.sizes.tolist()
+        place = {client: at for at, client in enumerate(cohort)}
+        parts = [[place[client] for client in part] for part in chunks.cut(cohort, sizes, prepared.executor.chunk)]
+        replies = []
+        for part in parts:
+            message = Message(under("shared", values), _take(under("own", values), part))
+            replies.append(side.train([cohort[at] for at in part], message, _take(state, part), round))
+        size = len(cohort)
+        broken = stack([(part, {"": reply.broken}) for part, reply in zip(parts, replies, strict=True)], size)[""]
+        new = stack([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
+        upload = stack([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
+        reports = values["reports"].nonzero().flatten()
+        reply = {
+            "broken": broken,
+            **({f"upload/{name}": value[reports] for name, value in upload.items()} if len(reports) else {}),
+        }  # what a method notes of a client is no upload, and stays here
+        if broken.any():  # weights that are no numbers are not kept
+            new = {name: _where(broken, _full(state[name], size), value) for name, value in new.items()}
+        shelf.put(number, names, new, reply, digest)
+        shelf.settle(names, accepted)
+        return reply
+
+    def _state(
+        self, side: ClientSide, shelf: Shelf, names: Sequence[str], accepted: Sequence[int], before: int
+    ) -> State:
+        """Each client's state as the server knows it: of the round that it accepted last."""
+        found = shelf.states(names, accepted, before)
+        known = {at for places, _ in found for at in places}
+        new = [at for at in range(len(names)) if at not in known]
+        if new:
+            begun = side.method.start_clients(side.task.start, [names[at] for at in new])
+            found.append((new, {name: _full(value, len(new)) for name, value in begun.items()}))
+        return stack(found, len(names))
+
+    def _score(self, plan: Plan, prepared: Prepared, values: Values) -> Values:
+        """What the personal models, and the common one, are worth to each client; the models are kept here."""
+        side, shelf = prepared.side, self._shelf
+        assert shelf is not None
+        number, keep = int(values["number"]), bool(values["keep"])
+        names, cohort = self._cohort(side, values)
+        common: Rows | None = values.get("common")
+        own = type(side.method).personal is not Method.personal or common is None
+        state = self._state(side, shelf, names, values["accepted"].tolist(), number + 1) if own else {}
+        sizes = side.data.train.sizes.tolist()
+        place = {client: at for at, client in enumerate(cohort)}
+        at_once = max(prepared.executor.chunk, SCORED_AT_ONCE)
+        personal: list[tuple[list[int], State]] = []
+        globally: list[tuple[list[int], State]] = []
+        rows: list[Rows] = []
+        for one in chunks.cut(cohort, sizes, at_once):
+            part = [place[client] for client in one]
+            if common is not None:
+                globally.append((part, side.score(one, common, by_class=keep)))
+            if own:
+                message = Message(under("shared", values), _take(under("own", values), part))
+                made = side.personal(one, message, _take(state, part), number).expand(len(one))
+                personal.append((part, side.score(one, made, by_class=keep)))
+                rows.append(made)
+        size = len(cohort)
+        if keep:
+            parts = [part for part, _ in personal]
+            found = stack([(part, {"": made}) for part, made in zip(parts, rows, strict=True)], size) if own else {}
+            models = found[""] if own else _full(common, size)
+            self._keep(plan, prepared, names, models)
+        scores = stack(personal or globally, size)
+        return {
+            **{f"score/{name}": value for name, value in scores.items()},
+            **{f"common/{name}": value for name, value in (stack(globally, size) if globally else {}).items()},
+        }
+
+    def _keep(self, plan: Plan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
+        """The personal models, for those whose they are."""
+        path = self.folder / plan.run / PERSONAL
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        about = {"clients": list(names), **prepared.about}
+        entries = [
+            (name, blob.plain(block), None) for name, block in zip(models.layout.names, models.blocks, strict=True)
+        ]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(aside, entries, {"bespoke": json.dumps(about, ensure_ascii=False)})
+            aside.replace(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise TrainingError(f"cannot keep the models in {str(path)!r}: {error.strerror or error}.") from None
+
+
+def _take(values: Mapping[str, Any], part: Sequence[int]) -> dict[str, Any]:
+    """Some rows of each value; what is one row for all stays so."""
+    index = torch.tensor(part, dtype=torch.int64)
+    return {name: _rows(value, index) for name, value in values.items()}
+
+
+def _rows(value: Any, index: torch.Tensor) -> Any:
+    one_for_all = not isinstance(value, Rows | torch.Tensor) or len(value) == 1
+    return value if one_for_all else value[index]
+
+
+def _full(value: Any, size: int) -> Any:
+    return value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
+
+
+def _where(chosen: torch.Tensor, a: Any, b: Any) -> Any:
+    """Rows of a where chosen, else of b."""
+    order = torch.where(chosen, torch.arange(len(chosen)), torch.arange(len(chosen)) + len(chosen))
+    return join([a, b])[order]

@@ -1,0 +1,122 @@
+"""What the server tells every node about a run: who takes part, how it is trained, and how to build the model."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Method, Round
+from bespokefl.core.task import Task
+from bespokefl.engines.client import Budget
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.transports.flower.run_names import check_run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything but tensors. `recipe` is for whoever builds method and model at the node; no path can be in it."""
+
+    run: str
+    names: tuple[str, ...]  # all clients, in canonical order
+    rounds: int
+    participation: float
+    batch_size: int
+    local_epochs: int
+    local_steps: int | None
+    seed: int
+    warm: bool = False
+    clip: float | None = None  # how far an upload may be from where it began
+    noise: float | None = None  # on uploads, in units of clip; each node draws its own
+    groups: tuple[int, ...] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, run: str, names: tuple[str, ...], groups: tuple[int, ...] | None, settings: Settings, recipe: Any
+    ) -> "Plan":
+        return cls(
+            run=check_run(run),
+            names=names,
+            rounds=settings.rounds,
+            participation=settings.participation,
+            batch_size=settings.batch_size,
+            local_epochs=settings.local_epochs,
+            local_steps=settings.local_steps,
+            seed=settings.seed,
+            warm=settings.warm,
+            clip=settings.clip,
+            noise=settings.noise,
+            groups=groups,
+            recipe=recipe,
+        )
+
+    @classmethod
+    def read(cls, text: str) -> "Plan":
+        try:
+            values = json.loads(text)
+            groups = values["groups"]
+            made = cls(
+                **{
+                    **values,
+                    "names": tuple(map(str, values["names"])),
+                    "groups": None if groups is None else tuple(map(int, groups)),
+                }
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"the server's plan cannot be read ({error}): run the same version on both sides."
+            ) from None
+        check_run(made.run)
+        return made
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            rounds=self.rounds,
+            participation=self.participation,
+            batch_size=self.batch_size,
+            local_epochs=self.local_epochs,
+            local_steps=self.local_steps,
+            seed=self.seed,
+            warm=self.warm,
+            clip=self.clip,
+            noise=self.noise,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        return self.settings.budget
+
+    def round(self, number: int, phase: str, method: Method) -> Round:
+        """The round as a client knows it."""
+        return Round(
+            number=number,
+            phase=phase,
+            seed=self.seed,
+            names=self.names,
+            participation=self.participation,
+            warm=self.warm,
+            groups=self.groups if method.needs_groups else None,
+        )
+
+
+def fingerprint(task: Task, *, warm: bool) -> str:
+    """A hash of the model: its columns, all that is not trained, and its start, unless the server gives another."""
+    layout = task.layout
+    sha = hashlib.sha256(json.dumps([layout.names, layout.shapes, layout.head, str(task.start.dtype)]).encode())
+    trained = set(layout.names)
+    values = [(name, value) for name, value in task.module.named_parameters() if name not in trained]
+    for name, value in [*values, *task.module.named_buffers()]:
+        raw = value.detach().cpu().contiguous()
+        sha.update(f"\n{name} {raw.dtype} {tuple(raw.shape)}\n".encode())
+        sha.update(raw.flatten().view(torch.uint8).numpy().tobytes() if raw.numel() else b"")
+    for block in () if warm else task.start.blocks:
+        sha.update(block.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()

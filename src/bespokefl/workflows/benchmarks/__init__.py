@@ -1,0 +1,1 @@
+"""Speed, scale and deployment overhead, measured by `bespoke bench`."""

@@ -1,0 +1,210 @@
+"""What a round costs beside training: three nodes on this machine, Bespoke's and Flower's own, in the same rounds.
+
+Everybody takes one step of training on the digits, so that what is timed is the way there and back. Both have the same
+SuperLink, with TLS, keys and a database; Flower's nodes are `flower-supernode` as it comes, its server app the FedAvg
+strategy.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.data import load
+from bespokefl.engines.transports.flower.control import control
+from bespokefl.workflows.deploy import demo, runs
+from bespokefl.workflows.deploy.init import init
+from bespokefl.workflows.deploy.layout import Deployment
+from bespokefl.workflows.deploy.processes import QUIET, end, end_with_parent
+from bespokefl.workflows.run.settings import Config
+
+NODES = ("first", "second", "third")
+WIDTHS = {"100 kB": 333, "10 MB": 33_333}  # of the hidden layer: 64 → width → 10, four bytes a weight
+BATCH = 32
+LONGEST = 1800.0  # seconds for the rounds of one model
+TIMES = "seconds.json"
+PROJECT = """[project]
+name = "plain"
+version = "1.0.0"
+description = "FedAvg as Flower's own documentation writes it"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "bespoke"
+
+[tool.flwr.app.components]
+serverapp = "plain:server"
+clientapp = "plain:client"
+
+[tool.flwr.app.config]
+run = ""
+"""
+APP = f'''
+import json
+import os
+import time
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, MetricRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+client, server = ClientApp(), ServerApp()
+
+
+def model():
+    width = int(os.environ["PLAIN_WIDTH"])
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+@client.train()
+def train(message, context):
+    torch.set_num_threads(1)
+    net = model()
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    records = np.load(context.node_config["records"])
+    x = torch.as_tensor(records["x"][:{BATCH}], dtype=torch.float32).flatten(1)
+    y = torch.as_tensor(records["y"][:{BATCH}])
+    nn.functional.cross_entropy(net(x), y).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    metrics = MetricRecord({{"num-examples": len(y)}})
+    answer = RecordDict({{"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}})
+    return Message(content=answer, reply_to=message)
+
+
+class Timed(FedAvg):
+    began, seconds = 0.0, []
+
+    def configure_train(self, *given):
+        self.began = time.perf_counter()
+        return super().configure_train(*given)
+
+    def aggregate_train(self, *given):
+        found = super().aggregate_train(*given)
+        self.seconds.append(time.perf_counter() - self.began)
+        return found
+
+
+@server.main()
+def main(grid, context):
+    strategy = Timed(fraction_evaluate=0.0, min_train_nodes={len(NODES)}, min_available_nodes={len(NODES)})
+    strategy.start(grid, ArrayRecord(model().state_dict()), num_rounds=int(os.environ["PLAIN_ROUNDS"]))
+    path = os.path.join(os.environ["BESPOKE_DEPLOYMENT"], "{TIMES}")
+    with open(path + ".new", "w") as file:
+        json.dump(strategy.seconds, file)
+    os.replace(path + ".new", path)
+'''
+
+Say = Callable[[str], None]
+
+
+def overhead(
+    rounds: int, say: Say, sizes: Sequence[str] = tuple(WIDTHS), *, flower: bool = True
+) -> dict[str, dict[str, float]]:
+    """By model: the median seconds of a round, without the first, of Bespoke and of Flower's own."""
+    if rounds < 2:
+        raise InputError(f"at least 2 rounds are needed, as the first does not count; got {rounds}.")
+    for size in sizes:
+        if size not in WIDTHS:
+            raise unknown("size", size, WIDTHS)
+    found: dict[str, dict[str, float]] = {}
+    for size in sizes:
+        found[size] = {}
+        for name, measure in (("bespoke", ours), *((("flower", flowers),) if flower else ())):
+            seconds = measure(WIDTHS[size], rounds)
+            found[size][name] = statistics.median(seconds[1:])
+            say(f"{size}, {name}: {', '.join(f'{one:.2f}' for one in seconds)} seconds a round")
+    return found
+
+
+def ours(width: int, rounds: int) -> list[float]:
+    with _place() as deployment, demo.running(deployment, NODES) as processes:
+        config = Config(
+            method="fedavg",
+            data="deployment",
+            model=f"mlp(hidden=({width},))",
+            rounds=rounds,
+            batch_size=BATCH,
+            local_steps=1,
+            eval_every=0,
+        )
+        name = runs.start(deployment, config)
+        ends: dict[int, float] = {}  # when each round ended, its checkpoint included
+
+        def watch(news: Mapping[str, Any]) -> None:
+            if news.get("state") == "running":
+                ends.setdefault(int(news["round"]), float(news["time"]))
+
+        demo.follow(deployment, name, processes, longest=LONGEST, watch=watch)
+        return [(end - start) / (last - first) for (first, start), (last, end) in pairwise(ends.items())]
+
+
+def flowers(width: int, rounds: int) -> list[float]:
+    with _place() as deployment, ExitStack() as stack:
+        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **QUIET}
+        app = deployment.root / "plain"
+        app.mkdir()
+        (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+        (app / "plain.py").write_text(APP, encoding="utf-8")
+        stack.enter_context(demo.running(deployment, (), settings))
+        for node in NODES:
+            stack.callback(end, _supernode(deployment, node, settings))
+        with control(deployment.local, deployment.authority) as link:
+            number = link.start(app, "")
+        times, began = deployment.root / TIMES, time.monotonic()
+        while not times.is_file():
+            with control(deployment.local, deployment.authority) as link:
+                state = link.status(number)
+            if (state.startswith("finished") and not times.is_file()) or time.monotonic() - began > LONGEST:
+                raise TrainingError(f"Flower's own rounds did not end well: {state}.")
+            time.sleep(1.0)
+        seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))
+        return seconds
+
+
+def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "subprocess.Popen[bytes]":
+    place = deployment.root / "nodes" / node
+    command = [
+        str(Path(sys.executable).with_name("flower-supernode")),
+        *("--superlink", deployment.local, "--root-certificates", str(place / "ca.crt")),
+        *("--auth-supernode-private-key", str(place / "node.key"), "--port", str(demo.free_port())),
+        *("--node-config", f'records="{place / "records.npz"}"'),
+    ]
+    environment = {**os.environ, **settings, "FLWR_HOME": str(place / "flower")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    with (deployment.server / "logs" / f"{node}.txt").open("wb") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,
+        )
+
+
+@contextmanager
+def _place() -> Iterator[Deployment]:
+    """A new deployment with a client of the digits at each node, gone afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="bespoke-overhead-"))
+    try:
+        deployment = init(place / "deployment", list(NODES), f"127.0.0.1:{demo.free_port()}")
+        clients = load("digits").split("iid", clients=len(NODES), seed=0)
+        demo.share_out(clients, deployment.root, dict.fromkeys(NODES, 1))
+        yield deployment
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

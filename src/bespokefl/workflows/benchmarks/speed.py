@@ -1,0 +1,260 @@
+"""How fast the simulation is: rounds of FedAvg against the plain PyTorch loop, in one run, as ratios.
+
+The plain loop (engines/reference.py) has one thread. Both run the same rounds in turn, several times, and the median
+ratio counts: the machine's moods hit both alike.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bespokefl import models
+from bespokefl.core import rng as chance
+from bespokefl.core.client_index import Part
+from bespokefl.core.errors import unknown
+from bespokefl.core.method import Phase
+from bespokefl.core.task import Task
+from bespokefl.engines.client import Data
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
+from bespokefl.engines.transports.processes import cores
+from bespokefl.methods import Ditto, FedAvg
+
+CLASSES = 10
+SCORED = ("logistic", "mlp", "lenet")  # cases in which the cost of scoring is measured
+
+
+@dataclass(frozen=True)
+class Case:
+    """A federation to time."""
+
+    name: str
+    model: str
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]  # training examples per client
+    batch_size: int
+    what: str
+    steps: int | None = None  # local steps; None: one epoch
+    federations: int = 1  # trained as one stack, against one by the plain loop
+    classes: int | None = CLASSES  # None: regression
+
+
+def _ragged(clients: int, least: int, most: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in chance.generator(0, "bench sizes").integers(least, most + 1, clients))
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("logistic", "logistic", (784,), (200,) * 100, 10, "784-10, 100 clients x 20 steps, batch 10"),
+        Case("mlp", "mlp", (784,), _ragged(50, 50, 2000), 64, "784-100-10, 50 clients of 50-2000, batch 64"),
+        Case("mlp-full", "mlp", (784,), _ragged(200, 50, 2000), 2000, "784-100-10, 200 clients, full batch"),
+        Case("lenet", "lenet", (1, 28, 28), (500,) * 20, 64, "28x28, 20 clients x 500, batch 64"),
+        Case("cifar", "cifar-cnn", (3, 32, 32), (2500,) * 20, 20, "20 clients x 2500, batch 20, 40 steps", steps=40),
+        Case(
+            "linear",
+            "logistic",
+            (10,),
+            (50,) * 20,
+            50,
+            "10 features, 20 clients x 50 full-batch steps, 200 repeats",
+            steps=50,
+            federations=200,
+            classes=None,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One case's ratios to the plain loop."""
+
+    case: Case
+    reference: float  # seconds per round
+    ratios: dict[int, float]  # workers -> times faster
+    chunk: int
+    reason: str
+    peak_share: float  # of the machine's matrix product, with as many workers as there are
+
+
+def federation(case: Case, seed: int = 0) -> Data:
+    """Random data: speed does not depend on what is learnt."""
+    rng = chance.generator(seed, "bench", case.name)
+    total = sum(case.sizes)
+    x = torch.from_numpy(rng.standard_normal((total, *case.shape), dtype=np.float32))
+    y = x.flatten(1).sum(1) if case.classes is None else torch.from_numpy(rng.integers(0, case.classes, total))
+    train = Part.of_lists(np.split(np.arange(total), np.cumsum(case.sizes)[:-1]))
+    nothing = Part.of_lists([np.zeros(0)] * len(case.sizes))
+    names = tuple(f"{i:04d}" for i in range(len(case.sizes)))
+    return Data(x, y, names, train, nothing, nothing)
+
+
+def build(case: Case) -> Callable[[], nn.Module]:
+    return models.build(case.model, case.shape, case.classes or 1)
+
+
+def task(case: Case) -> Task:
+    return Task(build(case), "mse" if case.classes is None else "cross_entropy")
+
+
+def settings(case: Case, **how: Any) -> Settings:
+    return Settings(rounds=1, batch_size=case.batch_size, local_steps=case.steps, **how)
+
+
+def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, peak: float | None = None) -> Timing:
+    """Rounds of the plain loop and of the simulation in turn; median ratios."""
+    data = federation(case)
+
+    def simulation(**how: Any) -> Simulation:
+        if case.federations == 1 or how.get("reference"):
+            return Simulation(FedAvg(lr=0.01), task(case), data, settings(case, **how), case.classes)
+        seeds = range(case.federations)
+        several = [federation(case, seed) for seed in seeds]
+        return Simulation.stacked(
+            FedAvg(lr=0.01), task(case), several, [settings(case, seed=seed, **how) for seed in seeds], case.classes
+        )
+
+    runs = [simulation(reference=True), *(simulation(workers=count) for count in workers)]
+    times: list[list[float]] = [[] for _ in runs]
+    with ExitStack() as stack:
+        pools = [stack.enter_context(run.pool()) for run in runs]
+        for repeat in range(repeats + 1):  # the first warms up
+            for run, pool, seconds in zip(runs, pools, times, strict=True):
+                began = time.perf_counter()
+                run.round(pool, repeat + 1, Phase("train", 1))
+                seconds.append(time.perf_counter() - began)
+    plain = times[0][1:]
+    ratios = {
+        count: case.federations * statistics.median(p / s for p, s in zip(plain, seconds[1:], strict=True))
+        for count, seconds in zip(workers, times[1:], strict=True)
+    }
+    executor = runs[1].executor
+    fastest = statistics.median(times[-1][1:])
+    share = round_flops(case) / fastest / ((peak or gemm_peak()) * workers[-1])
+    return Timing(case, statistics.median(plain), ratios, executor.chunk, executor.reason, share)
+
+
+def round_flops(case: Case) -> float:
+    """Floating point operations of a round: what one example's forward and backward pass takes, times all of them."""
+    module, few = build(case)(), 4
+    x, y = torch.zeros(few, *case.shape), torch.zeros(few, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        outputs = module(x)
+        loss = outputs.square().mean() if case.classes is None else nn.functional.cross_entropy(outputs, y)
+        loss.backward()
+    examples = sum(case.sizes)
+    if case.steps is not None:
+        examples = sum(case.steps * min(size, case.batch_size) for size in case.sizes)
+    return float(counter.get_total_flops()) / few * examples * case.federations
+
+
+def gemm_peak(size: int = 1024, repeats: int = 5) -> float:
+    """Floating point operations per second of a large matrix product on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a = torch.ones(size, size)
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - began)
+    torch.set_num_threads(threads)
+    return 2 * size**3 / min(times)
+
+
+def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int = 5) -> float:
+    """What scoring a federation takes, in forward passes of the module over the same examples (one thread).
+
+    A forward pass is what a plain script has to do for it: take a client's examples, and call the module on them.
+    personal: everybody's own model is scored, too (Ditto's), and a forward pass of each counts
+    """
+    case = CASES[name]
+    data = federation(case)
+    method = Ditto(lr=0.01) if personal else FedAvg(lr=0.01)
+    run = Simulation(method, task(case), data, settings(case, workers=1), CLASSES)
+    module = build(case)().eval()
+    passes = 2 if personal else 1
+    ratios = []
+    with run.pool() as pool:
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            with torch.no_grad():
+                for client in range(len(data)):
+                    for x in data.x[data.train.of(client)].split(256):
+                        module(x)
+            between = time.perf_counter()
+            run._evaluate(pool, run.federations[0], 0, keep=False)
+            ratios.append((time.perf_counter() - between) / (between - began) / passes)
+    return statistics.median(ratios[1:])
+
+
+def aggregation_share(repeats: int = 5) -> float:
+    """UCFL's W Θ for 200 clients of the CIFAR network, as a share of a round with 40 steps of 20 examples each."""
+    case = CASES["cifar"]
+    data = federation(case)
+    run = Simulation(FedAvg(lr=0.01), task(case), data, settings(case, workers=cores()), CLASSES)
+    rows = run.task.start.expand(200).clone()
+    weights = torch.full((200, 200), 1 / 200)
+    shares = []
+    with run.pool() as pool:
+        for repeat in range(repeats + 1):
+            began = time.perf_counter()
+            run.round(pool, repeat + 1, Phase("train", 1))
+            between = time.perf_counter()
+            weights @ rows
+            mixing = time.perf_counter() - between
+            shares.append(mixing / ((between - began) * 200 / len(data) + mixing))
+    return statistics.median(shares[1:])
+
+
+def main(*, only: str | None = None, quick: bool = False) -> list[Timing]:
+    """Time the cases and print a table; `quick` takes one repeat instead of five."""
+    if only is not None and only not in CASES:
+        raise unknown("bench case", only, CASES)
+    repeats = 1 if quick else 5
+    workers = tuple(sorted({1, min(2, cores()), cores()}))
+    table = Table(title="times faster than a plain PyTorch loop (one thread)", title_justify="left")
+    table.add_column("case")
+    table.add_column("federation")
+    table.add_column("plain loop", justify="right")
+    for count in workers:
+        table.add_column(f"{count} worker{'s' * (count > 1)}", justify="right")
+    table.add_column("chunk", justify="right")
+    table.add_column("of peak", justify="right")
+    console = Console()
+    timings = []
+    peak = gemm_peak()
+    for case in [CASES[only]] if only else CASES.values():
+        with console.status(f"timing {case.name} ({case.what})"):
+            timing = measure(case, workers=workers, repeats=repeats, peak=peak)
+        timings.append(timing)
+        ratios = [f"{timing.ratios[count]:.3g}x" for count in workers]
+        shown = [f"{timing.reference:.3g} s/round", *ratios, str(timing.chunk), f"{timing.peak_share:.1%}"]
+        table.add_row(case.name, case.what, *shown)
+    console.print(table)
+    console.print(f"Peak: a matrix product on one thread, {peak / 1e9:.0f} GFLOP/s, times the workers.")
+    if only is None:
+        with console.status("timing evaluation and aggregation"):
+            costs = {
+                f"{name}, {'personal models' if personal else 'one model'}": evaluation_cost(
+                    name, personal=personal, repeats=repeats
+                )
+                for name in SCORED
+                for personal in (False, True)
+            }
+            share = aggregation_share(repeats)
+        told = "; ".join(f"{cost:.2f} ({what})" for what, cost in costs.items())
+        console.print(f"Evaluation, in forward passes per example and model: {told}.")
+        console.print(f"UCFL's aggregation is {share:.1%} of its round.")
+    return timings

@@ -1,0 +1,1 @@
+"""Compare methods over seeds on the same clients."""

@@ -1,0 +1,188 @@
+"""What a node has: its data, as its own configuration names them, and the model that the server's plan asks for."""
+
+import logging
+from dataclasses import asdict, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bespokefl import data as datasets
+from bespokefl import methods
+from bespokefl.core.errors import BespokeError, InputError, said
+from bespokefl.core.import_path import imported, is_named
+from bespokefl.core.nn import probe
+from bespokefl.core.task import Task
+from bespokefl.data.clients import Clients
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.fit import features_of
+from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.data.tables.client_folders import divided
+from bespokefl.data.tables.features import Features
+from bespokefl.engines.chunks import choose_executor
+from bespokefl.engines.client import ClientSide
+from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.transports.flower.node import Prepared
+from bespokefl.engines.transports.flower.run_plan import Plan, fingerprint
+from bespokefl.models import build
+from bespokefl.workflows.deploy.layout import NodeSettings
+from bespokefl.workflows.results.models import HOME, PRECISIONS, Blueprint
+from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
+
+log = logging.getLogger("bespokefl")
+
+
+class LocalHost:
+    """The clients of one machine."""
+
+    def __init__(self, settings: NodeSettings, place: Path) -> None:
+        """place: the folder that paths in the settings start from"""
+        self.settings, self.place = settings, place
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @cached_property
+    def clients(self) -> Clients:
+        clients = self._load()
+        check_clients(clients)
+        if self.settings.prefix:
+            clients = replace(clients, names=tuple(f"{self.name}/{client}" for client in clients.names))
+        return clients
+
+    def about(self) -> dict[str, Any]:
+        clients = self.clients
+        sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
+        return {
+            "clients": {
+                name: {part: counts[at] for part, counts in sizes.items()}
+                | ({} if clients.groups is None else {"group": clients.groups[at]})
+                for at, name in enumerate(clients.names)
+            },
+            "features": self.features.to_dict(),
+            "tokens": None if clients.x.is_floating_point() else int(clients.x.max()) + 1,
+            "sums": self._sums(),
+            "labels": None if clients.classes is None else list(labels_of(clients)),
+            "version": version("bespokefl"),
+        }
+
+    @cached_property
+    def features(self) -> Features:
+        return features_of(self.clients)
+
+    def prepare(self, plan: Plan) -> Prepared:
+        recipe = dict(plan.recipe)
+        model, labels = str(recipe["model"]), recipe["labels"]
+        if ":" in model and model != self.settings.model:
+            raise InputError(
+                f"the server asks node {self.name} for the model {model!r}, which runs code that this node has not "
+                f'agreed to; to agree, write model = "{model}" into its node.toml.'
+            )
+        if self.settings.noise and (plan.clip is None or not (plan.noise or 0.0) >= self.settings.noise):
+            raise InputError(
+                f"node {self.name} insists on noise of at least {self.settings.noise:g} on its uploads, and the run "
+                f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
+            )
+        preparation = Preparation.from_json(recipe["preparation"])
+        clients, preparation = preparation.fit(self._relabelled(self._widened(preparation.features), labels))
+        device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
+        outputs = 1 if labels is None else len(labels)
+        task = Task(
+            build(model, clients.shape, outputs, preparation.tokens),
+            str(recipe["loss"]),
+            head=recipe["head"],
+            seed=plan.seed,
+            device=device,
+            dtype=dtype,
+            classifies=labels is not None,
+        )
+        mark = fingerprint(task, warm=plan.warm)
+        data = engine_data(clients, device, dtype)
+        probe.check(task, data.x[:3], data.y[:3], None if labels is None else outputs)
+        executor = choose_executor(task, data, plan.settings)
+        if executor.stacked:
+            task.stack()
+        blueprint = Blueprint.of(
+            task,
+            model=model,
+            shape=clients.shape,
+            outputs=outputs,
+            seed=plan.seed,
+            precision=recipe["precision"],
+            tokens=preparation.tokens,
+        )
+        method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
+        privacy = Privacy(plan.clip, plan.noise, secret=True)
+        side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
+        examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
+        kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
+        return Prepared(side, executor, mark, asdict(blueprint) | {HOME: kept})
+
+    # -- inside
+
+    def _sums(self) -> dict[str, Any] | None:
+        """For tables: how many values each feature has, their sum and the sum of their squares, over all clients."""
+        if self.features.kind != "table":
+            return None
+        return Sums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
+
+    def _load(self) -> Clients:
+        settings = self.settings
+        assert settings.data is not None
+        found = _call(settings.data) if is_named(settings.data) else self._read(settings.data)
+        if isinstance(found, Clients):
+            return found
+        if not isinstance(found, Dataset):
+            raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
+        alone = found.client is None
+        clients = divided(
+            found, None, "iid", number=1 if alone else None, seed=settings.seed, fractions=settings.fractions
+        )
+        return replace(clients, names=(self.name,)) if alone else clients
+
+    def _read(self, source: str) -> Dataset:
+        own = self.place / source
+        options = {"label": self.settings.label, "client": self.settings.client}
+        return datasets.load(
+            str(own) if own.exists() else source, **{key: value for key, value in options.items() if value is not None}
+        )
+
+    def _widened(self, features: Features) -> Clients:
+        """The clients with a place for each text that a category has anywhere in the federation."""
+        clients, own = self.clients, self.features
+        if features.kind != "table" or features.columns == own.columns:
+            return clients
+        try:
+            return replace(clients, x=torch.from_numpy(own.widened(clients.x.numpy(), features)))
+        except KeyError as error:
+            raise InputError(f"node {self.name} has no column {error}, which the server's plan has.") from None
+
+    def _relabelled(self, clients: Clients, labels: list[str] | None) -> Clients:
+        """The clients with the classes numbered as in the whole federation."""
+        if (labels is None) != (clients.classes is None):
+            raise InputError(f"node {self.name} has other labels than the server's plan: classes, or real numbers.")
+        own = labels_of(clients)
+        if labels is None or list(own) == labels:
+            return clients
+        place = {name: at for at, name in enumerate(labels)}
+        codes = torch.tensor([place[name] for name in own])
+        return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
+
+
+def _frozen(value: Any) -> Any:
+    """JSON has lists only; hyper-parameters have tuples."""
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+
+
+def _call(source: str) -> Any:
+    function = imported(source, "data")
+    try:
+        return function()
+    except BespokeError:
+        raise
+    except Exception as error:
+        raise InputError(f"the data function {source!r} failed with {said(error)}.") from error

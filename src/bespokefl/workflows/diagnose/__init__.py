@@ -1,0 +1,1 @@
+"""Estimate before training whether federating helps each client."""

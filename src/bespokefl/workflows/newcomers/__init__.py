@@ -1,0 +1,1 @@
+"""Personal models for clients that did not take part in training."""

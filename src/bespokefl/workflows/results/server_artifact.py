@@ -1,0 +1,115 @@
+"""What a run leaves on the server, for clients that come later.
+
+server.safetensors   the method's final server state ("server/…") and the weights that all began with ("start"): named
+                     rows and tensors; numbers, and which tensors make up which rows, are in the metadata
+rounds.safetensors   the common model after every round, shape (rounds, …), where it was asked for
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bespokefl import methods
+from bespokefl.core.errors import InputError
+from bespokefl.core.method import Method, State
+from bespokefl.core.nn.losses import Loss
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.engines.transports import wire
+from bespokefl.workflows.results.models import PRECISIONS, Recipe, read_about, read_state, write_named, write_rows
+from bespokefl.workflows.run.settings import Config
+
+log = logging.getLogger("bespokefl")
+
+SERVER, ROUNDS = "server.safetensors", "rounds.safetensors"
+
+
+@dataclass(frozen=True)
+class Final:
+    """All that a newcomer's model is made of, but for the newcomer's own data."""
+
+    method: Method
+    recipe: Recipe
+    loss: str | Loss
+    head: str | None
+    server: State
+    start: Rows
+    rounds: Rows | None = None  # the common model after every round
+
+    def task(self, device: torch.device) -> Task:
+        """The run's task once more, with the start that it had."""
+        blueprint = self.recipe.blueprint
+        begun = {name: value.cpu() for name, value in self.start.state(0).items()}
+        return Task(
+            lambda: self.recipe.build(begun),
+            self.loss,
+            head=self.head,
+            seed=blueprint.seed,
+            device=device,
+            dtype=PRECISIONS[blueprint.precision],
+            classifies=blueprint.outputs > 1,
+        )
+
+    def state(self, device: torch.device) -> State:
+        """The server's, as `Method.newcomer` takes it: with every round's common model, where they were kept."""
+        kept = {} if self.rounds is None else {"rounds": self.rounds}
+        state = kept | self.server
+        return {name: value.to(device=device) if isinstance(value, Rows) else value for name, value in state.items()}
+
+    def write(self, folder: Path) -> None:
+        values = {"start": self.start} | {f"server/{name}": value for name, value in self.server.items()}
+        try:
+            header, tensors = wire.flatten(values)
+        except TypeError as error:  # somebody's own method, which keeps something else
+            log.warning("the server's state is not kept, so that newcomers cannot be served from disk: %s", error)
+            return
+        named = {name: tensor.cpu().clone().contiguous() for name, tensor in zip(_names(header), tensors, strict=True)}
+        write_named(named, folder / SERVER, json.dumps(header, ensure_ascii=False))
+        if self.rounds is not None:
+            write_rows(self.rounds, folder / ROUNDS, json.dumps(len(self.rounds)))
+
+
+def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[str, str]) -> Final:
+    """What the folder of a finished run holds."""
+    if not (folder / SERVER).exists():
+        raise InputError(f"the run in {str(folder)!r} has kept nothing for newcomers, no {SERVER}; run it once more.")
+    if python:
+        what, was = next(iter(python.items()))
+        raise InputError(
+            f"the {what} of the run in {str(folder)!r} was a Python object, {was}, and is not in its files; call "
+            "bespokefl.personalize with the result that bespokefl.run returns."
+        )
+    header: list[Any] = json.loads(read_about(folder / SERVER))
+    tensors = read_state(folder / SERVER)
+    try:
+        values = wire.unflatten(header, [tensors[name] for name in _names(header)])
+        start: Rows = values.pop("start")
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{str(folder / SERVER)!r} is damaged: {error!r}.") from None
+    rounds = None
+    if (folder / ROUNDS).exists():
+        kept = read_state(folder / ROUNDS)
+        rounds = Rows(start.layout, [kept[name] for name in start.layout.names])
+    return Final(
+        method=methods.build(config.method, dict(config.set)),
+        recipe=recipe,
+        loss=loss,
+        head=config.head,
+        server={name.removeprefix("server/"): value for name, value in values.items()},
+        start=start,
+        rounds=rounds,
+    )
+
+
+def _names(header: Sequence[Any]) -> Iterator[str]:
+    """What the tensors are called in the file: "server/weights/head.bias"."""
+    for name, kind, about in header:
+        if kind == "rows":
+            yield from (f"{name}/{parameter}" for parameter in about[0])
+        elif kind == "tensor":
+            yield name

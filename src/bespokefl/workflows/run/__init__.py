@@ -1,0 +1,1 @@
+"""Train one method: settings, clients, training loop, results."""

@@ -1,0 +1,135 @@
+"""Clients and settings as an engine takes them, and what it gives back as a person reads it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.errors import InputError, listing
+from bespokefl.core.rows import Rows
+from bespokefl.data.clients import Clients
+from bespokefl.engines.client import Data
+from bespokefl.engines.faults import Faults
+from bespokefl.engines.settings import Settings
+from bespokefl.workflows.results.score_tables import Scores
+from bespokefl.workflows.run.settings import Config
+
+AT_ONCE = 1 << 24  # numbers that are copied at a time
+
+
+def check_clients(clients: Clients) -> None:
+    """Refuse clients that nothing can be trained with."""
+    idle = [clients.names[i] for i in (clients.train.sizes == 0).nonzero().flatten().tolist()]
+    if idle:
+        raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
+    for what, values in (("x", clients.x), ("y", clients.y)):
+        # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
+        if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+            raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
+
+
+def select(clients: Clients, positions: Sequence[int]) -> Clients:
+    """Some of the clients."""
+    return replace(
+        clients,
+        names=tuple(clients.names[i] for i in positions),
+        train=clients.train.take(positions),
+        validation=clients.validation.take(positions),
+        test=clients.test.take(positions),
+        groups=None if clients.groups is None else tuple(clients.groups[i] for i in positions),
+    )
+
+
+def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
+    """The clients as an engine takes them: in canonical order, by name."""
+    order = sorted(range(len(clients)), key=lambda i: clients.names[i])
+
+    def numbers(values: Tensor) -> Tensor:
+        return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
+
+    parts = (clients.train, clients.validation, clients.test)
+    if order != list(range(len(order))):
+        parts = tuple(part.take(order) for part in parts)  # type: ignore[assignment]
+    groups = None if clients.groups is None else tuple(clients.groups[i] for i in order)
+    return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
+
+
+def engine_settings(config: Config, *, warm: bool = False) -> Settings:
+    return Settings(
+        rounds=config.rounds,
+        participation=config.participation,
+        batch_size=config.batch_size,
+        local_epochs=config.local_epochs,
+        local_steps=config.local_steps,
+        seed=config.seed,
+        eval_every=config.eval_every,
+        workers=config.workers,
+        chunk=config.chunk,
+        warm=warm,
+        reference=config.engine == "reference",
+        keep_rounds=config.keep_rounds,
+        state_dir=config.state_dir,
+        faults=Faults.of(config.faults),
+        clip=config.clip,
+        noise=config.noise,
+    )
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).add_(1)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"cannot compute on the device {name!r}: {reason}; use --device cpu.") from None
+    return device
+
+
+def labels_of(clients: Clients) -> tuple[str, ...]:
+    """The names of the classes, in the order of their codes."""
+    return clients.label_names or tuple(map(str, range(clients.classes or 0)))
+
+
+def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
+    """Rows in the clients' own order instead of the engine's: in place, some columns at a time, as they may be many."""
+    if data.names == clients.names:
+        return rows
+    back = _back(clients, data).to(rows.device)
+    for block in rows.blocks:
+        if block.stride(0) and block.numel():  # else it is one row for all
+            flat = block.view(len(block), -1)
+            step = max(1, AT_ONCE // len(flat))
+            for at in range(0, flat.shape[1], step):
+                flat[:, at : at + step] = flat[back, at : at + step]
+    return rows
+
+
+def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Scores:
+    """Scores in the clients' own order, by the names a person uses."""
+    back = _back(clients, data)
+    return named({name: values[back] for name, values in scores.items()})
+
+
+def named(scores: Mapping[str, Tensor]) -> Scores:
+    """Scores by the names a person uses: those of test data, the result, have no prefix and come first."""
+    found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in scores.items()}
+    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
+
+
+def rounds_of(
+    clients: Clients, data: Data, history: Sequence[dict[str, Any]], by_client: Collection[str]
+) -> list[dict[str, Any]]:
+    """A run's rounds, with what has a place for every client (a list, or a matrix) in the clients' own order."""
+    back = _back(clients, data).tolist()
+
+    def ordered(value: Any) -> Any:
+        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
+
+    return [{name: ordered(value) if name in by_client else value for name, value in row.items()} for row in history]
+
+
+def _back(clients: Clients, data: Data) -> Tensor:
+    position = {name: at for at, name in enumerate(data.names)}
+    return torch.tensor([position[name] for name in clients.names])

@@ -1,0 +1,1 @@
+"""Choose hyper-parameters on validation data."""

@@ -1,0 +1,214 @@
+"""Many heads on one base give what each of them gives by itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bespokefl.core.client_index import Part
+from bespokefl.core.cohort_data import Batch, Plan
+from bespokefl.core.nn.heads import Sweep, base_gradient
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from tests.core.modules import PLAIN_ONLY, RANDOM, STACKABLE, Pretrained, inputs
+from tests.federations import CLASSES, WIDTH, apart, mlp, random_rows, same_bits
+
+pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+HEADS = 3
+SIZES = (3, 9, 1, 6)  # examples of each client, in passes of 4
+
+
+class Shared(nn.Module):
+    """The head's weights are the first layer's, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.head(x)))
+
+
+class Borrowed(nn.Module):
+    """The layer below looks at the head's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(WIDTH, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.base(x) * self.head.weight.sum(0))
+
+
+class Below(nn.Module):
+    """A layer below has the head's weights, under the head's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.base = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.base.weight = self.head.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.base(x)))
+
+
+class Curious(nn.Module):
+    """What happens below depends on what the head is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(WIDTH, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.base(x)) if isinstance(self.head, nn.Linear) else self.base(x))
+
+
+def clipped() -> nn.Module:
+    """What comes after the head would leave the features as they are, but not the outputs."""
+    return nn.Sequential(nn.Linear(WIDTH, 6), nn.ReLU(), nn.Linear(6, CLASSES), nn.ReLU())
+
+
+class ByHand(nn.Module):
+    """The head is not called, only its weights are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(WIDTH, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.base(x)), self.head.weight, self.head.bias)
+
+
+class Places(nn.Module):
+    """A head for every place of a sequence, whose outputs are summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(1, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.base(x.unsqueeze(-1)))).sum(-2)
+
+
+def half_frozen() -> nn.Module:
+    module = mlp()
+    module[2].bias.requires_grad_(False)
+    return module
+
+
+def unbiased() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES, bias=False))
+
+
+SPLIT: dict[str, Callable[[], nn.Module]] = {
+    name: (STACKABLE | RANDOM)[name]
+    for name in ("linear", "mlp", "conv", "normed", "pretrained", "tied", "constant", "tokens", "noise", "dropout")
+} | {"unbiased": unbiased}
+WHOLE: dict[str, Callable[[], nn.Module]] = {
+    "temperature": STACKABLE["temperature"],
+    **PLAIN_ONLY,
+    "shared": Shared,
+    "borrowed": Borrowed,
+    "below": Below,
+    "curious": Curious,
+    "clipped": clipped,
+    "by hand": ByHand,
+    "places": Places,
+    "half frozen": half_frozen,
+}
+
+
+def prepared(name: str, dtype: torch.dtype, stacked: bool) -> tuple[Task, Plan, Rows, list[Rows]]:
+    """A task, a sweep over ragged clients, their rows, and heads to try."""
+    task = Task((SPLIT | WHOLE)[name], dtype=dtype)
+    x = inputs(name, sum(SIZES), dtype=dtype)
+    y = torch.arange(sum(SIZES)) % CLASSES
+    task.draws = name in RANDOM
+    if stacked:
+        task.stack()
+    part = Part.of_lists([range(sum(SIZES[:k]), sum(SIZES[: k + 1])) for k in range(len(SIZES))])
+    plan = Plan.sweep(x, y, part, 4, [(7, "of", k) for k in range(len(SIZES))])
+    heads = [random_rows(task, len(SIZES), seed=seed, scale=1.0).block("head") for seed in range(1, HEADS + 1)]
+    return task, plan, random_rows(task, len(SIZES)), heads
+
+
+def each(task: Task, rows: Rows, batch: Batch, heads: list[Rows]) -> Rows:
+    """The mean over the heads of the whole model's gradients."""
+    found = [task.gradient(rows.with_block(head).freeze(rows.layout.head), batch) for head in heads]
+    return sum(found[1:], found[0]) / len(heads)
+
+
+CASES = [
+    (name, stacked)
+    for name in SPLIT | WHOLE
+    for stacked in (False, True)
+    if not (stacked and name in (RANDOM | PLAIN_ONLY))
+]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("name", "stacked"), CASES)
+def test_heads_on_one_base_are_the_model_with_each_of_them(name: str, stacked: bool, dtype: torch.dtype) -> None:
+    task, plan, rows, heads = prepared(name, dtype, stacked)
+    assert (task.without_head(plan.batch(0).x[0]) is not None) == (name in SPLIT)
+
+    for base in (rows, rows[:1]):  # a base for each client, or one for all
+        sweep = Sweep(task, base, plan)
+        for _ in range(2):  # the features serve more than once
+            for head, found in zip(heads, sweep.gradients(heads), strict=True):
+                whole = base.with_block(head).freeze(base.layout.base)
+                assert apart(found, task.sweep_gradient(whole, plan).block("head")) < TOLERANCE[dtype]
+
+    if not rows.layout.base:
+        return
+    batch = plan.batch(0)
+    found, expected = base_gradient(task, rows, batch, heads), each(task, rows, batch, heads)
+    assert expected.block("base").square_norm().min() > 0
+    assert apart(found, expected) < TOLERANCE[dtype]
+    even = replace(batch, x=batch.x[:, :1], y=batch.y[:, :1], weight=None)
+    assert apart(base_gradient(task, rows, even, heads), each(task, rows, even, heads)) < TOLERANCE[dtype]
+
+
+def test_numbers_as_targets() -> None:
+    task = Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, 1)), "mse", dtype=torch.float64)
+    x, y = inputs("mlp", 3, 4, dtype=torch.float64), inputs("mlp", 3, 4, dtype=torch.float64)[..., 0]
+    heads = [random_rows(task, 3, seed=seed).block("head") for seed in (1, 2)]
+    rows, batch = random_rows(task, 3), Batch(x, y)
+    assert task.without_head(x[0]) is not None
+    assert apart(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads)) < 1e-10
+
+
+def test_a_head_for_every_place_is_computed_whole() -> None:
+    task = Task(lambda: nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)), "mse")
+    x = inputs("mlp", 3, 4, dtype=torch.float32).unsqueeze(-1)  # (3, 4, WIDTH, 1)
+    heads = [random_rows(task, 3, seed=seed).block("head") for seed in (1, 2)]
+    rows, batch = random_rows(task, 3), Batch(x, x[..., 0])
+    assert task.without_head(x[0]) is None
+    assert same_bits(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads))
+
+
+def test_what_is_below_the_head_follows_the_task() -> None:
+    """It is found once, before or after the task is stacked, and shares what never changes."""
+    task = Task(Pretrained)
+    x = inputs("pretrained", 3, dtype=torch.float32)
+    below = task.without_head(x)
+    assert below is not None and not below.stacked and below.module.backbone.weight is task.module.backbone.weight
+    task.stack()
+    assert task.without_head(x) is below and below.stacked
+    task.stacked, task.draws = False, True
+    assert task.without_head(x) is below and not below.stacked and below.draws
+    assert isinstance(task.module.head, nn.Linear)
+
+
+def test_trying_leaves_the_task_and_torch_as_they_were() -> None:
+    task, plan, rows, _ = prepared("dropout", torch.float32, False)
+    batch = plan.batch(0)
+    expected, before = task.gradient(rows, batch), torch.get_rng_state()
+    assert task.without_head(batch.x[0]) is not None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same_bits(task.gradient(rows, batch), expected)

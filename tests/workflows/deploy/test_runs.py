@@ -1,0 +1,436 @@
+"""Runs of a deployment are started once, stopped for good, and gone on with as they began; Flower is a stand-in."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.engines.transports.flower import control
+from bespokefl.engines.transports.flower.messenger import Post
+from bespokefl.workflows.deploy import demo, processes, runs
+from bespokefl.workflows.deploy import init as making
+from bespokefl.workflows.deploy import lock as alone
+from bespokefl.workflows.deploy.layout import PLACE, Deployment
+from bespokefl.workflows.deploy.server import run as serve
+from bespokefl.workflows.deploy.server import supervisor
+from bespokefl.workflows.deploy.status import RESULT, tell, told
+from bespokefl.workflows.run.settings import Config
+
+CONFIG = Config(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "sizes": [1, 2]})
+
+
+class Flower:
+    """What the SuperLink knows of runs."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+        self.away = False
+
+    def start(self, app: Path, run: str) -> int:
+        self._check()
+        number = len(self.runs) + 1
+        self.runs[number], self.names[number] = "pending", run
+        return number
+
+    def stop(self, number: int) -> None:
+        self._check()
+        if self.runs[number].startswith("finished"):
+            raise TrainingError("it is over already.")
+        self.runs[number] = "finished:stopped"
+
+    def status(self, number: int) -> str:
+        self._check()
+        return self.runs.get(number, "unknown")
+
+    def _check(self) -> None:
+        if self.away:
+            raise TrainingError("the server does not answer.")
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return making.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
+
+
+@pytest.fixture
+def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
+    made = Flower()
+
+    @contextmanager
+    def connected(address: str, authority: Path | None) -> Iterator[Flower]:
+        yield made
+
+    monkeypatch.setattr(control, "control", connected)
+    return made
+
+
+@contextmanager
+def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
+    """A server's app at work, which says again and again that the run is running, until it is asked to stop."""
+    begun = threading.Event()
+
+    def work() -> None:
+        where = deployment.run(name)
+        with alone.alone(where) as mine:
+            assert mine
+            while not alone.asked_to_stop(where):
+                tell(where, state="running", pid=1, round=2)
+                begun.set()
+                time.sleep(0.01)
+            time.sleep(0.3)  # the round in hand
+            tell(where, state="running", round=3)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    try:
+        yield thread
+    finally:
+        alone.ask_to_stop(deployment.run(name))
+        thread.join(30)
+
+
+def folders(deployment: Deployment) -> list[str]:
+    return sorted(path.name for path in (deployment.server / "runs").iterdir())
+
+
+def submitted(flower: Flower) -> list[str]:
+    return list(flower.names.values())
+
+
+# -- start
+
+
+def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, flower: Flower) -> None:
+    flower.away = True
+    for name in (None, "mine"):
+        with pytest.raises(TrainingError, match="does not answer"):
+            runs.start(deployment, CONFIG, name)
+    assert folders(deployment) == []
+    flower.away = False
+    runs.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="stopped", round=2)
+    flower.away = True
+    with pytest.raises(TrainingError, match="does not answer"):
+        runs.start(deployment, CONFIG, "mine")
+    assert told(deployment.run("mine"))["state"] == "stopped"  # and one that has begun is left as it was
+
+
+def test_a_run_is_started_once(deployment: Deployment, flower: Flower) -> None:
+    """Also before its process is there, and however many commands there are at once."""
+    assert runs.start(deployment, CONFIG, "mine") == "mine"
+    for status in ("pending", "starting", "running"):
+        flower.runs[1] = status
+        with pytest.raises(InputError, match=r"the run mine is under way already; see bespoke deploy status\."):
+            runs.start(deployment, CONFIG, "mine")
+    with app(deployment, "mine"), pytest.raises(InputError, match="under way already"):
+        runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine"]
+
+
+def test_two_commands_at_once(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "BRIEF", 0.1)
+    before, errors = flower.start, []
+
+    def slow(app: Path, run: str) -> int:
+        try:
+            runs.start(deployment, CONFIG, "mine")  # another command, while this one submits
+        except InputError as error:
+            errors.append(str(error))
+        return before(app, run)
+
+    monkeypatch.setattr(flower, "start", slow)
+    runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine"] and len(errors) == 1 and "under way already" in errors[0]
+
+
+def test_a_run_whose_process_is_gone_can_be_started_again(deployment: Deployment, flower: Flower) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="running", pid=os.getpid(), round=2)  # the number is somebody else's by now
+    runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine", "mine"] and flower.runs[1] == "finished:stopped"
+    flower.runs[2] = "finished:failed"  # before it could say anything
+    runs.start(deployment, CONFIG, "mine")
+    assert told(deployment.run("mine"))["flower"] == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"method": "fedavg", "rounds": 2}, "began with method = 'ditto', got 'fedavg'"),
+        ({"rounds": 2}, "began with rounds = 3, got 2"),
+        ({"set": {"lr": 0.2}}, r"began with set = \{'lr': 0.1, 'sizes': \(1, 2\)\}, got \{'lr': 0.2\}"),
+    ],
+)
+def test_a_run_goes_on_only_as_it_began(
+    other: dict[str, Any], sentence: str, deployment: Deployment, flower: Flower
+) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    runs.stop(deployment, "mine")
+    values = {"method": "ditto", "rounds": 3, "data": "deployment", "set": CONFIG.set} | other
+    with pytest.raises(InputError, match=f"the run mine {sentence}: go on with --method ditto --config"):
+        runs.start(deployment, Config(**values), "mine")
+    assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
+    runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine", "mine"]
+
+
+def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower: Flower) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="done")
+    with pytest.raises(InputError, match=r"the run mine is done: .* gets it; else choose another name"):
+        runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine"]
+
+
+# -- stop
+
+
+def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> None:
+    """Its process says that it is running until it is gone, and stop returns when it is."""
+    runs.start(deployment, CONFIG, "mine")
+    where = deployment.run("mine")
+    with app(deployment, "mine") as process:
+        runs.stop(deployment, "mine")
+        assert not alone.worked_on(where)
+        assert told(where)["state"] == "stopped" and told(where)["round"] == 3
+        process.join(30)
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"] and told(where)["state"] == "stopped"
+    runs.start(deployment, CONFIG, "mine")
+    assert submitted(flower) == ["mine", "mine"] and not alone.asked_to_stop(where)
+
+
+def test_what_is_to_stop_is_not_taken_for_killed(deployment: Deployment, flower: Flower) -> None:
+    """The moment when its process is gone and nobody has said that it is stopped."""
+    runs.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="running", pid=1)
+    alone.ask_to_stop(deployment.run("mine"))
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"]
+
+
+def test_a_process_that_does_not_see_the_wish_is_ended(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "END", 5.0)
+    runs.start(deployment, CONFIG, "mine")
+    where = deployment.run("mine")
+    code = (
+        "import sys, time, pathlib; from bespokefl.workflows.deploy.lock import alone\n"
+        "with alone(pathlib.Path(sys.argv[1]), sign=True): print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(where)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        tell(where, state="running", pid=process.pid)
+        assert alone.worker_of(where) == process.pid
+        monkeypatch.setattr(runs, "END", 0.2)
+        runs.stop(deployment, "mine")
+        assert process.wait(30) < 0
+    assert told(where)["state"] == "stopped" and alone.worker_of(where) is None
+
+
+def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, flower: Flower) -> None:
+    """It does not go on when the server comes back."""
+    runs.start(deployment, CONFIG, "mine")
+    tell(deployment.run("mine"), state="running", pid=1)
+    flower.away = True
+    runs.stop(deployment, "mine")
+    flower.away = False
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
+    assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
+
+
+def test_what_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
+    for state, sentence in (("done", "is done already"), ("submitted", "never reached the server")):
+        deployment.run(state).mkdir(parents=True)
+        tell(deployment.run(state), state=state)
+        with pytest.raises(InputError, match=f"the run {state} {sentence}"):
+            runs.stop(deployment, state)
+    with pytest.raises(InputError, match="unknown run 'nobody'"):
+        runs.stop(deployment, "nobody")
+
+
+def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    where = deployment.run("mine")
+    monkeypatch.setattr(flower, "stop", lambda number: tell(where, state="done"))
+    with pytest.raises(InputError, match="the run mine was done before it could be stopped"):
+        runs.stop(deployment, "mine")
+    assert told(where)["state"] == "done" and not alone.asked_to_stop(where)
+
+
+# -- fetch
+
+
+def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        result = deployment.run(name) / RESULT
+        result.mkdir(parents=True)
+        for file in ("config.toml", "result.json"):
+            (result / file).write_text(name)
+        tell(deployment.run(name), state="done")
+    out = tmp_path / "out"
+    runs.fetch(deployment, "one", out)
+    with pytest.raises(InputError, match="already holds a run"):
+        runs.fetch(deployment, "two", out)
+    assert (out / "result.json").read_text() == "one"
+    runs.fetch(deployment, "two", out, overwrite=True)
+    assert (out / "result.json").read_text() == "two"
+    for error in ("no node came.", "no node came"):
+        tell(deployment.run("two"), state="failed", error=error)
+        with pytest.raises(InputError, match=r"the run two is not done but failed: no node came\.$"):
+            runs.fetch(deployment, "two", out, overwrite=True)
+
+
+# -- the server
+
+
+def test_a_run_whose_process_died_goes_on(deployment: Deployment, flower: Flower) -> None:
+    """Flower forgets the old one first: nodes may have letters of it that were never finished."""
+    runs.start(deployment, CONFIG, "mine")
+    with app(deployment, "mine"):
+        supervisor._resume_killed(deployment, {})
+        assert submitted(flower) == ["mine"]
+    alone.let_go_on(deployment.run("mine"))
+    supervisor._resume_killed(deployment, {})
+    assert flower.runs == {1: "finished:stopped", 2: "pending"} and submitted(flower) == ["mine", "mine"]
+    assert told(deployment.run("mine"))["round"] == 3
+
+
+def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deployment, flower: Flower) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"]  # it is on its way
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
+    assert flower.runs == {1: "finished:stopped", 2: "pending"}
+
+
+def test_that_is_the_first_thing_that_it_does(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    for name in ("_check_server", "_wait_until_up", "_register"):
+        monkeypatch.setattr(supervisor, name, lambda *_: None)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(processes.Child, name, lambda self: None)
+    stopped = threading.Event()
+    stopped.set()
+    supervisor.run_server(deployment, stopped)
+    assert flower.runs == {1: "finished:stopped", 2: "pending"}
+
+
+def test_a_process_that_never_began_is_told(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "AGAIN", 0.0)
+    runs.start(deployment, CONFIG, "mine")
+    supervisor._give_up_unstarted(deployment)
+    assert told(deployment.run("mine"))["state"] == "submitted"
+    flower.runs[1] = "finished:failed"
+    supervisor._give_up_unstarted(deployment)
+    assert told(deployment.run("mine"))["state"] == "failed"
+    assert "ended before it began" in told(deployment.run("mine"))["error"]
+
+
+def test_runs_are_known_while_the_server_is_away(deployment: Deployment) -> None:
+    """Nobody listens there."""
+    deployment.run("mine").mkdir(parents=True)
+    tell(deployment.run("mine"), state="running", round=2)
+    assert runs.present(deployment) == {
+        "the server": "does not answer: start it with bespoke deploy server",
+        "a": "unknown",
+        "b": "unknown",
+    }
+    assert runs.known(deployment)["mine"]["round"] == 2
+
+
+# -- the server's app
+
+
+class Nobody:
+    """A grid without nodes."""
+
+    def get_nodes(self) -> list[Any]:
+        return []
+
+
+Serve = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture
+def served(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """What is known of a run after its app was started."""
+    monkeypatch.setenv(PLACE, str(deployment.root))
+    runs.start(deployment, CONFIG, "mine")
+
+    def start() -> dict[str, Any]:
+        serve.serve(Nobody(), "mine")  # type: ignore[arg-type]
+        return told(deployment.run("mine"))
+
+    return start
+
+
+def test_two_apps_never_work_on_one_run(served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "HANDOVER", 0.1)
+    monkeypatch.setattr(serve, "_serve", lambda *_: pytest.fail("two at once"))
+    with app(deployment, "mine"):
+        assert served()["state"] == "running"
+
+
+def test_an_app_waits_until_the_command_that_started_it_is_over(
+    served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_serve", lambda grid, deployment, place: tell(place, state="done"))
+    held = threading.Event()
+
+    def command() -> None:
+        with alone.alone(deployment.run("mine")):
+            held.set()
+            time.sleep(0.3)
+            tell(deployment.run("mine"), flower=7)
+
+    threading.Thread(target=command).start()
+    assert held.wait(30)
+    assert served() | {"state": "done", "flower": 7} == told(deployment.run("mine"))
+
+
+def test_an_app_that_is_asked_to_stop_does(
+    served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = deployment.run("mine")
+
+    def run(post: Post, *_: Any) -> None:
+        alone.ask_to_stop(where)
+        post.gather(lambda known: False)  # would take ten minutes
+
+    monkeypatch.setattr(serve, "run", run)
+    assert served()["state"] == "stopped"
+    assert served()["state"] == "stopped"  # and one that is started late does not begin
+
+
+def test_what_was_done_is_known_while_nodes_are_gathered_again(
+    served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = deployment.run("mine")
+    seen: list[dict[str, Any]] = []
+
+    def run(*_: Any) -> None:
+        seen.append(told(where))
+        raise InputError("no more of this.")
+
+    monkeypatch.setattr(serve, "run", run)
+    for round in (0, 2):
+        with pytest.raises(InputError):
+            served()
+        assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["pid"]) == ("gathering", round, os.getpid())
+        tell(where, round=2)

@@ -1,0 +1,311 @@
+"""Tables at nodes that differ in what does not matter: the same numbers as if all of them had been in one place."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import bespokefl
+from bespokefl.core.errors import InputError
+from bespokefl.data import load
+from bespokefl.data.preprocessing.fit import prepare
+from bespokefl.engines.transports.flower.apps import client_app
+from bespokefl.engines.transports.flower.messenger import Known, Post
+from bespokefl.engines.transports.flower.node import PERSONAL, Node
+from bespokefl.workflows.deploy.layout import NodeSettings
+from bespokefl.workflows.deploy.node import predict as home
+from bespokefl.workflows.deploy.node.host import LocalHost
+from bespokefl.workflows.deploy.server.run import run
+from bespokefl.workflows.deploy.shared_features import agreed
+from bespokefl.workflows.newcomers.predict import predict
+from bespokefl.workflows.results.result import Result, load_run
+from bespokefl.workflows.run.settings import Config
+from tests.engines.transports.flower.grid import QUICK, LocalGrid
+
+COLUMNS = ["age", "smoker", "town", "ill", "client"]
+TOWNS = {"north": ["Oslo", "Rome"], "south": ["Bern", "Rome"], "west": ["Rome"]}
+WARDS = {"north": ["n1", "n2"], "south": ["s1"], "west": ["w1", "w2"]}
+
+
+def rows(node: str, count: int = 40) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(len(node) * 7 + len(TOWNS[node]))
+    return [
+        {
+            "age": int(rng.integers(20, 90)),
+            "smoker": bool(rng.random() < 0.4),
+            "town": str(rng.choice(TOWNS[node])),
+            "ill": ("no", "yes")[at % 2],
+            "client": WARDS[node][at % len(WARDS[node])],
+        }
+        for at in range(count)
+    ]
+
+
+def write(path: Path, lines: list[dict[str, Any]], columns: list[str] = COLUMNS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = [",".join(columns), *(",".join(str(line[one]) for one in columns) for line in lines)]
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+def host(name: str, data: Path, **settings: Any) -> LocalHost:
+    return LocalHost(NodeSettings(name, "a:1", data=str(data), label="ill", **settings), data.parent)
+
+
+def hosts(tmp_path: Path) -> dict[str, LocalHost]:
+    """One node with its columns in another order, one with its clients' column under another name."""
+    north = write(tmp_path / "north.csv", rows("north"))
+    south = write(tmp_path / "south.csv", rows("south"), ["town", "age", "ill", "client", "smoker"])
+    west = write(
+        tmp_path / "west.csv", [line | {"ward": line["client"]} for line in rows("west")], [*COLUMNS[:4], "ward"]
+    )
+    return {
+        "north": host("north", north),
+        "south": host("south", south),
+        "west": host("west", west, client="ward"),
+    }
+
+
+def known(nodes: dict[str, LocalHost]) -> dict[str, Known]:
+    return {name: Known(name, at, json.loads(json.dumps(one.about()))) for at, (name, one) in enumerate(nodes.items())}
+
+
+def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
+    """A run in this process, of the server and nodes as they are."""
+    ids = {100 + at: one for at, one in enumerate(nodes.values())}
+    apps = {id: client_app(lambda one=one: Node(one, place / one.name)) for id, one in ids.items()}  # type: ignore[misc]
+    grid = LocalGrid(apps, {id: one.name for id, one in ids.items()})
+    (place / "run").mkdir(parents=True)
+    return run(Post(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes))
+
+
+@pytest.mark.parametrize("scale", ["pooled", "own"])
+def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
+    """Categories with other texts at each node, among them."""
+    torch.set_num_threads(1)
+    nodes = hosts(tmp_path)
+    how = {"rounds": 2, "scale": scale, "precision": "float64", "eval_every": 0, "model": "logistic"}
+    found = deployed(nodes, tmp_path / "place", **how)
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
+    clients = load(str(whole), label="ill").split("by_column")
+    expected = bespokefl.run("ditto", clients, workers=1, **how)
+    assert expected.preparation is not None and found.preparation is not None
+    assert found.preparation.features.names == ("age", "smoker", "town=Bern", "town=Oslo", "town=Rome")
+    assert found.preparation.features.names == expected.preparation.features.names
+    assert found.preparation.pooled is not None and expected.preparation.pooled is not None
+    np.testing.assert_allclose(found.preparation.pooled.mean, expected.preparation.pooled.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.preparation.pooled.spread, expected.preparation.pooled.spread, rtol=1e-9)
+    models = {}
+    for node in nodes:
+        with safe_open(tmp_path / "place" / node / "run" / PERSONAL, framework="pt") as file:
+            for at, client in enumerate(json.loads(file.metadata()["bespoke"])["clients"]):
+                models[client] = {name: file.get_tensor(name)[at] for name in file.keys()}  # noqa: SIM118
+    assert set(models) == set(expected.names) == {"n1", "n2", "s1", "w1", "w2"}
+    for client in expected.names:
+        for name, value in expected.model(client).state_dict().items():
+            torch.testing.assert_close(models[client][name], value, rtol=1e-9, atol=1e-10)
+
+
+def test_a_node_with_decimal_commas_and_one_with_points(tmp_path: Path) -> None:
+    """A regression: features and labels are the same numbers, however they are written."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    lines = {
+        ward: [{"dose": value, "age": at, "ill": 2 * value, "client": ward} for at, value in enumerate(rng.random(30))]
+        for ward in ("n1", "s1")
+    }
+    columns = ["dose", "age", "ill", "client"]
+    points = {ward: write(tmp_path / f"{ward}.csv", own, columns) for ward, own in lines.items()}
+    commas = tmp_path / "commas.csv"
+    commas.write_text(points["s1"].read_text().replace(",", ";").replace(".", ","))
+    how = {"rounds": 2, "eval_every": 0, "model": "logistic"}
+    results = {
+        name: deployed({"north": host("north", points["n1"]), "south": host("south", south)}, tmp_path / name, **how)
+        for name, south in {"points": points["s1"], "commas": commas}.items()
+    }
+    assert results["commas"].preparation == results["points"].preparation
+    assert results["commas"].clients == results["points"].clients
+    assert results["commas"].about["examples"]["labels"] is None
+
+
+def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
+    """Where one owner has a gap, all places of the column are a gap: filled by the shares of all texts."""
+    from bespokefl.data.preprocessing.feature_sums import Sums
+    from bespokefl.data.tables.features import together
+
+    tables = {}
+    for name, towns in {"a": ["Oslo", "", "Rome"], "b": ["Bern", "Bern", "Rome"]}.items():
+        lines = [{"town": town, "age": at, "ill": at % 2} for at, town in enumerate(towns)]
+        path = write(tmp_path / f"{name}.csv", lines, ["town", "age", "ill"])
+        tables[name] = load(str(path), label="ill", missing="mean")
+    own = {name: table.features for name, table in tables.items()}
+    whole = together(own)
+    nan = np.nan
+    wide = own["a"].widened(tables["a"].x.numpy(), whole)
+    np.testing.assert_array_equal(wide, [[0, 1, 0, 0], [nan, nan, nan, 1], [0, 0, 1, 2]])
+    parts = {name: Sums.of(table.x.numpy(), own[name]).widened(own[name], whole) for name, table in tables.items()}
+    stacked = np.concatenate([own[name].widened(table.x.numpy(), whole) for name, table in tables.items()])
+    for one in ("count", "total", "squares"):
+        found = getattr(parts["a"] + parts["b"], one)
+        np.testing.assert_array_equal(found, getattr(Sums.of(stacked, whole), one))
+
+
+def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
+    """What the columns of label and client are called does not matter."""
+    north = host("north", write(tmp_path / "north.csv", rows("north")))
+    lines = [line | {"sick": line["ill"]} for line in rows("south")]
+    south = LocalHost(
+        NodeSettings("south", "a:1", data=str(write(tmp_path / "s.csv", lines, [*COLUMNS[:3], "sick"])), label="sick"),
+        tmp_path,
+    )
+    folder = tmp_path / "west"
+    for ward in WARDS["west"]:
+        write(folder / ward / "all.csv", [line for line in rows("west") if line["client"] == ward], COLUMNS[:4])
+    nodes = {"north": north, "south": south, "west": host("west", folder)}
+    preparation, labels = agreed(known(nodes), Config(method="ditto"))
+    assert labels == ["no", "yes"] and preparation.features.client == "client"
+    assert set().union(*(one.about()["clients"] for one in nodes.values())) == {"n1", "n2", "south", "w1", "w2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"city": "Bern"}, "'city' is at south and not at north"),
+        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; write it alike"),
+        ({"smoker": "often"}, r"'smoker' has texts \(often\) at south and true and false at north"),
+    ],
+)
+def test_the_first_column_that_differs_is_named(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    north = host("north", write(tmp_path / "north.csv", rows("north")))
+    columns = [*COLUMNS, *(key for key in change if key not in COLUMNS)]
+    south = host("south", write(tmp_path / "south.csv", [line | change for line in rows("south")], columns))
+    with pytest.raises(InputError, match=f"must be the same everywhere, but {sentence}"):
+        agreed(known({"north": north, "south": south}), Config(method="ditto"))
+
+
+def test_too_many_texts_together(tmp_path: Path) -> None:
+    nodes = {}
+    for name in ("north", "south"):
+        lines = [line | {"town": f"{name}-{at}"} for at, line in enumerate(rows("north", 60))]
+        nodes[name] = host(name, write(tmp_path / f"{name}.csv", lines))
+    with pytest.raises(InputError, match="'town' has 120 different texts at north, south together, and at most 100"):
+        agreed(known(nodes), Config(method="ditto"))
+
+
+def test_files_that_are_cut_already_stay_so(tmp_path: Path) -> None:
+    """Rows are told apart by their age: nothing of the test files is ever trained on."""
+    ages = {"train": range(80), "validation": range(100, 120), "test": range(200, 230)}
+    for ward in ("w1", "w2"):
+        for part, own in ages.items():
+            lines = [{"age": age, "ill": age % 2} for age in own]
+            write(tmp_path / "wards" / ward / f"{part}.csv", lines, ["age", "ill"])
+    one = host("west", tmp_path / "wards")
+    sizes = {"train": 80, "validation": 20, "test": 30}
+    assert one.about()["clients"] == {"w1": sizes, "w2": sizes}
+    for part, own in ages.items():
+        for at in range(2):
+            found = one.clients.x[getattr(one.clients, part).of(at)].flatten().tolist()
+            assert sorted(found) == [float(age) for age in own]
+
+
+def test_classes_that_differ_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [line | {"ill": "sick" if line["ill"] == "yes" else "well"} for line in rows("south")]
+    nodes = {
+        "north": host("north", write(tmp_path / "north.csv", rows("north"))),
+        "south": host("south", write(tmp_path / "south.csv", lines)),
+    }
+    with caplog.at_level(logging.WARNING, "bespokefl"):
+        agreed(known({"north": nodes["north"]}), Config(method="ditto"))
+        assert not caplog.messages
+        agreed(known(nodes), Config(method="ditto"))
+    assert caplog.messages == [
+        "the nodes' classes differ (north: no, yes; south: sick, well): the model has all 4 of them"
+    ]
+
+
+def test_prepared_as_in_one_place(tmp_path: Path) -> None:
+    """Every node's examples, and not only what is trained with them."""
+    nodes = hosts(tmp_path)
+    preparation, _ = agreed(known(nodes), Config(method="ditto"))
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
+    clients, _ = prepare(load(str(whole), label="ill").split("by_column"))
+    for one in nodes.values():
+        fitted, _ = preparation.fit(one._widened(preparation.features))
+        for at, name in enumerate(fitted.names):
+            there = clients.names.index(name)
+            for part in ("train", "validation", "test"):
+                mine, its = getattr(fitted, part).of(at), getattr(clients, part).of(there)
+                torch.testing.assert_close(fitted.x[mine], clients.x[its], rtol=1e-6, atol=1e-6)
+
+
+def test_a_client_s_model_is_used_at_its_node(tmp_path: Path) -> None:
+    """As `predict` would with all models in one place; what was fetched says where they are."""
+    torch.set_num_threads(1)
+    nodes = hosts(tmp_path)
+    how = {"rounds": 2, "scale": "own", "eval_every": 0, "model": "logistic"}
+    found = deployed(nodes, tmp_path / "place", **how)
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
+    expected = bespokefl.run("ditto", load(str(whole), label="ill").split("by_column"), workers=1, **how)
+    new = write(tmp_path / "new.csv", [line | {"town": "Nowhere"} for line in rows("west")], COLUMNS[:3])
+    who, said = home.predict(tmp_path / "place" / "west", new, client="w2")
+    assert who == "w2" and said.classes == ("no", "yes")
+    np.testing.assert_allclose(said.probabilities, predict(expected, "w2", new).probabilities, rtol=1e-4)
+    assert home.predict(tmp_path / "place" / "south", new, run="run")[0] == "s1"  # the only one
+    fetched = load_run(found.save(tmp_path / "fetched"))
+    sentence = "of client w2 is not in the run but at its node, west; on that machine: bespoke deploy predict west"
+    for source in (found, fetched):
+        with pytest.raises(InputError, match=f"{sentence} --client w2 --data FILE"):
+            predict(source, "w2", new)
+
+
+@pytest.mark.parametrize("method", ["ditto", "pfedvem", "fedper", "fedfomo"])
+def test_what_was_fetched_serves_newcomers(method: str, tmp_path: Path) -> None:
+    """As a run in one place does, though everybody's own model is elsewhere; two of the methods have no common one."""
+    torch.set_num_threads(1)
+    how = {"rounds": 2, "precision": "float64", "eval_every": 0, "model": "mlp(hidden=(4,))"}
+    found = deployed(hosts(tmp_path), tmp_path / "place", method, **how)
+    fetched = found.save(tmp_path / "fetched")
+    again = load_run(fetched).save(tmp_path / "again")
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
+    expected = bespokefl.run(method, load(str(whole), label="ill").split("by_column"), workers=1, **how)
+    common, x = expected.global_model(), torch.randn(7, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    assert (common is None) == (method in ("fedper", "fedfomo"))
+    for place in (fetched, again):
+        own = load_run(place).global_model()
+        assert (own is None) == (common is None)
+        if own is not None and common is not None:
+            torch.testing.assert_close(own(x), common(x), rtol=1e-9, atol=1e-10)
+    new = write(tmp_path / "new.csv", rows("west", 60), COLUMNS[:4])
+    served, wanted = bespokefl.personalize(fetched, new), bespokefl.personalize(expected, new)
+    assert served.names == wanted.names == ("newcomer",)
+    for name, value in wanted.model("newcomer").state_dict().items():
+        torch.testing.assert_close(served.model("newcomer").state_dict()[name], value, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(served.personal["loss"], wanted.personal["loss"], rtol=1e-9)
+
+
+def test_a_damaged_blueprint(tmp_path: Path) -> None:
+    found = deployed(hosts(tmp_path), tmp_path / "place", rounds=1, eval_every=0, model="logistic")
+    fetched = found.save(tmp_path / "fetched")
+    for text in ("{", "[]", '{"model": "logistic"}'):
+        (fetched / "blueprint.json").write_text(text)
+        with pytest.raises(InputError, match=r"cannot read '.*blueprint\.json'"):
+            load_run(fetched).global_model()
+
+
+def test_what_a_node_cannot_say(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no model in .* yet"):
+        home.predict(tmp_path, "x.csv")
+    nodes = hosts(tmp_path)
+    deployed(nodes, tmp_path / "place", rounds=1, eval_every=0, model="logistic")
+    west = tmp_path / "place" / "west"
+    with pytest.raises(InputError, match=r"this node has 2 clients: name one, as in --client w1\."):
+        home.predict(west, "x.csv")
+    with pytest.raises(InputError, match="there is no client 'n1'; there are w1, w2"):
+        home.predict(west, "x.csv", client="n1")
+    with pytest.raises(InputError, match="unknown run 'runn'; did you mean 'run'"):
+        home.predict(west, "x.csv", client="w1", run="runn")
