@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Loop, Work
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import CohortData, Loop
 from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -56,7 +56,7 @@ def federation(
         x=torch.from_numpy(np.concatenate(xs)).to(dtype),
         y=torch.from_numpy(labels) if targets == "classes" else torch.from_numpy(labels).to(dtype),
         names=tuple(NAMES[k] if k < len(NAMES) else f"z{k:03d}" for k in range(len(sizes))),
-        **{part: Part.of_lists(lists) for part, lists in parts.items()},
+        **{part: ClientIndex.of_lists(lists) for part, lists in parts.items()},
         groups=tuple(GROUPS[k % len(GROUPS)] for k in range(len(sizes))),
     )
 
@@ -73,7 +73,7 @@ def planted(groups: Sequence[int], *, size: int = 20, seed: int = 0, dtype: torc
         x=torch.from_numpy(x.reshape(-1, WIDTH)).to(dtype),
         y=torch.from_numpy(y.reshape(-1)),
         names=tuple(f"p{k:02d}" for k in range(len(groups))),
-        **{part: Part.of_lists(lists[:, at]) for at, part in enumerate(("train", "validation", "test"))},
+        **{part: ClientIndex.of_lists(lists[:, at]) for at, part in enumerate(("train", "validation", "test"))},
         groups=tuple(groups),
     )
 
@@ -97,9 +97,9 @@ def work_of(
     seed: int = 0,
     loop: Loop | None = None,
     **options: Any,
-) -> Work:
+) -> CohortData:
     cohort = range(len(data)) if cohort is None else cohort
-    return Work(
+    return CohortData(
         x=data.x,
         y=data.y,
         train=data.train.take(cohort),

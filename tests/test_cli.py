@@ -107,7 +107,7 @@ MISTAKES = {
     "run ditto --set lr=fast": "lr of ditto must be a float such as 0.05, got 'fast'.",
     "run ditto --set lr=-1": "lr must be > 0, got -1.0",
     "run ditto --set lr": "--set must be followed by key=value, such as lr=0.1, got 'lr'.",
-    "run ditto --set pull=-1": "pull must be >= 0",
+    "run ditto --set prox_weight=-1": "prox_weight must be >= 0",
     "run ditto --set lr=1e30": "non-finite in round 1 for clients ",
     "run ditto --participation 0": "participation must be in (0, 1]",
     "run ditto --participation 1.5": "participation must be in (0, 1]",
@@ -180,23 +180,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LATER = {
     "tune": "a run needs a method, got none",
-    "tune dito --grid pull=1": "unknown method 'dito'; did you mean 'ditto'?",
-    "tune ditto": 'a grid needs at least one key and its values, such as "pull=0.1,1,2", got none.',
-    "tune ditto --grid pul=1,2": "unknown grid key for ditto 'pul'; did you mean 'pull'?",
-    "tune ditto --grid pull": "--grid must be followed by key=value,value, such as pull=0.1,1, got 'pull'.",
-    "tune ditto --grid pull=": "--grid must be followed by key=value,value",
-    "tune ditto --grid pull=1,,2": "--grid must be followed by key=value,value",
+    "tune dito --grid prox_weight=1": "unknown method 'dito'; did you mean 'ditto'?",
+    "tune ditto": 'a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.',
+    "tune ditto --grid proxweight=1,2": "unknown grid key for ditto 'proxweight'; did you mean 'prox_weight'?",
+    "tune ditto --grid prox_weight": "--grid must be followed by key=value,value, such as prox_weight=0.1,1",
+    "tune ditto --grid prox_weight=": "--grid must be followed by key=value,value",
+    "tune ditto --grid prox_weight=1,,2": "--grid must be followed by key=value,value",
     "tune ditto --grid =1,2": "--grid must be followed by key=value,value",
-    "tune ditto --grid pull=1,two": "pull of ditto must be a float such as 1.0, got 'two'.",
-    "tune ditto --grid pull=1,-1": "pull must be >= 0",
-    "tune ditto --grid pull=1 --grid pull=2": "the grid has pull twice; give all its values at once.",
-    "tune ditto --grid pull=1,1": "the grid has pull=1.0 twice",
-    "tune ditto --grid pull=1 --set pull=2": "pull is in the grid and has a fixed value, too",
+    "tune ditto --grid prox_weight=1,two": "prox_weight of ditto must be a float such as 1.0, got 'two'.",
+    "tune ditto --grid prox_weight=1,-1": "prox_weight must be >= 0",
+    "tune ditto --grid prox_weight=1 --grid prox_weight=2": "the grid has prox_weight twice; give all its values",
+    "tune ditto --grid prox_weight=1,1": "the grid has prox_weight=1.0 twice",
+    "tune ditto --grid prox_weight=1 --set prox_weight=2": "prox_weight is in the grid and has a fixed value, too",
     "tune ditto --grid rounds=0": "rounds must be at least 1, got 0.",
-    "tune ditto --grid pull=1 --seeds 0,x": "--seeds must be whole numbers with commas between them, such as 0,1,2",
-    "tune ditto --grid pull=1 --seeds 0,0": "seeds must be one or more different whole numbers",
-    "tune ditto --grid pull=1 --out thesis": "'thesis' holds something that is not a tuning",
-    "tune ditto --grid pull=1 --out done": "'done' holds something that is not a tuning",
+    "tune ditto --grid prox_weight=1 --seeds 0,x": "--seeds must be whole numbers with commas between them",
+    "tune ditto --grid prox_weight=1 --seeds 0,0": "seeds must be one or more different whole numbers",
+    "tune ditto --grid prox_weight=1 --out thesis": "'thesis' holds something that is not a tuning",
+    "tune ditto --grid prox_weight=1 --out done": "'done' holds something that is not a tuning",
     "personalize done": "Missing option '--data'",
     "personalize none --data new.npz": "'none' is not the folder of a run",
     "personalize halfway --data new.npz": "newcomers need a finished run, but the one in 'halfway' was interrupted",
@@ -249,7 +249,7 @@ def test_where_to_write_is_checked_before_anything_is_trained(
 def test_the_command_of_the_readme_and_its_repetition(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = (
         'run ditto --data digits --split "dirichlet(alpha=0.4)" --clients 20 --model mlp --rounds 20 '
-        "--participation 0.5 --batch-size 32 --local-epochs 1 --set lr=0.1 --set personal_lr=0.1 --set pull=1 "
+        "--participation 0.5 --batch-size 32 --local-epochs 1 --set lr=0.1 --set personal_lr=0.1 --set prox_weight=1 "
         "--seed 0 --out runs/ditto"
     )
     assert bespoke(line) == 0
@@ -260,7 +260,7 @@ def test_the_command_of_the_readme_and_its_repetition(here: Path, capsys: pytest
     figures = ("mean", "weighted_mean", "std", "worst", "worst_decile")
     assert line.split()[-5:] == [f"{100 * found['personal']['accuracy'][name]:.2f}" for name in figures]
     assert "Written to runs/ditto" in printed.out
-    assert found["hyper"] == methods.Ditto(lr=0.1, personal_lr=0.1, pull=1).hyper()
+    assert found["hyper"] == methods.Ditto(lr=0.1, personal_lr=0.1, prox_weight=1).hyper()
     assert found["personal"]["accuracy"]["mean"] > found["global"]["accuracy"]["mean"]
 
     assert bespoke("run --config runs/ditto/config.toml --out elsewhere --workers 1") == 0
@@ -283,12 +283,12 @@ def test_a_method_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_flags_win_over_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.toml").write_text(
-        'method = "ditto"\nrounds = 3\nbatch-size = 8\nclients = 4\nseed = 5\nworkers = 1\n[set]\nlr = 0.5\npull = 2\n'
+        'method = "ditto"\nrounds = 3\nbatch-size = 8\nclients = 4\nseed = 5\n[set]\nlr = 0.5\nprox_weight = 2\n'
     )
     assert bespoke("run --config my.toml --rounds 2 --seed 0 --set lr=0.25 --out run") == 0
     found = json.loads(Path("run/result.json").read_text())
     assert (found["rounds"], found["seed"], found["settings"]["batch_size"]) == (2, 0, 8)
-    assert (found["hyper"]["lr"], found["hyper"]["pull"]) == (0.25, 2.0)
+    assert (found["hyper"]["lr"], found["hyper"]["prox_weight"]) == (0.25, 2.0)
     assert bespoke("run fedavg --config my.toml --out other") == 0
     assert "warning: [set] in the config is for ditto and is not used for fedavg." in capsys.readouterr().err
     assert json.loads(Path("other/result.json").read_text())["hyper"] == methods.FedAvg().hyper()
@@ -388,21 +388,24 @@ def test_newcomers_of_a_file_and_their_predictions(here: Path, runs: Path, capsy
 
 def test_tuning_shows_the_table_and_the_line_to_use(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = f"--data {runs}/own.npz --split by_column --model logistic --workers 1"
-    grid = "--grid pull=0.1,2 --grid 'rounds=1,3'"
+    grid = "--grid prox_weight=0.1,2 --grid 'rounds=1,3'"
     assert bespoke(f"tune ditto {grid} {options} --set lr=0.1 --seeds 0,1 --out t") == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     held = json.loads(Path("t/tuning.json").read_text())
     for point in held["points"]:
-        words = [str(point["pull"]), str(point["rounds"]), f"{100 * point['validation_accuracy']:.2f}"]
+        words = [str(point["prox_weight"]), str(point["rounds"]), f"{100 * point['validation_accuracy']:.2f}"]
         line = next(
             line.split() for line in printed.out.splitlines() if [w for w in line.split() if w != "*"][:2] == words[:2]
         )
         assert words[2] in line
-        assert (line[0] == "*") == (held["chosen"] == {key: point[key] for key in ("pull", "rounds")})
+        assert (line[0] == "*") == (held["chosen"] == {key: point[key] for key in ("prox_weight", "rounds")})
     best = held["chosen"]
-    assert f"mean validation accuracy, mean of 2 seeds: pull={best['pull']}, rounds={best['rounds']}" in printed.out
-    flags = f"--set pull={best['pull']} --rounds {best['rounds']}"
+    assert (
+        f"mean validation accuracy, mean of 2 seeds: prox_weight={best['prox_weight']}, rounds={best['rounds']}"
+        in printed.out
+    )
+    flags = f"--set prox_weight={best['prox_weight']} --rounds {best['rounds']}"
     advised = next(line for line in printed.out.splitlines() if line.startswith("To use it: "))
     assert advised == f"To use it: bespoke run ditto {options} --set lr=0.1 {flags}"
     assert bespoke(f"tune ditto {grid} {options} --set lr=0.1 --seeds 0,1 --out t --quiet") == 0
@@ -428,7 +431,9 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
 
     at = 2
     monkeypatch.setattr(terminal, "grid_bar", lambda *_: nullcontext(interrupt))
-    line = f"tune ditto --grid pull=0.1,1,2 --data {runs}/own.npz --split by_column --rounds 3 --workers 1 --out t"
+    line = (
+        f"tune ditto --grid prox_weight=0.1,1,2 --data {runs}/own.npz --split by_column --rounds 3 --workers 1 --out t"
+    )
     assert bespoke(line) == 130
     assert "Interrupted. To go on: the same command with --out t" in capsys.readouterr().out
     assert len(json.loads(Path("t/tuning.json").read_text())["cells"]) == 1
@@ -538,7 +543,7 @@ def test_a_method_is_explained(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_hyper_parameters_meaning_is_the_comment_beside_it() -> None:
     found = {name: (default, meaning) for name, default, meaning in hyper(methods.Ditto)}
-    assert found["pull"] == (1.0, "λ; 0 is Local")
+    assert found["prox_weight"] == (1.0, "λ; 0 is Local")
     assert found["momentum"] == (0.0, "")
 
 
@@ -616,12 +621,12 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=140)
     with terminal.grid_bar(screen, "ditto") as report:
         assert report is not None
-        report(Step("pull=1.0", 1, 4, Progress(1, 2, "train")))
-        report(Step("pull=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
+        report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train")))
+        report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
-    assert "1/4 pull=1.0, round 1/2" in shown
-    assert re.search(r"3/4 pull=2.0, seed 1, round 2/2 validation loss 0.2500 \d\d:\d\d left", shown)
+    assert "1/4 prox_weight=1.0, round 1/2" in shown
+    assert re.search(r"3/4 prox_weight=2.0, seed 1, round 2/2 validation loss 0.2500 \d\d:\d\d left", shown)
 
 
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])

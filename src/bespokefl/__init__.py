@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bespokefl.core.errors import DiskError as DiskError
     from bespokefl.core.errors import InputError as InputError
     from bespokefl.core.errors import TrainingError as TrainingError
-    from bespokefl.core.local_sgd import descend as descend
+    from bespokefl.core.local_sgd import local_sgd as local_sgd
     from bespokefl.core.method import Message as Message
     from bespokefl.core.method import Method as Method
     from bespokefl.core.method import Phase as Phase
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    # Importing torch takes seconds, so a name is fetched from its home when it is first used.
+    # Importing torch takes seconds, so each name is imported when it is first used.
     _HOMES = {
         "BespokeError": "bespokefl.core.errors",
         "Clients": "bespokefl.data.clients",
@@ -60,10 +60,10 @@ else:
         "TrainingError": "bespokefl.core.errors",
         "compare": "bespokefl.workflows.compare.api",
         "compare_runs": "bespokefl.workflows.compare.existing_runs",
-        "descend": "bespokefl.core.local_sgd",
         "diagnose": "bespokefl.workflows.diagnose.api",
         "load": "bespokefl.data.sources.loader",
         "load_run": "bespokefl.workflows.results.result",
+        "local_sgd": "bespokefl.core.local_sgd",
         "methods": "bespokefl",
         "metrics": "bespokefl",
         "models": "bespokefl",
@@ -75,6 +75,7 @@ else:
         "tune": "bespokefl.workflows.tune.api",
     }
     _MODULES = ("methods", "metrics", "models", "splits", "theory")
+    _RENAMED = {"descend": "local_sgd"}  # old names, which warn
 
     __all__ = list(_HOMES)
 
@@ -85,6 +86,10 @@ else:
             value = import_module(f"{_HOMES[name]}.{name}")
         elif name in _HOMES:
             value = getattr(import_module(_HOMES[name]), name)
+        elif name in _RENAMED:
+            new = _RENAMED[name]
+            import_module("warnings").warn(f"bf.{name} is now bf.{new}", FutureWarning, stacklevel=2)
+            return __getattr__(new)
         else:
             raise AttributeError(f"module 'bespokefl' has no attribute {name!r}")
         globals()[name] = value

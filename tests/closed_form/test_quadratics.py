@@ -16,7 +16,7 @@ from tests.federations import WIDTH, federation, line, run, work_of
 SIZES = (60, 90, 44)
 DATA = federation(SIZES, targets="numbers", dtype=torch.float64)
 EYE = torch.eye(WIDTH, dtype=torch.float64)
-LR = 0.25  # below 2 / (the largest eigenvalue of any H_k + the largest pull)
+LR = 0.25  # below 2 / (the largest eigenvalue of any H_k + the largest prox_weight)
 WHOLE = 1000  # a batch size that takes everything in
 
 
@@ -78,37 +78,37 @@ def test_fedavg_with_many_steps_averages_the_optima(weights: str) -> None:
     assert (expected - pooled(SHARES[weights])).norm() > 0.01
 
 
-@pytest.mark.parametrize("pull", [0.5, 2.0])
-def test_fedprox_solves_the_proximal_problem(pull: float) -> None:
+@pytest.mark.parametrize("prox_weight", [0.5, 2.0])
+def test_fedprox_solves_the_proximal_problem(prox_weight: float) -> None:
     """argmin F_k(w) + (μ/2) ‖w − w^t‖² = (H_k + μI)⁻¹ (b_k + μ w^t)."""
-    made, outcome = solve(FedProx(lr=LR, pull=pull), rounds=1, local_steps=100)
+    made, outcome = solve(FedProx(lr=LR, prox_weight=prox_weight), rounds=1, local_steps=100)
     start = made.task.start.matrix()[0]
-    proximal = [torch.linalg.solve(h + pull * EYE, b + pull * start) for h, b in zip(H, B, strict=True)]
+    proximal = [torch.linalg.solve(h + prox_weight * EYE, b + prox_weight * start) for h, b in zip(H, B, strict=True)]
     expected = sum(p * w for p, w in zip(SHARES["examples"], proximal, strict=True))
     assert_near(outcome.server["weights"].matrix(), expected)
 
 
 def test_fedprox_has_a_fixed_point() -> None:
     """w = Σ p_k (H_k + μI)⁻¹ (b_k + μ w), a linear system in w."""
-    pull = 0.2
-    _, outcome = solve(FedProx(lr=LR, pull=pull), rounds=12, local_steps=80)
-    inverses = [torch.linalg.inv(h + pull * EYE) for h in H]
-    left = EYE - sum(p * pull * inverse for p, inverse in zip(SHARES["examples"], inverses, strict=True))
+    prox_weight = 0.2
+    _, outcome = solve(FedProx(lr=LR, prox_weight=prox_weight), rounds=12, local_steps=80)
+    inverses = [torch.linalg.inv(h + prox_weight * EYE) for h in H]
+    left = EYE - sum(p * prox_weight * inverse for p, inverse in zip(SHARES["examples"], inverses, strict=True))
     right = sum(p * inverse @ b for p, inverse, b in zip(SHARES["examples"], inverses, B, strict=True))
     assert_near(outcome.server["weights"].matrix(), torch.linalg.solve(left, right))
 
 
 @pytest.mark.parametrize("weights", ["examples", "equal"])
-@pytest.mark.parametrize("pull", [0.1, 2.0])
-def test_ditto_finds_the_pulled_optimum(pull: float, weights: str) -> None:
+@pytest.mark.parametrize("prox_weight", [0.1, 2.0])
+def test_ditto_finds_the_pulled_optimum(prox_weight: float, weights: str) -> None:
     """argmin F_k(v) + (λ/2) ‖v − w*‖² = (H_k + λI)⁻¹ (H_k v*_k + λ w*), w* being FedAvg's."""
-    made, outcome = solve(Ditto(lr=LR, personal_lr=LR, pull=pull, weights=weights), rounds=100)
+    made, outcome = solve(Ditto(lr=LR, personal_lr=LR, prox_weight=prox_weight, weights=weights), rounds=100)
     common = pooled(SHARES[weights])
     assert_near(outcome.server["weights"].matrix(), common)
     for k in range(len(SIZES)):
-        expected = torch.linalg.solve(H[k] + pull * EYE, H[k] @ OPTIMA[k] + pull * common)
+        expected = torch.linalg.solve(H[k] + prox_weight * EYE, H[k] @ OPTIMA[k] + prox_weight * common)
         assert_near(outcome.personal_rows.matrix()[k], expected)
-    served = made.method.newcomer(made.task, made.server, work_of(DATA, batch_size=WHOLE, lifetime=100))
+    served = made.method.newcomer(made.task, made.server, work_of(DATA, batch_size=WHOLE, expected_rounds=100))
     assert_near(served.matrix(), outcome.personal_rows.matrix())  # on the same data, it finds the same
 
 
@@ -119,10 +119,10 @@ def test_one_step_of_each_by_hand() -> None:
     stepped = [start - LR * gradient for gradient in gradients]
     mean = sum(p * w for p, w in zip(SHARES["examples"], stepped, strict=True))
     assert_near(solve(Local(lr=LR), rounds=1)[1].personal_rows.matrix(), torch.stack(stepped), 1e-12)
-    for method in (FedAvg(lr=LR), FedProx(lr=LR, pull=2.0), Ditto(lr=LR)):
+    for method in (FedAvg(lr=LR), FedProx(lr=LR, prox_weight=2.0), Ditto(lr=LR)):
         assert_near(solve(method, rounds=1)[1].server["weights"].matrix(), mean, 1e-12)
     # The second step of Ditto's personal model is pulled to the mean.
-    _, outcome = solve(Ditto(lr=LR, personal_lr=LR, pull=2.0), rounds=2)
+    _, outcome = solve(Ditto(lr=LR, personal_lr=LR, prox_weight=2.0), rounds=2)
     for k in range(len(SIZES)):
         v = stepped[k]
         expected = v - LR * (H[k] @ v - B[k] + 2.0 * (v - mean))

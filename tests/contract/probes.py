@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
-from bespokefl.core.rows import Rows, Spread
+from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.rows import Rows, RunningVariance
 from bespokefl.core.task import Task
 
 
@@ -20,8 +20,8 @@ class _Averaging(Method):
 
     lr: float = 0.05
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        return {"weights": descend(task.gradient, message["weights"], work, self.lr)}, state
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr)}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start}
@@ -29,7 +29,7 @@ class _Averaging(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return server | {"weights": uploads.mean("weights")}
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         rows: Rows = server["weights"]
         return rows
 
@@ -50,10 +50,10 @@ class Surveying(_Averaging):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message(own={"weights": server["streams"][list(cohort)]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         if round.phase == "survey":
-            return {"gradient": task.sweep_gradient(message["weights"], work.sweep("train"))}, state
-        return super().local_update(task, message, state, work, round)
+            return {"gradient": task.sweep_gradient(message["weights"], data.sweep("train"))}, state
+        return super().local_update(task, message, state, data, round)
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"gradient": start} if round.phase == "survey" else {"weights": start}
@@ -68,11 +68,11 @@ class Surveying(_Averaging):
         closeness = server["closeness"][:, clients]
         return server | {"streams": (closeness / closeness.sum(1, keepdim=True)) @ uploads["weights"]}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = message["weights"]
         return rows
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         rows: Rows = server["streams"].mean()
         return rows
 
@@ -89,12 +89,12 @@ class Listening(_Averaging):
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"personal": start, "rounds": torch.zeros(len(cohort), dtype=torch.int64)}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         middle = (state["personal"] + message["weights"]) * 0.5
-        trained = descend(task.gradient, middle, work, self.lr)
+        trained = local_sgd(task.gradient, middle, data, self.lr)
         return {"weights": trained}, {"personal": trained, "rounds": state["rounds"] + 1}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
 
@@ -105,11 +105,11 @@ class Uneven(_Averaging):
 
     name: ClassVar[str] = "uneven"
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        steps = 1 + work.n % 4
-        rates = self.lr * (1 + work.n % 3)
-        w = descend(task.gradient, message["weights"], work, rates, steps=steps, momentum=0.5, frozen="head")
-        return {"weights": descend(task.gradient, w, work, self.lr, epochs=2, frozen="base", purpose="head")}, state
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        steps = 1 + data.n % 4
+        rates = self.lr * (1 + data.n % 3)
+        w = local_sgd(task.gradient, message["weights"], data, rates, steps=steps, momentum=0.5, frozen="head")
+        return {"weights": local_sgd(task.gradient, w, data, self.lr, epochs=2, frozen="base", purpose="head")}, state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,24 +120,24 @@ class Trying(_Averaging):
     pulls: tuple[float, ...] = (0.0, 0.5, 5.0)
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
-        return {"personal": start, "pull": torch.zeros(len(cohort), dtype=torch.float64)}
+        return {"personal": start, "prox_weight": torch.zeros(len(cohort), dtype=torch.float64)}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         times = len(self.pulls)
-        many, w = work.repeat(times), message["weights"]
-        pulls = torch.tensor(self.pulls, dtype=torch.float64).repeat(len(work))
+        many, w = data.repeat(times), message["weights"]
+        pulls = torch.tensor(self.pulls, dtype=torch.float64).repeat(len(data))
 
-        def pulled(v: Rows, batch: Batch, pull: Tensor, w: Rows) -> Rows:
-            return task.gradient(v, batch) + pull * (v - w)
+        def pulled(v: Rows, batch: Batch, prox_weight: Tensor, w: Rows) -> Rows:
+            return task.gradient(v, batch) + prox_weight * (v - w)
 
-        beside = [pulls, w.expand(len(work)).repeat(times)]
-        tried = descend(pulled, state["personal"].repeat(times), many, self.lr, beside=beside)
+        per_row = [pulls, w.expand(len(data)).repeat(times)]
+        tried = local_sgd(pulled, state["personal"].repeat(times), many, self.lr, per_row=per_row)
         losses = task.score(tried, many.sweep("validation"))["loss"].nan_to_num(0.0)
-        best = torch.arange(len(work)) * times + losses.reshape(-1, times).argmin(1)
-        upload = {"weights": descend(task.gradient, w, work, self.lr)}
-        return upload, {"personal": tried[best], "pull": pulls[best]}
+        best = torch.arange(len(data)) * times + losses.reshape(-1, times).argmin(1)
+        upload = {"weights": local_sgd(task.gradient, w, data, self.lr)}
+        return upload, {"personal": tried[best], "prox_weight": pulls[best]}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
 
@@ -154,22 +154,22 @@ class Ending(_Averaging):
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"head": start.block("head").expand(len(cohort))}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         if round.phase == "train":
-            return super().local_update(task, message, state, work, round)
+            return super().local_update(task, message, state, data, round)
         own = message["weights"].with_block(state["head"])
-        return {}, {"head": descend(task.gradient, own, work, self.lr, frozen="base").block("head")}
+        return {}, {"head": local_sgd(task.gradient, own, data, self.lr, frozen="base").block("head")}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start} if round.phase == "train" else {}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = message["weights"].with_block(state["head"])
         return rows
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        steps = work.num_steps() * work.lifetime
-        return descend(task.gradient, server["weights"], work, self.lr, steps=steps, frozen="base")
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        steps = data.num_steps() * data.expected_rounds
+        return local_sgd(task.gradient, server["weights"], data, self.lr, steps=steps, frozen="base")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,18 +192,18 @@ class Adapting(_Averaging):
     name: ClassVar[str] = "adapting"
     step: float = 0.1
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         def gradient(w: Rows, batch: Batch) -> Rows:  # (I − α ∇²F(w)) ∇F(w − α ∇F(w))
             ahead = task.gradient(w - self.step * task.gradient(w, batch), batch)
             return ahead - self.step * task.hessian_product(w, batch, ahead)
 
-        return {"weights": descend(gradient, message["weights"], work, self.lr)}, state
+        return {"weights": local_sgd(gradient, message["weights"], data, self.lr)}, state
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
-        return descend(task.gradient, message["weights"], work, self.step, epochs=1)
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return local_sgd(task.gradient, message["weights"], data, self.step, epochs=1)
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        return descend(task.gradient, server["weights"], work, self.step, epochs=1)
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        return local_sgd(task.gradient, server["weights"], data, self.step, epochs=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,19 +228,19 @@ class Noting(_Averaging):
     name: ClassVar[str] = "noting"
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
-        empty = Spread.empty(start.expand(len(cohort)))
+        empty = RunningVariance.empty(start.expand(len(cohort)))
         return {"count": empty.count, "mean": empty.mean, "squares": empty.squares}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        noise = work.normal(message["weights"], "noise") * 0.01
-        trained = descend(task.gradient, message["weights"] + noise, work, self.lr)
-        spread = Spread(state["count"], state["mean"], state["squares"]).add(trained)
-        work.note(examples=work.n, moved=(trained - message["weights"]).square_norm())
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        noise = data.normal(message["weights"], "noise") * 0.01
+        trained = local_sgd(task.gradient, message["weights"] + noise, data, self.lr)
+        spread = RunningVariance(state["count"], state["mean"], state["squares"]).add(trained)
+        data.note(examples=data.n, moved=(trained - message["weights"]).square_norm())
         return {"weights": trained}, {"count": spread.count, "mean": spread.mean, "squares": spread.squares}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         known = (state["count"] > 0).double()
-        return state["mean"] * known + message["weights"].expand(len(work)) * (1 - known)
+        return state["mean"] * known + message["weights"].expand(len(data)) * (1 - known)
 
 
 PROBES: dict[str, type[Method]] = {

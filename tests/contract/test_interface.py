@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bespokefl.core import rng
-from bespokefl.core.local_sgd import descend
+from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.rows import Rows
 from tests.contract.probes import (
     Adapting,
@@ -86,8 +86,8 @@ def test_step_counts_per_row() -> None:
     expected = []
     for k, size in enumerate(SIZES):
         alone, steps, lr = work_of(DATA, [k]), 1 + size % 4, 0.05 * (1 + size % 3)
-        row = descend(made.task.gradient, made.task.start, alone, lr, steps=steps, momentum=0.5, frozen="head")
-        expected.append(descend(made.task.gradient, row, alone, 0.05, epochs=2, frozen="base", purpose="head"))
+        row = local_sgd(made.task.gradient, made.task.start, alone, lr, steps=steps, momentum=0.5, frozen="head")
+        expected.append(local_sgd(made.task.gradient, row, alone, 0.05, epochs=2, frozen="base", purpose="head"))
     mean = Rows.cat(expected).mean(torch.tensor(SIZES))
     assert apart(made.server["weights"], mean) < 1e-7  # rates per row come in float32
 
@@ -100,14 +100,14 @@ def test_several_rows_per_client() -> None:
     for k in EVERYBODY:
         work = work_of(DATA, [k])
         tried = [
-            descend(lambda v, batch, p=p: task.gradient(v, batch) + p * (v - start), start, work, method.lr)
+            local_sgd(lambda v, batch, p=p: task.gradient(v, batch) + p * (v - start), start, work, method.lr)
             for p in method.pulls
         ]
         losses = [task.score(rows, work.sweep("validation"))["loss"].item() for rows in tried]
         best = 0 if np.isnan(losses).all() else int(np.argmin(losses))
-        assert states["pull"][k].item() == method.pulls[best]
+        assert states["prox_weight"][k].item() == method.pulls[best]
         assert apart(states["personal"][k : k + 1], tried[best]) < 1e-10
-    assert len(set(states["pull"].tolist())) > 1
+    assert len(set(states["prox_weight"].tolist())) > 1
 
 
 def test_an_ending_at_home() -> None:
@@ -122,13 +122,13 @@ def test_an_ending_at_home() -> None:
     heads = made.task.start.block("head")
     own = common.with_block(heads)
     for number in (2, 3):
-        own = descend(made.task.gradient, own, work_of(DATA, round=number), 0.05, frozen="base")
+        own = local_sgd(made.task.gradient, own, work_of(DATA, round=number), 0.05, frozen="base")
     assert apart(outcome.personal_rows, own) < 1e-10
 
 
 def test_a_second_pass_over_the_uploads() -> None:
     made, outcome = run(TwoPasses(), DATA, rounds=1, chunk=2)
-    uploads = descend(made.task.gradient, made.task.start, work_of(DATA), 0.05)
+    uploads = local_sgd(made.task.gradient, made.task.start, work_of(DATA), 0.05)
     far = (uploads - uploads.mean()).square_norm()
     assert apart(made.server["weights"], uploads.mean(1 / (1 + far))) < 1e-10
     assert outcome.history[0]["far"] == pytest.approx(far.mean().item())
@@ -137,7 +137,7 @@ def test_a_second_pass_over_the_uploads() -> None:
 
 def test_a_model_that_is_adapted_when_it_is_used() -> None:
     made, outcome = run(Adapting(), DATA, rounds=1)
-    expected = descend(made.task.gradient, made.server["weights"], work_of(DATA, round=1), 0.1)
+    expected = local_sgd(made.task.gradient, made.server["weights"], work_of(DATA, round=1), 0.1)
     assert apart(outcome.personal_rows, expected) < 1e-10
 
 
@@ -163,8 +163,8 @@ def test_notes_of_clients_and_a_running_variance() -> None:
 def test_a_newcomer_spends_what_an_average_client_did() -> None:
     made, _ = run(Ending(), DATA, rounds=4, participation=0.5)
     work = made.side.work([0, 2], 1)
-    assert work.lifetime == 2
+    assert work.expected_rounds == 2
     served = made.method.newcomer(made.task, made.server, work)
     steps = 2 * torch.tensor([1, 2])  # two rounds of one epoch
-    expected = descend(made.task.gradient, made.server["weights"], work, 0.05, steps=steps, frozen="base")
+    expected = local_sgd(made.task.gradient, made.server["weights"], work, 0.05, steps=steps, frozen="base")
     assert same_bits(served, expected)

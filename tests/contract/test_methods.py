@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.method import NONE, SAMPLE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import NONE, SAMPLE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
@@ -114,7 +114,7 @@ def send(made: Simulation, part: Sequence[int], round: Round) -> tuple[Message, 
     return made.method.message(made.server, part, round), made.federations[0].store.get(part)
 
 
-def update(made: Simulation, parts: Sequence[Sequence[int]], round: Round) -> tuple[State, State]:
+def update(made: Simulation, parts: Sequence[Sequence[int]], round: Round) -> Update:
     """One local update of everybody, cut this way."""
     replies = [made.side.train(part, *send(made, part, round), round) for part in parts]
     return joined(parts, [reply.upload for reply in replies]), joined(parts, [reply.state for reply in replies])
@@ -129,7 +129,7 @@ def personal(made: Simulation, parts: Sequence[Sequence[int]], round: Round) -> 
 def newcomers(made: Simulation, parts: Sequence[Sequence[int]]) -> Rows:
     """Personal models for clients with other names than anybody in the federation, and other data."""
     data = replace(federation(seed=7, dtype=made.data.x.dtype), names=NEWCOMERS)
-    works = [work_of(data, part, lifetime=2) for part in parts]
+    works = [work_of(data, part, expected_rounds=2) for part in parts]
     rows = [made.method.newcomer(made.task, made.server, work).expand(len(work)) for work in works]
     found: Rows = joined(parts, [{"rows": one} for one in rows])["rows"]
     return found
@@ -199,7 +199,7 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
 
     sample = rng.sample
     monkeypatch.setattr(rng, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
-    monkeypatch.setattr("bespokefl.engines.transports.processes.Here", lambda answer: Backwards())
+    monkeypatch.setattr("bespokefl.engines.transports.processes.InProcessPool", lambda answer: Backwards())
     assert same_bits(result(made, made.run()), expected)
 
 

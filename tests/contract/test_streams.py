@@ -8,7 +8,7 @@ import torch
 
 from bespokefl.core.method import Message, Method
 from bespokefl.core.rows import Rows
-from bespokefl.engines.traffic import Down
+from bespokefl.engines.traffic import DownlinkCounter
 from bespokefl.methods import REGISTRY, UCFL, UCFLParallel
 from bespokefl.metrics.communication import SYSTEMS, times
 from tests.contract.conftest import params, quick
@@ -116,7 +116,7 @@ def test_parts_of_a_round_add_up() -> None:
     """Two chunks of a cohort, in which a stream occurs in both."""
 
     rows = simulation(REGISTRY["fedavg"](), federation()).task.start
-    width, down = rows.layout.width, Down()
+    width, down = rows.layout.width, DownlinkCounter()
     down.add(Message({"weights": rows}, {"own": rows.expand(3)}, torch.tensor([4, 0, 4])), 3)
     down.add(Message({"weights": rows}, {"own": rows.expand(2)}, torch.tensor([0, 1])), 2)
     assert down.columns == width * (1 + 3)

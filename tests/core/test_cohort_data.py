@@ -9,31 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.core import rng
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Batch, Plan, Work
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import Batch, BatchSchedule, CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Layout, Rows
 from tests.federations import BATCH, NAMES, SIZES, federation, work_of
 
 
-def little(sizes: list[int], batch_size: int = BATCH, **options: object) -> Work:
+def little(sizes: list[int], batch_size: int = BATCH, **options: object) -> CohortData:
     """Clients whose examples are numbered through: example i has x = i."""
     ends = np.cumsum([0, *sizes])
     lists = [np.arange(a, b) for a, b in pairwise(ends)]
-    part = Part.of_lists(lists)
+    part = ClientIndex.of_lists(lists)
     x = torch.arange(ends[-1], dtype=torch.float64)[:, None]
     names = tuple(f"c{k}" for k in range(len(sizes)))
-    return Work(x, x[:, 0], part, part, names, seed=0, round=1, batch_size=batch_size, **options)  # type: ignore[arg-type]
+    return CohortData(x, x[:, 0], part, part, names, seed=0, round=1, batch_size=batch_size, **options)  # type: ignore[arg-type]
 
 
-def examples(plan: Plan, row: int) -> list[list[int]]:
+def examples(plan: BatchSchedule, row: int) -> list[list[int]]:
     """The batches that a row of the cohort sees, read from its numbered examples."""
     at = row if plan.order is None else plan.order.tolist().index(row)
     batches = [plan.batch(step) for step in range(int(plan.steps[at]))]
     return [batch.x[at, : batch.count(at), 0].tolist() for batch in batches]
 
 
-def planned(work: Work, row: int, **options: int | str | torch.Tensor) -> list[list[int]]:
+def planned(work: CohortData, row: int, **options: int | str | torch.Tensor) -> list[list[int]]:
     """The same, as the work says it."""
     return [batch.tolist() for batch in work.batches(row, **options)]  # type: ignore[arg-type]
 
@@ -113,7 +113,7 @@ class TestPlan:
 
     def test_weights_of_whole_numbers_are_exact(self) -> None:
         x = torch.arange(5)  # tokens
-        plan = Plan.of_lists(x, x, [[np.array([0, 1, 2])], [np.array([3])]])
+        plan = BatchSchedule.of_lists(x, x, [[np.array([0, 1, 2])], [np.array([3])]])
         weight = plan.batch(0).weight
         assert weight is not None and weight[0].sum().item() == pytest.approx(1.0, abs=1e-15)
         # A model of float64 keeps its precision, one of float32 its type.

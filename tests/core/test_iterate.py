@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
-from bespokefl.core.local_sgd import descend, iterate
+from bespokefl.core.local_sgd import iterate, local_sgd
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from tests.federations import BATCH, NAMES, SIZES, apart, federation, mlp, random_rows, same_bits, work_of
@@ -32,7 +32,7 @@ def test_a_gradient_step_is_descent(stacked: bool, steps: Tensor | None) -> None
         return (rows - 0.3 * task.gradient(rows, batch),)
 
     (found,) = iterate(step, (rows,), work_of(DATA), steps=steps)
-    assert apart(found, descend(task.gradient, rows, work_of(DATA), 0.3, steps=steps)) < 1e-12
+    assert apart(found, local_sgd(task.gradient, rows, work_of(DATA), 0.3, steps=steps)) < 1e-12
 
 
 def test_values_go_together_whatever_the_order_of_the_cohort() -> None:
@@ -117,13 +117,13 @@ def test_a_client_iterates_the_same_alone_and_in_company() -> None:
     task = make(stacked=False)
     rows = random_rows(task, 6)
 
-    def step(rows: Rows, pull: Tensor, batch: Batch) -> tuple[Rows, Tensor]:
-        return rows - 0.1 * task.gradient(rows, batch) - pull * rows, pull * 0.5
+    def step(rows: Rows, prox_weight: Tensor, batch: Batch) -> tuple[Rows, Tensor]:
+        return rows - 0.1 * task.gradient(rows, batch) - prox_weight * rows, prox_weight * 0.5
 
-    pull = torch.linspace(0.1, 0.5, 6, dtype=torch.float64)
-    together = iterate(step, (rows, pull), work_of(DATA))
+    prox_weight = torch.linspace(0.1, 0.5, 6, dtype=torch.float64)
+    together = iterate(step, (rows, prox_weight), work_of(DATA))
     for k in range(6):
-        alone = iterate(step, (rows[k : k + 1], pull[k : k + 1]), work_of(DATA, [k]))
+        alone = iterate(step, (rows[k : k + 1], prox_weight[k : k + 1]), work_of(DATA, [k]))
         assert apart(together[0][k : k + 1], alone[0]) < 1e-12
         assert torch.equal(together[1][k : k + 1], alone[1])
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core.cohort_data import Batch, Work
-from bespokefl.core.local_sgd import descend
+from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -34,7 +34,15 @@ def make(stacked: bool = True) -> Task:
 
 
 def optimised(
-    task: Task, work: Work, row: Rows, k: int, lr: float, *, steps: int | None = None, reach: float = 1e9, **sgd: float
+    task: Task,
+    data: CohortData,
+    row: Rows,
+    k: int,
+    lr: float,
+    *,
+    steps: int | None = None,
+    reach: float = 1e9,
+    **sgd: float,
 ) -> tuple[Rows, int]:
     """One client with torch.optim.SGD, on the batches that the work says, and how many steps it took.
 
@@ -44,7 +52,7 @@ def optimised(
     module.load_state_dict(row.state())
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, **sgd)
     now, taken = row, 0
-    for batch in work.batches(k) if steps is None else work.batches(k, steps=steps):
+    for batch in data.batches(k) if steps is None else data.batches(k, steps=steps):
         own = torch.from_numpy(batch)
         optimizer.zero_grad()
         F.cross_entropy(module(DATA.x[own]), DATA.y[own]).backward()
@@ -60,9 +68,9 @@ def optimised(
 def test_one_client_is_sgd_step_by_step(options: dict[str, float], stacked: bool) -> None:
     task = make(stacked)
     for steps in range(1, 7):
-        work = work_of(DATA, [1])
-        found = descend(task.gradient, task.start, work, 0.3, steps=steps, **options)
-        assert apart(found, optimised(task, work, task.start, 0, 0.3, steps=steps, **options)[0]) < 1e-10
+        data = work_of(DATA, [1])
+        found = local_sgd(task.gradient, task.start, data, 0.3, steps=steps, **options)
+        assert apart(found, optimised(task, data, task.start, 0, 0.3, steps=steps, **options)[0]) < 1e-10
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
@@ -70,19 +78,19 @@ def test_one_client_is_sgd_step_by_step(options: dict[str, float], stacked: bool
 def test_ragged_clients_are_sgd_each(options: dict[str, float], stacked: bool) -> None:
     task = make(stacked)
     rows = random_rows(task, len(DATA))
-    work = work_of(DATA, epochs=2)
-    found = descend(task.gradient, rows, work, 0.3, **options)
+    data = work_of(DATA, epochs=2)
+    found = local_sgd(task.gradient, rows, data, 0.3, **options)
     for k in range(len(DATA)):
-        assert apart(found[k : k + 1], optimised(task, work, rows[k : k + 1], k, 0.3, **options)[0]) < 1e-10
+        assert apart(found[k : k + 1], optimised(task, data, rows[k : k + 1], k, 0.3, **options)[0]) < 1e-10
 
 
 def test_steps_and_rates_may_differ_from_row_to_row() -> None:
     task = make()
-    work = work_of(DATA)
+    data = work_of(DATA)
     steps, lr = torch.tensor([2, 0, 5, 1, 1, 3]), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    found = descend(task.gradient, task.start, work, lr, steps=steps, momentum=0.9)
+    found = local_sgd(task.gradient, task.start, data, lr, steps=steps, momentum=0.9)
     for k in range(len(DATA)):
-        expected, _ = optimised(task, work, task.start, k, float(lr[k]), steps=int(steps[k]), momentum=0.9)
+        expected, _ = optimised(task, data, task.start, k, float(lr[k]), steps=int(steps[k]), momentum=0.9)
         assert apart(found[k : k + 1], expected) < 1e-10
     assert same_bits(found[1:2], task.start)
 
@@ -90,21 +98,21 @@ def test_steps_and_rates_may_differ_from_row_to_row() -> None:
 @pytest.mark.parametrize("lr", [torch.tensor(0.25), torch.tensor([0.25])])
 def test_a_rate_may_come_as_a_tensor(lr: Tensor) -> None:
     task = make()
-    expected = descend(task.gradient, task.start, work_of(DATA), 0.25)
-    assert same_bits(descend(task.gradient, task.start, work_of(DATA), lr), expected)
+    expected = local_sgd(task.gradient, task.start, work_of(DATA), 0.25)
+    assert same_bits(local_sgd(task.gradient, task.start, work_of(DATA), lr), expected)
 
 
 def test_epochs_instead_of_the_budget() -> None:
     task = make()
-    found = descend(task.gradient, task.start, work_of(DATA), 0.1, epochs=3)
-    assert same_bits(found, descend(task.gradient, task.start, work_of(DATA, epochs=3), 0.1))
+    found = local_sgd(task.gradient, task.start, work_of(DATA), 0.1, epochs=3)
+    assert same_bits(found, local_sgd(task.gradient, task.start, work_of(DATA, epochs=3), 0.1))
 
 
 def test_purposes_name_the_batches() -> None:
     task = make()
-    first = descend(task.gradient, task.start, work_of(DATA), 0.1, purpose="a")
-    assert same_bits(first, descend(task.gradient, task.start, work_of(DATA), 0.1, purpose="a"))
-    assert not same_bits(first, descend(task.gradient, task.start, work_of(DATA), 0.1, purpose="b"))
+    first = local_sgd(task.gradient, task.start, work_of(DATA), 0.1, purpose="a")
+    assert same_bits(first, local_sgd(task.gradient, task.start, work_of(DATA), 0.1, purpose="a"))
+    assert not same_bits(first, local_sgd(task.gradient, task.start, work_of(DATA), 0.1, purpose="b"))
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
@@ -112,8 +120,8 @@ def test_purposes_name_the_batches() -> None:
 def test_a_frozen_block_stays(block: str, stacked: bool) -> None:
     task = make(stacked)
     rows = random_rows(task, len(DATA))
-    work = work_of(DATA)
-    found = descend(task.gradient, rows, work, 0.3, frozen=block, momentum=0.9, weight_decay=0.1)
+    data = work_of(DATA)
+    found = local_sgd(task.gradient, rows, data, 0.3, frozen=block, momentum=0.9, weight_decay=0.1)
     assert same_bits(found.block(block), rows.block(block)) and not found.frozen
     fixed = set(task.layout.block(block))
     for k in range(len(DATA)):
@@ -121,7 +129,7 @@ def test_a_frozen_block_stays(block: str, stacked: bool) -> None:
         module.load_state_dict(rows.state(k))
         free = [parameter for name, parameter in module.named_parameters() if name not in fixed]
         optimizer = torch.optim.SGD(free, lr=0.3, momentum=0.9, weight_decay=0.1)
-        for batch in work.batches(k):
+        for batch in data.batches(k):
             own = torch.from_numpy(batch)
             optimizer.zero_grad()
             F.cross_entropy(module(DATA.x[own]), DATA.y[own]).backward()
@@ -132,10 +140,10 @@ def test_a_frozen_block_stays(block: str, stacked: bool) -> None:
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_model_that_is_all_head(reference: bool) -> None:
     task = Task(lambda: nn.Linear(WIDTH, CLASSES), dtype=DOUBLE)
-    work = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
-    found = descend(task.gradient, task.start, work, 0.3, frozen="head")
+    data = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
+    found = local_sgd(task.gradient, task.start, data, 0.3, frozen="head")
     assert len(found) == len(DATA) and same_bits(found, task.start.expand(len(DATA)))
-    trained = descend(task.gradient, task.start, work, 0.3, frozen="base")
+    trained = local_sgd(task.gradient, task.start, data, 0.3, frozen="base")
     assert apart(trained, task.start) > 1e-3
 
 
@@ -154,16 +162,16 @@ def test_what_goes_beside_is_cut_with_the_rows(stacked: bool, reference: bool) -
         assert len(v) == len(batch) == len(target) == len(own) and len(shared) == 1
         return task.gradient(v, batch) + own * (v - target) + 0.5 * (v - shared)
 
-    work = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
-    found = descend(gradient, rows, work, 0.1, beside=[targets, strength, common])
+    data = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
+    found = local_sgd(gradient, rows, data, 0.1, per_row=[targets, strength, common])
     assert (max(sizes), min(sizes)) == (1 if reference else 6, 1)
     for k in range(len(DATA)):
         v = rows[k : k + 1]
-        for batch in work.batches(k):
+        for batch in data.batches(k):
             own = torch.from_numpy(batch)
             step = Batch(DATA.x[own][None], DATA.y[own][None])
-            pull = strength[k] * (v - targets[k : k + 1]) + 0.5 * (v - common)
-            v = v - 0.1 * (task.gradient(v, step) + pull)
+            prox_weight = strength[k] * (v - targets[k : k + 1]) + 0.5 * (v - common)
+            v = v - 0.1 * (task.gradient(v, step) + prox_weight)
         assert apart(found[k : k + 1], v) < 1e-10
 
 
@@ -175,7 +183,7 @@ def test_only_active_rows_are_worked_on() -> None:
         seen.append(len(rows))
         return task.gradient(rows, batch)
 
-    descend(gradient, task.start, work_of(DATA), 0.1)
+    local_sgd(gradient, task.start, work_of(DATA), 0.1)
     steps = [-(-size // 4) for size in SIZES]  # 1, 5, 2, 3, 2, 3
     assert seen == [sum(own > step for own in steps) for step in range(max(steps))]
 
@@ -188,11 +196,11 @@ def test_a_stop_rule_ends_each_row_by_itself(options: dict[str, float], referenc
     def far(rows: Rows, batch: Batch) -> Tensor:
         return (rows - task.start).square_norm() > 0.25**2
 
-    work = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
-    found = descend(task.gradient, task.start, work, 0.15, stop=far, **options)
+    data = work_of(DATA, loop=ReferenceLoop(task) if reference else None)
+    found = local_sgd(task.gradient, task.start, data, 0.15, stop=far, **options)
     taken = []
     for k in range(len(DATA)):
-        expected, steps = optimised(task, work, task.start, k, 0.15, reach=0.25, **options)
+        expected, steps = optimised(task, data, task.start, k, 0.15, reach=0.25, **options)
         assert apart(found[k : k + 1], expected) < 1e-10  # a rate in float32 would be 1e-8 off
         taken.append(steps)
     budget = [-(-size // 4) for size in SIZES]
@@ -207,39 +215,39 @@ def test_training_ends_when_all_have_stopped() -> None:
         calls.append(batch.step)
         return torch.ones(len(rows), dtype=torch.bool)
 
-    descend(task.gradient, task.start, work_of(DATA, epochs=5), 0.1, stop=stop)
+    local_sgd(task.gradient, task.start, work_of(DATA, epochs=5), 0.1, stop=stop)
     assert calls == [0]
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
 def test_inputs_are_not_modified(stacked: bool) -> None:
     task = make(stacked)
-    rows, lr, beside = random_rows(task, len(DATA)), torch.full((6,), 0.1), random_rows(task, 6, seed=1)
-    before = rows.clone(), lr.clone(), beside.clone(), DATA.x.clone(), task.start.clone()
+    rows, lr, per_row = random_rows(task, len(DATA)), torch.full((6,), 0.1), random_rows(task, 6, seed=1)
+    before = rows.clone(), lr.clone(), per_row.clone(), DATA.x.clone(), task.start.clone()
 
     def gradient(v: Rows, batch: Batch, other: Rows) -> Rows:
         return task.gradient(v, batch) + (v - other)
 
-    descend(gradient, rows, work_of(DATA), lr, beside=[beside], momentum=0.9, weight_decay=0.1)
-    descend(task.gradient, task.start, work_of(DATA), 0.1, momentum=0.9)
-    assert same_bits((rows, lr, beside, DATA.x, task.start), before)
+    local_sgd(gradient, rows, work_of(DATA), lr, per_row=[per_row], momentum=0.9, weight_decay=0.1)
+    local_sgd(task.gradient, task.start, work_of(DATA), 0.1, momentum=0.9)
+    assert same_bits((rows, lr, per_row, DATA.x, task.start), before)
 
 
 def test_no_steps_change_nothing() -> None:
     task = make()
-    assert same_bits(descend(task.gradient, task.start, work_of(DATA), 0.1, steps=0), task.start.expand(len(DATA)))
+    assert same_bits(local_sgd(task.gradient, task.start, work_of(DATA), 0.1, steps=0), task.start.expand(len(DATA)))
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_reference_loop_is_the_same(options: dict[str, float]) -> None:
     task = make()
     rows = random_rows(task, len(DATA))
-    work = work_of(DATA, epochs=2, loop=ReferenceLoop(task))
-    expected = descend(task.gradient, rows, work, 0.2, **options)
-    assert apart(descend(task.gradient, rows, work_of(DATA, epochs=2), 0.2, **options), expected) < 1e-10
+    data = work_of(DATA, epochs=2, loop=ReferenceLoop(task))
+    expected = local_sgd(task.gradient, rows, data, 0.2, **options)
+    assert apart(local_sgd(task.gradient, rows, work_of(DATA, epochs=2), 0.2, **options), expected) < 1e-10
     for block in ("base", "head"):
-        expected = descend(task.gradient, rows, work, 0.2, frozen=block, **options)
-        found = descend(task.gradient, rows, work_of(DATA, epochs=2), 0.2, frozen=block, **options)
+        expected = local_sgd(task.gradient, rows, data, 0.2, frozen=block, **options)
+        found = local_sgd(task.gradient, rows, work_of(DATA, epochs=2), 0.2, frozen=block, **options)
         assert apart(found, expected) < 1e-10
 
 
@@ -247,11 +255,11 @@ def test_dropout_is_the_same_in_any_company_and_in_the_reference_loop() -> None:
     task = Task(Dropped, dtype=DOUBLE)
     probe.check(task, DATA.x[:3], DATA.y[:3], CLASSES)
     before = torch.get_rng_state()
-    together = descend(task.gradient, task.start, work_of(DATA), 0.2)
-    assert same_bits(together, descend(task.gradient, task.start, work_of(DATA), 0.2))
-    alone = Rows.cat([descend(task.gradient, task.start, work_of(DATA, [k]), 0.2) for k in range(len(DATA))])
-    reference = descend(task.gradient, task.start, work_of(DATA, loop=ReferenceLoop(task)), 0.2)
+    together = local_sgd(task.gradient, task.start, work_of(DATA), 0.2)
+    assert same_bits(together, local_sgd(task.gradient, task.start, work_of(DATA), 0.2))
+    alone = Rows.cat([local_sgd(task.gradient, task.start, work_of(DATA, [k]), 0.2) for k in range(len(DATA))])
+    reference = local_sgd(task.gradient, task.start, work_of(DATA, loop=ReferenceLoop(task)), 0.2)
     assert apart(together, alone) < 1e-10 and apart(reference, alone) < 1e-10
     assert torch.equal(before, torch.get_rng_state())
-    other = descend(task.gradient, task.start, work_of(DATA, seed=1), 0.2)
+    other = local_sgd(task.gradient, task.start, work_of(DATA, seed=1), 0.2)
     assert apart(other, together) > 1e-3

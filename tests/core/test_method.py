@@ -136,7 +136,7 @@ def test_hyper_parameters_of_another_kind_are_refused(make: Callable[[], Method]
 
 
 def test_whole_numbers_and_numpys_are_numbers() -> None:
-    assert Ditto(lr=1, pull=np.float32(0.5)).pull == 0.5
+    assert Ditto(lr=1, prox_weight=np.float32(0.5)).prox_weight == 0.5
     assert SelfFL(max_steps=np.int64(3), smoothing=None, initialise=np.bool_(True), divisor=1).max_steps == 3
     assert UCFL(streams=2).streams == 2
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.rows import Layout, Rows, Spread
+from bespokefl.core.rows import Layout, Rows, RunningVariance
 
 # A layer, a single number (a learnt temperature, say), and a head.
 LAYOUT = Layout(
@@ -217,7 +217,7 @@ class TestSpread:
     @given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 6))
     def test_online_is_batch(self, seed: int, count: int) -> None:
         history = torch.stack([draw(3, seed + i)[1] for i in range(count)])  # (count, clients, columns)
-        spread = Spread.empty(draw(3)[0])
+        spread = RunningVariance.empty(draw(3)[0])
         for matrix in history:
             spread = spread.add(Rows.from_matrix(LAYOUT, matrix))
         # The variance of a vector is its trace, divisor `count`.
@@ -227,17 +227,17 @@ class TestSpread:
         assert spread.count.tolist() == [count] * 3
 
     def test_undefined_below_two_values(self) -> None:
-        spread = Spread.empty(draw(2)[0])
+        spread = RunningVariance.empty(draw(2)[0])
         assert spread.variance.isnan().all()
         assert spread.add(draw(2)[0]).variance.isnan().all()
 
     def test_same_values_have_no_variance(self) -> None:
         rows, _ = draw(2)
-        assert Spread.empty(rows).add(rows).add(rows).variance.tolist() == [0.0, 0.0]
+        assert RunningVariance.empty(rows).add(rows).add(rows).variance.tolist() == [0.0, 0.0]
 
     def test_far_from_zero(self) -> None:
         rows, _ = draw(1)
-        spread = Spread.empty(rows).add(rows * 0.0 + 1e6).add(rows * 0.0 + (1e6 + 2.0))
+        spread = RunningVariance.empty(rows).add(rows * 0.0 + 1e6).add(rows * 0.0 + (1e6 + 2.0))
         # Two values that differ by 2 in every column: variance 1 per column.
         assert spread.variance.item() == pytest.approx(WIDTH)
 

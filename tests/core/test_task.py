@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Batch, Plan
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import Batch, BatchSchedule
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn import probe
 from bespokefl.core.nn.losses import cross_entropy
@@ -210,10 +210,12 @@ class TestPredictAndScore:
             ends = np.cumsum(sizes)
             lists = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
             rows = random_rows(task, 1 if one else 3)
-            found = task.score(rows, Plan.sweep(x, y, Part.of_lists(lists)), by_class=True)
+            found = task.score(rows, BatchSchedule.sweep(x, y, ClientIndex.of_lists(lists)), by_class=True)
             for k, own in enumerate(lists):
                 alone = task.score(
-                    rows if one else rows[k : k + 1], Plan.sweep(x, y, Part.of_lists([own])), by_class=True
+                    rows if one else rows[k : k + 1],
+                    BatchSchedule.sweep(x, y, ClientIndex.of_lists([own])),
+                    by_class=True,
                 )
                 for name, values in alone.items():
                     torch.testing.assert_close(found[name][k], values[0], rtol=1e-12, atol=1e-12, equal_nan=True)
@@ -234,7 +236,7 @@ class TestPredictAndScore:
         task = Task(Echo, dtype=DOUBLE)
         x, y = torch.from_numpy(rng.normal(size=(700, CLASSES))), torch.from_numpy(rng.integers(0, CLASSES, 700))
         lists = [np.arange(300), np.arange(300, 400), np.arange(400, 700)]
-        found = task.score(random_rows(task, 1 if one else 3), Plan.sweep(x, y, Part.of_lists(lists)))
+        found = task.score(random_rows(task, 1 if one else 3), BatchSchedule.sweep(x, y, ClientIndex.of_lists(lists)))
         for k, own in enumerate(lists):
             assert found["loss"][k].item() == pytest.approx(F.cross_entropy(x[own], y[own]).item())
             assert found["accuracy"][k].item() == (x[own].argmax(1) == y[own]).double().mean()
@@ -254,7 +256,7 @@ class TestPredictAndScore:
         task = Task(lambda: nn.Linear(CLASSES, CLASSES, bias=False), dtype=DOUBLE)
         x = torch.tensor([[3.0, 0, 0], [0, 3.0, 0], [0, 0, 3.0], [1.0, 0, 0], [0, 2.0, 0]], dtype=DOUBLE)
         y = torch.tensor([0, 1, 0, 1, 1])
-        part = Part.of_lists([np.array([3]), np.array([0, 1, 2]), np.array([]), np.array([4, 2])])
+        part = ClientIndex.of_lists([np.array([3]), np.array([0, 1, 2]), np.array([]), np.array([4, 2])])
         rows = Rows.from_matrix(task.layout, torch.eye(CLASSES, dtype=DOUBLE).reshape(1, -1))
         if stacked:
             task.stack()
@@ -273,7 +275,7 @@ class TestPredictAndScore:
         }
         for many in (rows, rows.expand(4)):
             for size in (1, 2, 256):
-                scores = task.score(many, Plan.sweep(x, y, part, size))
+                scores = task.score(many, BatchSchedule.sweep(x, y, part, size))
                 assert set(scores) == {"accuracy", "loss"}
                 for name, values in expected.items():
                     np.testing.assert_allclose(scores[name].numpy(), values, rtol=1e-10)
@@ -285,7 +287,7 @@ class TestPredictAndScore:
         rows = random_rows(task, len(data), scale=1.0)
         if stacked:
             task.stack()
-        scores = task.score(rows, Plan.sweep(data.x, data.y, data.train, 5))
+        scores = task.score(rows, BatchSchedule.sweep(data.x, data.y, data.train, 5))
         for k in range(len(data)):
             own = data.train.of(k)
             outputs = torch.func.functional_call(task.module, rows.state(k), (data.x[own],))
@@ -311,7 +313,7 @@ class TestPredictAndScore:
     def test_regression_has_no_accuracy(self) -> None:
         data = federation(targets="numbers", dtype=DOUBLE)
         task = Task(line, "mse", dtype=DOUBLE)
-        scores = task.score(task.start, Plan.sweep(data.x, data.y, data.test))
+        scores = task.score(task.start, BatchSchedule.sweep(data.x, data.y, data.test))
         assert set(scores) == {"loss"}
         for k in range(len(data)):
             own = data.test.of(k)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
@@ -65,8 +65,8 @@ def test_as_many_clients_are_scored_at_once_as_make_some_work() -> None:
         return Task(lambda: nn.Linear(width, 2, bias=False))
 
     def clients(count: int, examples: int, width: int) -> Data:
-        part = Part.of_lists([np.zeros(examples, np.int64)] * count)
-        empty = Part.of_lists([np.zeros(0, np.int64)] * count)
+        part = ClientIndex.of_lists([np.zeros(examples, np.int64)] * count)
+        empty = ClientIndex.of_lists([np.zeros(0, np.int64)] * count)
         return Data(torch.zeros(1, width), torch.zeros(1), tuple(map(str, range(count))), part, empty, part)
 
     # 2 x 10 examples of 2,000 weights: 200 million multiply-adds are 5,000 clients, but they hold 22,000 numbers each.

@@ -13,14 +13,14 @@ from scipy import stats
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.faults import Faults
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import (
     IFCA,
     REGISTRY,
@@ -66,7 +66,7 @@ def releases(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Release]]:
     seen: list[Release] = []
     whole = Privacy.release
 
-    def watched(self: Privacy, method: Method, task: Task, message: Message, upload: State, work: Work) -> State:
+    def watched(self: Privacy, method: Method, task: Task, message: Message, upload: State, work: CohortData) -> State:
         found = whole(self, method, task, message, upload, work)
         seen.append(Release(task, message, upload, found))
         return found
@@ -246,14 +246,14 @@ def test_workers_and_resuming_change_no_bit(chosen: Method, tmp_path: Path) -> N
     expected = result(made, outcome)
     assert same_bits(result(*run(chosen, SINGLE, workers=2, **options)), expected)
     first = simulation(chosen, SINGLE, **options)
-    kept = Checkpoints(tmp_path, Every(rounds=1), {})
+    kept = Checkpoints(tmp_path, CheckpointInterval(rounds=1), {})
     with first.pool() as pool:
         for number in (1, 2):
             first.round(pool, number, chosen.phases(4)[0])
         kept.save(first._moment(2))
         kept.wait()
     second = simulation(chosen, SINGLE, **options)
-    resumed = second.run(checkpoints=Checkpoints(tmp_path, Every(rounds=1), {}))
+    resumed = second.run(checkpoints=Checkpoints(tmp_path, CheckpointInterval(rounds=1), {}))
     assert same_bits(result(second, resumed), expected)
     assert resumed.uploaded == outcome.uploaded and sum(resumed.uploaded.values()) > 0
 
@@ -308,7 +308,7 @@ class Counting(FedAvg):
 
     name: ClassVar[str] = "counting"
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, work: CohortData, round: Round) -> Update:
         upload, state = super().local_update(task, message, state, work, round)
         return upload | {"labels": work.n}, state
 

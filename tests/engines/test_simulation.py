@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import TrainingError
-from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.progress import Progress
@@ -177,7 +177,7 @@ class _Failing(Local):
 
     name: ClassVar[str] = "failing"
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, work: CohortData, round: Round) -> Update:
         if round.number == 2 and NAMES[SIZES.index(min(SIZES))] in work.names:
             raise TrainingError("enough")
         return super().local_update(task, message, state, work, round)

@@ -14,7 +14,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.files import unwritten
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.workflows.run.settings import Config
 
 DIGITS = "9" * 5000
@@ -84,13 +84,13 @@ def test_a_deep_record_is_a_damaged_checkpoint(here: Path, caplog: pytest.LogCap
     place.mkdir(parents=True)
     (place / "record.json").write_text("[" * 100_000 + "]" * 100_000)
     with pytest.raises(InputError, match=r"no checkpoint in .* is whole"):
-        Checkpoints(place.parent, Every(rounds=1), {}).latest(1, 1)
+        Checkpoints(place.parent, CheckpointInterval(rounds=1), {}).latest(1, 1)
     assert "is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["0", "000000000", "999999999", " 60 s "])
 def test_checkpoints_as_rare_as_one_likes(text: str) -> None:
-    found = Every.of(text)
+    found = CheckpointInterval.of(text)
     assert (found.rounds or found.seconds or 0) == int(text.strip(" s"))
 
 

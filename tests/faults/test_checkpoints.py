@@ -129,7 +129,9 @@ def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
             found[path[-1]] = copy.deepcopy(value)
 
         alter(kept[-1], change)
-        store = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", checkpoints.Every(), content["identity"])
+        store = checkpoints.Checkpoints(
+            tmp_path / "run" / "checkpoints", checkpoints.CheckpointInterval(), content["identity"]
+        )
         try:
             found = store.latest(4, 6)
             if found is not None:

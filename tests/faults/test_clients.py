@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, NONE, Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, NONE, Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.faults import KINDS, Faults
@@ -267,15 +267,15 @@ def test_a_deployed_server_refuses_it_too(uploading: Method, tmp_path: Path) -> 
 class Undeclared(Method):
     """Somebody's own method, which does not say what it uploads: a layer, and two numbers of each client."""
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        trained = descend(task.gradient, message["weights"], work, 0.1)
+    def local_update(self, task: Task, message: Message, state: State, work: CohortData, round: Round) -> Update:
+        trained = local_sgd(task.gradient, message["weights"], work, 0.1)
         return {"layer": trained.block("2"), "sizes": torch.stack([work.n, work.n**2], 1)}, state
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         layer = uploads.mean("layer", by=uploads["sizes"][:, 1])
         return {"weights": server["weights"].with_block(layer)}
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, work: CohortData) -> Rows:
         rows: Rows = server["weights"]
         return rows
 
@@ -360,7 +360,7 @@ def poisoned(method: Method, value: float) -> Method:
     What has no numbers, as UCFL's later rounds, comes with huge rows.
     """
 
-    def local_update(self: Method, *given: Any) -> tuple[State, State]:
+    def local_update(self: Method, *given: Any) -> Update:
         upload, state = super(type(self), self).local_update(*given)
         work, round = given[-2:]
         late = torch.tensor([FAILING.of_client(round.seed, round.number, name) == "slow" for name in work.names])
@@ -382,7 +382,7 @@ def sent(method: Method) -> set[str]:
     """The names of all that a method uploads."""
     seen: set[str] = set()
 
-    def local_update(self: Method, *given: Any) -> tuple[State, State]:
+    def local_update(self: Method, *given: Any) -> Update:
         upload, state = super(type(self), self).local_update(*given)
         seen.update(upload)
         return upload, state

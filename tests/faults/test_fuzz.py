@@ -21,7 +21,7 @@ from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.sources.loader import load
 from bespokefl.data.tables import table as tables
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import Config, read
 from tests import sandbox
@@ -100,7 +100,7 @@ def tried(folder: Path, name: str) -> Path:
 
 
 def config_file(folder: Path) -> Made:
-    text = Config(method="ditto", split="iid", set={"lr": 0.1, "pull": 1.0}).to_toml()
+    text = Config(method="ditto", split="iid", set={"lr": 0.1, "prox_weight": 1.0}).to_toml()
     return tried(folder, "config.toml"), text.encode(), lambda path: Config.of(read(path))
 
 
@@ -178,7 +178,7 @@ def checkpoint_part(part: str) -> Callable[[Path], Made]:
         run("ditto", clients, checkpoint=folder, checkpoint_every=1, **options)
         inside = folder / "checkpoints" / "round-00000002"
         identity = json.loads((inside / "record.json").read_text())["content"]["identity"]
-        kept = Checkpoints(folder / "checkpoints", Every(), identity)
+        kept = Checkpoints(folder / "checkpoints", CheckpointInterval(), identity)
 
         def reader(path: Path) -> None:
             found = kept.latest(3, len(clients))

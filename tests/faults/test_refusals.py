@@ -12,7 +12,7 @@ import pytest
 
 from bespokefl import cli
 from bespokefl.core.errors import DiskError
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every, OtherRunError
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, OtherRunError
 from bespokefl.workflows.compare.api import compare_config
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import load_run
@@ -109,7 +109,7 @@ def test_another_setting(place: Path, capfd: pytest.CaptureFixture[str]) -> None
     text = (place / "config.toml").read_text()
     for line, other, difference in (
         ("seed = 0", "seed = 5", "its seed was 0, not 5"),
-        ("pull = 1.0", "pull = 0.5", "its pull was 1.0, not 0.5"),
+        ("prox_weight = 1.0", "prox_weight = 0.5", "its prox_weight was 1.0, not 0.5"),
     ):
         assert text.count(line) == 1
         (place / "config.toml").write_text(text.replace(line, other))
@@ -172,9 +172,12 @@ def end_at_once(step: Any) -> None:
 
 def test_another_hyper_parameter_in_a_comparison(place: Path) -> None:
     """Its runs can be replaced, and --overwrite is one of its options."""
-    with pytest.raises(OtherRunError, match=r"its pull was 1\.0, not 0\.5; use another folder, or --overwrite to repl"):
+    with pytest.raises(
+        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another folder, or --overwrite to repl"
+    ):
         run_config(
-            replace(config(place.parent / "own.npz", "ditto", place), set={"pull": 0.5}, overwrite=True), resumed=True
+            replace(config(place.parent / "own.npz", "ditto", place), set={"prox_weight": 0.5}, overwrite=True),
+            resumed=True,
         )
 
 
@@ -242,18 +245,18 @@ def test_drawn_data_are_drawn_again(tmp_path: Path) -> None:
 
 def test_the_one_value_that_differs(tmp_path: Path) -> None:
     """Of nested ones, too; another version comes before what it may have changed; what is long is cut."""
-    base = {"set": {"pull": 1.0, "lr": 0.1}, "rounds": 3, "version": "1"}
+    base = {"set": {"prox_weight": 1.0, "lr": 0.1}, "rounds": 3, "version": "1"}
     for other, difference in (
-        ({"set": {"pull": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
-        ({"set": {"lr": 0.1}}, "its pull was 1.0, not None;"),
+        ({"set": {"prox_weight": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
+        ({"set": {"lr": 0.1}}, "its prox_weight was 1.0, not None;"),
         ({"version": "2", "a": 1}, "bespokefl 1 made it, and this is 2;"),
         ({"rounds": "9" * 5000}, f"its rounds was 3, not '{'9' * 198}…;"),
     ):
         now = json.loads(json.dumps(base | other))
         with pytest.raises(OtherRunError) as refused:
-            Checkpoints(tmp_path / "checkpoints", Every(), now)._compare(base)
+            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._compare(base)
         assert difference in str(refused.value)
-    Checkpoints(tmp_path / "checkpoints", Every(), base)._compare(base)
+    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._compare(base)
 
 
 def test_advice_about_a_full_disk_can_be_pasted(place: Path) -> None:

@@ -21,7 +21,7 @@ from bespokefl.core.errors import DiskError, InputError
 from bespokefl.data import Clients
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.storage import checkpoint_format, checkpoints, client_states, safetensors_writer
-from bespokefl.engines.storage.checkpoints import Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval
 from bespokefl.engines.storage.client_states import Store
 from bespokefl.workflows.compare.api import compare_config
 from bespokefl.workflows.compare.result import Comparison
@@ -406,8 +406,8 @@ def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    with pytest.raises(InputError, match=r"is of another run: its pull was 1.0, not 0.5; use another folder\.$"):
-        run(methods.Ditto(pull=0.5), clients(), checkpoint=tmp_path, **SMALL)
+    with pytest.raises(InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another folder\.$"):
+        run(methods.Ditto(prox_weight=0.5), clients(), checkpoint=tmp_path, **SMALL)
     with pytest.raises(InputError, match="its seed was 0, not 1"):
         run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)
 
@@ -435,14 +435,20 @@ def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
 
 
 @pytest.mark.parametrize(
-    ("text", "every"), [("10", Every(rounds=10)), (3, Every(rounds=3)), ("60s", Every(seconds=60.0)), ("0", Every())]
+    ("text", "every"),
+    [
+        ("10", CheckpointInterval(rounds=10)),
+        (3, CheckpointInterval(rounds=3)),
+        ("60s", CheckpointInterval(seconds=60.0)),
+        ("0", CheckpointInterval()),
+    ],
 )
-def test_how_often(text: str | int, every: Every) -> None:
-    assert Every.of(text) == every
+def test_how_often(text: str | int, every: CheckpointInterval) -> None:
+    assert CheckpointInterval.of(text) == every
 
 
 def test_how_often_is_refused() -> None:
     with pytest.raises(
         InputError, match="checkpoint_every must be a number of rounds, or of seconds as in 60s, got 'x'"
     ):
-        Every.of("x")
+        CheckpointInterval.of("x")

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from bespokefl.cli import main
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import TrainingError
-from bespokefl.core.method import Message, Round, State
+from bespokefl.core.method import Message, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data import Clients
@@ -61,15 +61,15 @@ class Deadly(Ditto):
     number: int = 3  # the round
     how: str = "kill"
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, work: CohortData, round: Round) -> Update:
         self._perhaps("train", work)
         return super().local_update(task, message, state, work, round)
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, work: CohortData) -> Rows:
         self._perhaps("score", work)
         return super().personal(task, message, state, work)
 
-    def _perhaps(self, where: str, work: Work) -> None:
+    def _perhaps(self, where: str, work: CohortData) -> None:
         marks = len(list(Path(self.marks).iterdir()))
         if where != self.where or work.round != self.number or "7" not in work.names or marks == 2:
             return
@@ -267,7 +267,7 @@ def test_of_any_other_failure_the_way_on_is_told_beside(
 ) -> None:
     data, left = write_data(tmp_path / "own.npz"), iter(range(8))
 
-    def failing(self: Ditto, *given: Any) -> tuple[State, State]:
+    def failing(self: Ditto, *given: Any) -> Update:
         if next(left, None) is None:
             raise TrainingError("enough.")
         return whole(self, *given)
@@ -327,7 +327,13 @@ def test_a_point_is_tried_again(marks: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     rng = np.random.default_rng(2)
     data = Clients.from_arrays(rng.normal(size=(120, 4)), np.arange(120) % 3, np.arange(120) % 6)
-    given: dict[str, Any] = {"grid": {"pull": (0.5,)}, "workers": 2, **SMALL, "model": "deadly_tuned:net", "chunk": 3}
+    given: dict[str, Any] = {
+        "grid": {"prox_weight": (0.5,)},
+        "workers": 2,
+        **SMALL,
+        "model": "deadly_tuned:net",
+        "chunk": 3,
+    }
     (marks / "armed").touch()
     first = tune("ditto", data, out=tmp_path / "t", **given)
     assert "for the second time; if the machine ran out of memory" in first.table[0]["failed"]

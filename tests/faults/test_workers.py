@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import TrainingError
-from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.task import Task
 from bespokefl.methods import UCFL, Ditto, SelfFL
 from tests.federations import federation, run, same_bits
@@ -30,12 +30,12 @@ class Deadly(Ditto):
     folder: str = ""
     deaths: int = 1
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         marks = len(list(Path(self.folder).iterdir()))
-        if round.number == 2 and "cleo" in work.names and marks < self.deaths:
+        if round.number == 2 and "cleo" in data.names and marks < self.deaths:
             (Path(self.folder) / f"{marks}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().local_update(task, message, state, work, round)
+        return super().local_update(task, message, state, data, round)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

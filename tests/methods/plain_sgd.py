@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
 Extra = Callable[[nn.Module], Tensor]
 
 
-def train(task: Task, work: Work, k: int, start: Rows, extra: Extra | None = None, **sgd: float) -> Rows:
+def train(task: Task, data: CohortData, k: int, start: Rows, extra: Extra | None = None, **sgd: float) -> Rows:
     """Row k of the work after its batches, from `start`; `extra` is added to the loss."""
     module = copy.deepcopy(task.module)
     module.load_state_dict(start.state())
     for parameter in module.parameters():
         parameter.requires_grad_(True)
     optimizer = torch.optim.SGD(module.parameters(), **sgd)
-    for batch in work.batches(k):
+    for batch in data.batches(k):
         own = torch.from_numpy(batch)
         optimizer.zero_grad()
-        loss = task.loss(module(work.x[own]), work.y[own]).mean()
+        loss = task.loss(module(data.x[own]), data.y[own]).mean()
         (loss if extra is None else loss + extra(module)).backward()
         optimizer.step()
     return Rows.from_state(task.layout, dict(module.named_parameters()))

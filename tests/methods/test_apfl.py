@@ -122,7 +122,7 @@ def test_one_model_each_way() -> None:
 
 def test_a_newcomer_learns_its_share_beside_a_common_model_that_stays() -> None:
     method, w = APFL(lr=0.2, alpha=0.4, alpha_rate=0.5), random_rows(TASK, 1, seed=1)
-    served = method.newcomer(TASK, {"weights": w}, work_of(DATA, lifetime=3))
+    served = method.newcomer(TASK, {"weights": w}, work_of(DATA, expected_rounds=3))
     shares = []
     for k, size in enumerate(SIZES):
         common = own = w.matrix()[0]

@@ -18,17 +18,17 @@ def test_without_a_pull_personal_models_are_local(participation: float, chunk: i
     """At equal rates, and with equal cohorts: the same seed draws the same clients."""
     options = {"rounds": 3, "participation": participation, "chunk": chunk}
     sgd = {"momentum": 0.5, "weight_decay": 0.1}
-    _, found = run(Ditto(lr=0.3, personal_lr=0.2, pull=0.0, **sgd), DATA, **options)
+    _, found = run(Ditto(lr=0.3, personal_lr=0.2, prox_weight=0.0, **sgd), DATA, **options)
     _, expected = run(Local(lr=0.2, **sgd), DATA, **options)
     assert apart(found.personal_rows, expected.personal_rows) < 1e-12
-    _, pulled = run(Ditto(lr=0.3, personal_lr=0.2, pull=1.0, **sgd), DATA, **options)
+    _, pulled = run(Ditto(lr=0.3, personal_lr=0.2, prox_weight=1.0, **sgd), DATA, **options)
     assert apart(pulled.personal_rows, expected.personal_rows) > 1e-3
 
 
 @pytest.mark.parametrize("weights", ["examples", "equal"])
 def test_the_common_model_is_fedavgs(weights: str) -> None:
     options = {"rounds": 3, "participation": 0.5}
-    _, found = run(Ditto(lr=0.2, pull=5.0, momentum=0.5, weights=weights), DATA, **options)
+    _, found = run(Ditto(lr=0.2, prox_weight=5.0, momentum=0.5, weights=weights), DATA, **options)
     _, expected = run(FedAvg(lr=0.2, momentum=0.5, weights=weights), DATA, **options)
     assert apart(found.server["weights"], expected.server["weights"]) < 1e-12
     assert same_bits(found.globally, expected.globally) or apart(found.global_rows, expected.global_rows) < 1e-12
@@ -38,7 +38,7 @@ def test_the_common_model_is_fedavgs(weights: str) -> None:
 @pytest.mark.parametrize("sgd", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}])
 def test_personal_models_are_pulled_to_the_model_received(sgd: dict[str, float]) -> None:
     """Algorithm 1: F_k(v) + (λ/2) ‖v − w^t‖², w^t as it was before this round's training."""
-    made, outcome = run(Ditto(lr=0.3, personal_lr=0.1, pull=2.0, **sgd), DATA, rounds=3, participation=0.5)
+    made, outcome = run(Ditto(lr=0.3, personal_lr=0.1, prox_weight=2.0, **sgd), DATA, rounds=3, participation=0.5)
     common, own = made.task.start, [made.task.start] * len(DATA)
     for number in (1, 2, 3):
         work, drawn = work_of(DATA, round=number), rng.sample(6, 0.5, 0, "cohort", number).tolist()
@@ -60,9 +60,9 @@ def test_who_did_not_take_part_keeps_its_model() -> None:
 
 def test_a_newcomer_is_pulled_to_the_final_model() -> None:
     sgd = {"momentum": 0.5, "weight_decay": 0.1}
-    method = Ditto(lr=0.3, personal_lr=0.1, pull=2.0, **sgd)
+    method = Ditto(lr=0.3, personal_lr=0.1, prox_weight=2.0, **sgd)
     made, outcome = run(method, DATA, rounds=2)
-    served = method.newcomer(made.task, made.server, work_of(DATA, lifetime=2))
+    served = method.newcomer(made.task, made.server, work_of(DATA, expected_rounds=2))
     common = outcome.server["weights"]
     for k in range(len(DATA)):
         long = work_of(DATA, [k], epochs=2)
@@ -70,10 +70,10 @@ def test_a_newcomer_is_pulled_to_the_final_model() -> None:
         assert apart(served[k : k + 1], expected) < 1e-10
 
 
-@pytest.mark.parametrize("pull", [-0.1, float("nan")])
-def test_senseless_pulls(pull: float) -> None:
-    with pytest.raises(InputError, match=r"pull must be >= 0, got .* \(Ditto's λ\)"):
-        Ditto(pull=pull)
+@pytest.mark.parametrize("prox_weight", [-0.1, float("nan")])
+def test_senseless_pulls(prox_weight: float) -> None:
+    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(Ditto's λ\)"):
+        Ditto(prox_weight=prox_weight)
 
 
 def test_both_rates_are_checked() -> None:

@@ -193,7 +193,7 @@ def test_a_newcomer_looks_at_all_models() -> None:
     method = FedFOMO(lr=0.2, momentum=0.5)
     made, outcome = run(method, DATA, rounds=3, participation=0.5)
     new = replace(THREE, names=("new a", "new b", "new c", "new d"))
-    served = method.newcomer(made.task, made.server, work_of(new, lifetime=2))
+    served = method.newcomer(made.task, made.server, work_of(new, expected_rounds=2))
     known, start = made.server["known"], made.task.start
     models = [outcome.server["models"][j : j + 1] for j in known.nonzero().flatten().tolist()]
     for k in range(4):

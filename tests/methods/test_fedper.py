@@ -59,7 +59,7 @@ def test_a_model_that_is_all_head_is_local(sgd: dict[str, float]) -> None:
     alone, expected = run(Local(lr=0.2, **sgd), DATA, **options)
     assert same_bits(found.personal_rows, expected.personal_rows)
     assert found.communication.up_bytes == found.communication.down_bytes == 0
-    work = work_of(DATA, lifetime=3)
+    work = work_of(DATA, expected_rounds=3)
     served = made.method.newcomer(made.task, made.server, work)
     assert same_bits(served, alone.method.newcomer(alone.task, alone.server, work))
 
@@ -138,7 +138,7 @@ def test_there_is_no_common_model() -> None:
 def test_a_newcomer_trains_a_new_head_on_the_common_base(sgd: dict[str, float]) -> None:
     """From everybody's first head, with the base as constant features, as long as others trained."""
     made, _ = run(FedPer(lr=0.2, **sgd), DATA, rounds=2)
-    work = work_of(DATA, round=3, lifetime=3)
+    work = work_of(DATA, round=3, expected_rounds=3)
     served = made.method.newcomer(made.task, made.server, work)
     alone = Task(lambda: nn.Linear(6, CLASSES), dtype=torch.float64)
     first = Rows(alone.layout, made.task.start.block("head").blocks)

@@ -16,18 +16,18 @@ DATA = federation(dtype=torch.float64)
 def test_without_a_pull_it_is_fedavg(weights: str, chunk: int) -> None:
     options = {"rounds": 3, "participation": 0.5, "local_epochs": 2, "chunk": chunk}
     sgd = {"lr": 0.2, "momentum": 0.5, "weight_decay": 0.1, "weights": weights}
-    _, found = run(FedProx(pull=0.0, **sgd), DATA, **options)
+    _, found = run(FedProx(prox_weight=0.0, **sgd), DATA, **options)
     _, expected = run(FedAvg(**sgd), DATA, **options)
     assert apart(found.server["weights"], expected.server["weights"]) < 1e-12
     assert found.communication == expected.communication
-    _, pulled = run(FedProx(pull=1.0, **sgd), DATA, **options)
+    _, pulled = run(FedProx(prox_weight=1.0, **sgd), DATA, **options)
     assert apart(pulled.server["weights"], expected.server["weights"]) > 1e-3
 
 
 @pytest.mark.parametrize("sgd", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}])
 def test_clients_descend_the_proximal_loss(sgd: dict[str, float]) -> None:
     """F_k(w) + (μ/2) ‖w − w^t‖², by autograd and torch.optim."""
-    made, outcome = run(FedProx(lr=0.1, pull=2.0, **sgd), DATA, rounds=2, local_epochs=2)
+    made, outcome = run(FedProx(lr=0.1, prox_weight=2.0, **sgd), DATA, rounds=2, local_epochs=2)
     common = made.task.start
     for number in (1, 2):
         work = work_of(DATA, round=number, epochs=2)
@@ -37,17 +37,17 @@ def test_clients_descend_the_proximal_loss(sgd: dict[str, float]) -> None:
 
 
 def test_a_strong_pull_holds_clients_near() -> None:
-    def moved(pull: float) -> float:
-        made, outcome = run(FedProx(lr=0.05, pull=pull), DATA, rounds=1, local_epochs=10)
+    def moved(prox_weight: float) -> float:
+        made, outcome = run(FedProx(lr=0.05, prox_weight=prox_weight), DATA, rounds=1, local_epochs=10)
         return apart(outcome.server["weights"], made.task.start)
 
     assert moved(0.0) > moved(1.0) > moved(10.0) > 0
 
 
-@pytest.mark.parametrize("pull", [-0.1, float("nan")])
-def test_senseless_pulls(pull: float) -> None:
-    with pytest.raises(InputError, match=r"pull must be >= 0, got .* \(FedProx's μ\)"):
-        FedProx(pull=pull)
+@pytest.mark.parametrize("prox_weight", [-0.1, float("nan")])
+def test_senseless_pulls(prox_weight: float) -> None:
+    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(FedProx's μ\)"):
+        FedProx(prox_weight=prox_weight)
 
 
 def test_a_newcomer_gets_the_common_model() -> None:

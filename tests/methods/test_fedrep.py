@@ -166,7 +166,7 @@ def test_the_base_steps_under_heads_that_are_optimal() -> None:
 
 def test_a_newcomer_finds_its_head_on_the_common_base() -> None:
     made, outcome = run(FedRep(lr=0.1, head_epochs=100), QUADRATICS, rounds=2, **TOGETHER)
-    served = made.method.newcomer(made.task, made.server, work_of(QUADRATICS, batch_size=WHOLE, lifetime=4))
+    served = made.method.newcomer(made.task, made.server, work_of(QUADRATICS, batch_size=WHOLE, expected_rounds=4))
     for k in range(3):
         own = served.state(k)
         assert torch.equal(own["base.weight"], outcome.server["base"].state()["base.weight"])

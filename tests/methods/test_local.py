@@ -47,7 +47,7 @@ def test_nothing_is_sent() -> None:
 def test_a_newcomer_trains_as_long_as_others_did() -> None:
     method = Local(lr=0.2, momentum=0.5, weight_decay=0.1)
     made, _ = run(method, DATA, rounds=3)
-    work = work_of(DATA, lifetime=3)
+    work = work_of(DATA, expected_rounds=3)
     served = method.newcomer(made.task, made.server, work)
     for k in range(len(SIZES)):
         long = work_of(DATA, [k], epochs=3)

@@ -145,7 +145,7 @@ def test_a_client_adapts_on_all_of_its_training_data_and_on_nothing_else() -> No
         for k in range(len(DATA)):
             expected = w.matrix()[0] - alpha * slope(w.matrix()[0], DATA.train.of(k))
             torch.testing.assert_close(personal.matrix()[k], expected, rtol=1e-10, atol=1e-12)
-        assert same_bits(method.newcomer(task, {"weights": w}, work_of(data, lifetime=7)), personal)
+        assert same_bits(method.newcomer(task, {"weights": w}, work_of(data, expected_rounds=7)), personal)
 
 
 def test_one_model_each_way() -> None:

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl import cli, methods
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
+from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -51,7 +51,7 @@ def on_validation(row: Rows, data: Data, client: int, factory: Callable[[], nn.M
     return float(F.cross_entropy(outputs, data.y[own])), int((outputs.argmax(1) == data.y[own]).sum())
 
 
-def receive(method: PersFL, task: Task, models: list[Rows], work: Work, distil: Rows | None = None) -> State:
+def receive(method: PersFL, task: Task, models: list[Rows], work: CohortData, distil: Rows | None = None) -> State:
     """The clients' state after these models came, round after round, and perhaps another in the distilling round."""
     state = method.start_clients(task.start, work.names)
     for number, model in enumerate([*models, *([] if distil is None else [distil])], start=1):
@@ -61,7 +61,7 @@ def receive(method: PersFL, task: Task, models: list[Rows], work: Work, distil: 
     return state
 
 
-def distilled(method: PersFL, task: Task, teacher: Rows, work: Work) -> tuple[Rows, dict[str, Tensor]]:
+def distilled(method: PersFL, task: Task, teacher: Rows, work: CohortData) -> tuple[Rows, dict[str, Tensor]]:
     """Stage 2 from this teacher: the personal models and what is noted."""
     work = replace(work, notes={})
     return method.newcomer(task, {"weights": teacher}, work), work.notes
@@ -70,7 +70,7 @@ def distilled(method: PersFL, task: Task, teacher: Rows, work: Work) -> tuple[Ro
 # -- the objective
 
 
-def example(task: Task, work: Work) -> tuple[Rows, Batch, Tensor, Tensor, Tensor]:
+def example(task: Task, work: CohortData) -> tuple[Rows, Batch, Tensor, Tensor, Tensor]:
     """Students, a batch with filling, teachers' outputs, and λ and T of each row."""
     students, teachers = random_rows(task, len(work), 1), random_rows(task, len(work), 2, scale=1.0)
     plan = work.plan(steps=1)
@@ -84,8 +84,8 @@ def example(task: Task, work: Work) -> tuple[Rows, Batch, Tensor, Tensor, Tensor
 @BOTH
 def test_the_gradients_of_kl_and_of_soft_labels_are_the_same(stacked: bool) -> None:
     task, work = task_of(stacked), work_of(DATA)
-    students, batch, *beside = example(task, work)
-    found, expected = (task.gradient(students, batch, m.objective, beside) for m in (PersFLGD(), PersFL()))
+    students, batch, *per_row = example(task, work)
+    found, expected = (task.gradient(students, batch, m.objective, per_row) for m in (PersFLGD(), PersFL()))
     assert apart(found, expected) <= 1e-10
     assert float(expected.square_norm().min()) > 1e-6  # not the same because they vanish
 
@@ -93,9 +93,9 @@ def test_the_gradients_of_kl_and_of_soft_labels_are_the_same(stacked: bool) -> N
 @BOTH
 def test_their_values_differ_by_the_teachers_entropy(stacked: bool) -> None:
     task, work = task_of(stacked), work_of(DATA)
-    students, batch, *beside = example(task, work)
-    teachers, share, temperature = beside
-    kl, labels = (task.losses(students, batch, m.objective, beside) for m in (PersFL(), PersFLGD()))
+    students, batch, *per_row = example(task, work)
+    teachers, share, temperature = per_row
+    kl, labels = (task.losses(students, batch, m.objective, per_row) for m in (PersFL(), PersFLGD()))
     p = torch.softmax(teachers / temperature[:, :, None], -1)
     entropy = batch.mean(-(p * p.log()).sum(-1))
     expected = (share * temperature**2)[:, 0] * entropy
@@ -132,7 +132,7 @@ def test_the_best_of_the_models_received_becomes_the_teacher() -> None:
     """Six random models and, in the middle of them, one that was trained: whose loss is the least is known."""
     task, work = task_of(), work_of(DATA)
     models = [random_rows(task, 1, seed) for seed in range(6)]
-    good = descend(task.gradient, task.start, work, 0.1, epochs=60)[2:3]
+    good = local_sgd(task.gradient, task.start, work, 0.1, epochs=60)[2:3]
     models.insert(3, good)
     state = receive(PersFL(), task, models, work)
     table = np.array([[on_validation(model, DATA, k)[0] for model in models] for k in SEEING])
@@ -148,7 +148,7 @@ def test_the_best_of_the_models_received_becomes_the_teacher() -> None:
 def test_when_the_loss_rises_after_a_round_that_rounds_model_is_the_teacher(planted: int) -> None:
     """Models on a ray towards what fits the client, farthest out in the planted round; the sixth distils."""
     task, work = Task(logistic, dtype=torch.float64), work_of(DATA, [1])
-    fitting = descend(task.gradient, task.start * 0.0, replace(work, train=work.validation), 0.1, steps=50)
+    fitting = local_sgd(task.gradient, task.start * 0.0, replace(work, train=work.validation), 0.1, steps=50)
     models = [fitting * (1 - 0.1 * abs(number - planted)) for number in range(1, 7)]
     curve = [on_validation(model, DATA, 1, logistic)[0] for model in models]
     assert all((b < a) == (number <= planted) for number, (a, b) in enumerate(pairwise(curve), start=2))
@@ -212,7 +212,7 @@ def test_without_imitation_it_is_fine_tuning_from_the_teacher(stacked: bool) -> 
     teacher = random_rows(task, len(DATA))
     method = PersFL(imitations=(0.0,), distil_lr=0.3, momentum=0.5, distil_epochs=3)
     found, notes = distilled(method, task, teacher, work)
-    expected = descend(task.gradient, teacher, work, 0.3, momentum=0.5, epochs=3)
+    expected = local_sgd(task.gradient, teacher, work, 0.3, momentum=0.5, epochs=3)
     assert apart(found, expected) <= 1e-10
     assert notes["imitation"].tolist() == [0.0] * len(DATA)
     assert notes["temperature"].tolist() == [1.0] * len(DATA)  # it has no effect: the first
@@ -297,7 +297,7 @@ def test_without_validation_data_the_teacher_is_the_last_model_and_the_point_the
     assert np.isnan([note["teacher_loss"], *note["grid_accuracy"], *note["grid_loss"]]).all()
     last = len(DATA) - 1
     work = work_of(DATA, [last], round=3)
-    expected = descend(made.task.gradient, made.server["weights"], work, 0.1, epochs=2)
+    expected = local_sgd(made.task.gradient, made.server["weights"], work, 0.1, epochs=2)
     assert apart(outcome.personal_rows[last:], expected) <= 1e-10
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Rows
@@ -117,7 +117,7 @@ def posterior(k: int, common: Tensor, wide: Tensor, weight: float) -> tuple[Tens
 
 
 @dataclass(frozen=True)
-class Point(Work):
+class Point(CohortData):
     """Instead of noise one of the points ±√d e_i, whose moments up to the second are a standard normal's."""
 
     which: int = 0
@@ -219,7 +219,7 @@ def test_clients_begin_with_the_deviation_given() -> None:
 def test_a_newcomer_is_held_near_a_common_distribution_that_stays() -> None:
     method = PFedBayes(weight=0.5, common_lr=1.0)
     made, outcome = run(method, DATA, rounds=2)
-    served = method.newcomer(made.task, made.server, work_of(DATA, lifetime=3))
+    served = method.newcomer(made.task, made.server, work_of(DATA, expected_rounds=3))
     common = [outcome.server[name].matrix()[0] for name in ("mean", "rho")]
     for k, size in enumerate(SIZES):
         values: Four = (common[0], common[1], common[0], common[1])

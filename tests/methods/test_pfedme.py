@@ -38,46 +38,46 @@ def one_step(method: PFedMe, w: Rows) -> tuple[Tensor, Tensor]:
     return upload["weights"].matrix(), new["personal"].matrix()
 
 
-@pytest.mark.parametrize("pull", [0.5, 5.0])
-def test_the_personal_model_is_the_proximal_point(pull: float) -> None:
+@pytest.mark.parametrize("prox_weight", [0.5, 5.0])
+def test_the_personal_model_is_the_proximal_point(prox_weight: float) -> None:
     """argmin_θ F(θ) + (λ/2) ‖θ − w‖² = (H + λI)⁻¹ (H v* + λ w)."""
     w = random_rows(Task(line, "mse", dtype=torch.float64), 1, scale=1.0)
-    _, theta = one_step(PFedMe(pull=pull, inner_steps=150, personal_lr=0.15), w)
+    _, theta = one_step(PFedMe(prox_weight=prox_weight, inner_steps=150, personal_lr=0.15), w)
     for k in range(3):
         h, b = quadratic(k)
         optimum = torch.linalg.solve(h, b)
-        expected = torch.linalg.solve(h + pull * EYE, h @ optimum + pull * w.matrix()[0])
+        expected = torch.linalg.solve(h + prox_weight * EYE, h @ optimum + prox_weight * w.matrix()[0])
         torch.testing.assert_close(theta[k], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_common_model_descends_the_moreau_envelope() -> None:
     """∇ min_θ F(θ) + (λ/2) ‖θ − w‖² = λ (w − θ(w)), differentiated through θ(w) by autograd."""
-    pull, lr = 2.0, 0.03
+    prox_weight, lr = 2.0, 0.03
     w = random_rows(Task(line, "mse", dtype=torch.float64), 1, scale=1.0)
-    moved, theta = one_step(PFedMe(lr=lr, pull=pull, inner_steps=150, personal_lr=0.15), w)
+    moved, theta = one_step(PFedMe(lr=lr, prox_weight=prox_weight, inner_steps=150, personal_lr=0.15), w)
     for k in range(3):
         h, b = quadratic(k)
         flat = w.matrix()[0].clone().requires_grad_()
-        near = torch.linalg.solve(h + pull * EYE, b + pull * flat)
-        envelope = 0.5 * near @ h @ near - b @ near + 0.5 * pull * (near - flat).square().sum()
+        near = torch.linalg.solve(h + prox_weight * EYE, b + prox_weight * flat)
+        envelope = 0.5 * near @ h @ near - b @ near + 0.5 * prox_weight * (near - flat).square().sum()
         (slope,) = torch.autograd.grad(envelope, flat)
         torch.testing.assert_close(moved[k], flat.detach() - lr * slope, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(slope, pull * (flat.detach() - theta[k]), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(slope, prox_weight * (flat.detach() - theta[k]), rtol=1e-8, atol=1e-8)
 
 
 def test_the_federation_rests_where_the_mean_envelope_is_least() -> None:
     """Σ_k λ (w − θ_k(w)) = 0: w is the mean of its proximal points, a linear system."""
-    pull = 2.0
-    inverses = [torch.linalg.inv(quadratic(k)[0] + pull * EYE) for k in range(3)]
-    left = EYE - sum(pull * inverse for inverse in inverses) / 3
+    prox_weight = 2.0
+    inverses = [torch.linalg.inv(quadratic(k)[0] + prox_weight * EYE) for k in range(3)]
+    left = EYE - sum(prox_weight * inverse for inverse in inverses) / 3
     right = sum(inverse @ quadratic(k)[1] for k, inverse in enumerate(inverses)) / 3
     w = torch.linalg.solve(left, right)
-    method = PFedMe(lr=0.4, pull=pull, inner_steps=60, personal_lr=0.15)
+    method = PFedMe(lr=0.4, prox_weight=prox_weight, inner_steps=60, personal_lr=0.15)
     options = {"factory": line, "loss": "mse", "batch_size": WHOLE, "local_steps": 1, "rounds": 2}
     _, outcome = run(method, NUMBERS, start=lambda rows: Rows.from_matrix(rows.layout, w[None]), **options)
     torch.testing.assert_close(outcome.server["weights"].matrix()[0], w, rtol=1e-8, atol=1e-8)
     for k, inverse in enumerate(inverses):
-        expected = inverse @ (quadratic(k)[1] + pull * w)
+        expected = inverse @ (quadratic(k)[1] + prox_weight * w)
         torch.testing.assert_close(outcome.personal_rows.matrix()[k], expected, rtol=1e-8, atol=1e-8)
         assert (expected - w).norm() > 0.1
     _, elsewhere = run(method, NUMBERS, **options)
@@ -97,10 +97,10 @@ def trained(task: Task, number: int, k: int, w: Rows, method: PFedMe) -> tuple[R
             )
             value = torch.nn.functional.cross_entropy(outputs, DATA.y[own])
             for one, near in zip(leaves, local, strict=True):
-                value = value + 0.5 * method.pull * (one - near).square().sum()
+                value = value + 0.5 * method.prox_weight * (one - near).square().sum()
             slopes = torch.autograd.grad(value, leaves)
             theta = [one.detach() - method.personal_lr * slope for one, slope in zip(leaves, slopes, strict=True)]
-        local = [near - method.lr * method.pull * (near - one) for near, one in zip(local, theta, strict=True)]
+        local = [near - method.lr * method.prox_weight * (near - one) for near, one in zip(local, theta, strict=True)]
     rows = [Rows(task.layout, [block[None] for block in blocks]) for blocks in (local, theta)]
     return rows[0], rows[1]
 
@@ -108,7 +108,7 @@ def trained(task: Task, number: int, k: int, w: Rows, method: PFedMe) -> tuple[R
 @pytest.mark.parametrize(("mix", "weights"), [(1.0, "equal"), (0.4, "equal"), (1.5, "examples")])
 def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
     """Everybody trains, half report; w ← (1 − β) w + β mean; what counts is θ."""
-    method = PFedMe(lr=0.03, personal_lr=0.05, pull=4.0, inner_steps=3, mix=mix, weights=weights)
+    method = PFedMe(lr=0.03, personal_lr=0.05, prox_weight=4.0, inner_steps=3, mix=mix, weights=weights)
     made, outcome = run(method, DATA, rounds=2, participation=0.5)
     common, personal = made.task.start, []
     for number in (1, 2):
@@ -147,7 +147,7 @@ def test_all_train_and_a_sample_reports() -> None:
 def test_a_newcomer_does_what_all_do_in_a_round() -> None:
     method = PFedMe()
     made, outcome = run(method, DATA, rounds=2)
-    served = method.newcomer(made.task, made.server, work_of(DATA, round=3, lifetime=2))
+    served = method.newcomer(made.task, made.server, work_of(DATA, round=3, expected_rounds=2))
     expected = [trained(made.task, 3, k, outcome.server["weights"], method)[1] for k in range(len(DATA))]
     assert apart(served, Rows.cat(expected)) < 1e-10
 
@@ -155,8 +155,8 @@ def test_a_newcomer_does_what_all_do_in_a_round() -> None:
 @pytest.mark.parametrize(
     ("hyper", "sentence"),
     [
-        ({"pull": 0.0}, r"pull must be > 0, got 0.0 \(pFedMe's λ"),
-        ({"pull": float("nan")}, "pull must be > 0, got nan"),
+        ({"prox_weight": 0.0}, r"prox_weight must be > 0, got 0.0 \(pFedMe's λ"),
+        ({"prox_weight": float("nan")}, "prox_weight must be > 0, got nan"),
         ({"inner_steps": 0}, r"inner_steps must be >= 1, got 0 \(pFedMe's K\)"),
         ({"mix": 0.0}, r"mix must be > 0, got 0.0 \(pFedMe's β\)"),
         ({"personal_lr": -1.0}, "personal_lr must be > 0, got -1.0"),

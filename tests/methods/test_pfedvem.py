@@ -15,7 +15,7 @@ from torch.distributions import Normal, kl_divergence
 
 from bespokefl import cli
 from bespokefl.core import rng as chance
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
 from bespokefl.core.rows import Layout, Rows
@@ -150,7 +150,7 @@ def test_taking_turns_converges() -> None:
 
 
 @dataclass(frozen=True)
-class Quadrature(Work):
+class Quadrature(CohortData):
     """Instead of noise the points ±√d e_i, whose moments up to the second are those of a standard normal."""
 
     def generator(self, purpose: str, row: int) -> Any:
@@ -396,7 +396,7 @@ def test_a_newcomer_has_the_posterior_from_the_reported_prior() -> None:
     upload, _ = method.local_update(task, message, state, work_of(data), a_round())
     server = {"weights": message["weights"], "variance": torch.tensor([0.2], dtype=FLOAT64)}
     short = PFedVEM(initial_variance=5.0, head_steps=2)
-    assert apart(short.newcomer(task, server, work_of(data, lifetime=3)), upload["weights"]) < 1e-6
+    assert apart(short.newcomer(task, server, work_of(data, expected_rounds=3)), upload["weights"]) < 1e-6
 
 
 def test_a_model_may_be_all_head() -> None:

@@ -23,8 +23,8 @@ def test_find() -> None:
 
 def test_build() -> None:
     assert build("fedavg") == FedAvg()
-    assert build("ditto", {"pull": 2, "lr": 0.5}) == Ditto(pull=2.0, lr=0.5)
-    assert isinstance(build("ditto", {"pull": 2}).hyper()["pull"], float)
+    assert build("ditto", {"prox_weight": 2, "lr": 0.5}) == Ditto(prox_weight=2.0, lr=0.5)
+    assert isinstance(build("ditto", {"prox_weight": 2}).hyper()["prox_weight"], float)
     assert build("fedavg", {"weights": "equal"}) == FedAvg(weights="equal")
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
-from bespokefl.core.rows import Layout, Rows, Spread
+from bespokefl.core.rows import Layout, Rows, RunningVariance
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
@@ -106,7 +106,7 @@ def test_the_online_variance_is_that_of_all_vectors_and_the_printed_one_is_not()
     """(18), (19) with the square on (x̄_t − x̄_{t-1}), and (19) as printed."""
     vectors = np.random.default_rng(4).standard_normal((7, 3)) + np.array([5, 0, -2])
     batch = vectors.var(axis=0).sum()  # divisor t; the trace
-    spread = Spread.empty(rows([0.0, 0.0, 0.0]))
+    spread = RunningVariance.empty(rows([0.0, 0.0, 0.0]))
     mended = printed = 0.0
     mean = np.zeros(3)
     for t, x in enumerate(vectors, start=1):
@@ -164,7 +164,7 @@ class Client:
 
     def state(self, method: SelfFL, counts: int) -> dict[str, Any]:
         state = method.start_clients(random_rows(self.task, 1, seed=9), self.data.names)
-        spread = Spread(state["count"], state["mean"], state["squares"])
+        spread = RunningVariance(state["count"], state["mean"], state["squares"])
         for past in self.past[:counts]:
             spread = spread.add(past)
         moved = {name: self.past[counts - 1] for name in ("personal", "optimum") if name in state and counts}
@@ -206,7 +206,7 @@ def test_a_clients_round_is_10_then_8_then_descent():
     torch.testing.assert_close(client.work.notes["variance"], upload["variance"])
     history = torch.stack([past.matrix() for past in client.past] + [expected.matrix()])
     assert state["count"].tolist() == [4, 4, 4]
-    after = Spread(state["count"], state["mean"], state["squares"]).variance
+    after = RunningVariance(state["count"], state["mean"], state["squares"]).variance
     torch.testing.assert_close(after, history.var(0, unbiased=False).sum(1), rtol=1e-10, atol=0)
 
 
@@ -428,7 +428,7 @@ def gaussian(num: int, var0: float) -> tuple[Data, np.ndarray, np.ndarray]:
     lists = np.split(np.arange(sizes.sum()), sizes.cumsum()[:-1])
     y = np.concatenate([theta[k] + np.sqrt(NOISE) * rng.standard_normal(n) for k, n in enumerate(sizes)])
     names = tuple(f"{k:02d}" for k in range(num))
-    parts = [Part.of_lists(lists), Part.of_lists([[]] * num), Part.of_lists(lists)]
+    parts = [ClientIndex.of_lists(lists), ClientIndex.of_lists([[]] * num), ClientIndex.of_lists(lists)]
     data = Data(torch.ones(len(y), 1, dtype=torch.float64), torch.from_numpy(y), names, *parts)
     return data, np.array([y[own].mean() for own in lists]), NOISE / sizes
 
@@ -627,7 +627,7 @@ def test_augmented_trains_on_and_keeps_both_models():
     assert apart(upload["weights"], personal) < 1e-10 and apart(upload["optimum"], optimum) < 1e-10
     assert apart(state["personal"], personal) < 1e-10 and apart(state["optimum"], optimum) < 1e-10
     history = torch.stack([client.past[0].matrix(), optimum.matrix()])
-    after = Spread(state["count"], state["mean"], state["squares"]).variance
+    after = RunningVariance(state["count"], state["mean"], state["squares"]).variance
     torch.testing.assert_close(after, history.var(0, unbiased=False).sum(1), rtol=1e-10, atol=0)  # (20)
     used = method.personal(client.task, Message({"weights": client.theta}), state, client.work)
     assert apart(used, personal) < 1e-10

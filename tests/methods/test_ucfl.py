@@ -14,7 +14,7 @@ from torch import nn
 
 from bespokefl import cli
 from bespokefl.core import rng as chance
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import ALL, NONE, Phase, Round, Uploads
 from bespokefl.core.rows import Rows
@@ -226,7 +226,7 @@ def digits(kind: str, clients: int, seed: int) -> Data:
         else:
             labels[own] = relabel[i % 4][labels[own]]
     cut = [np.split(own, [len(own) - 20, len(own) - 10]) for own in parts]
-    train, validation, test = (Part.of_lists(lists) for lists in zip(*cut, strict=True))
+    train, validation, test = (ClientIndex.of_lists(lists) for lists in zip(*cut, strict=True))
     flat = torch.from_numpy(images.reshape(len(y), 64).copy())
     names = tuple(f"c{i:02d}" for i in range(clients))
     return Data(flat, torch.from_numpy(labels), names, train, validation, test)
@@ -504,7 +504,7 @@ def test_a_newcomer_uses_the_last_upload_of_those_who_ever_sent_one(kind: type[U
 
 def test_a_newcomer_with_nobody_to_turn_to_trains_alone() -> None:
     made, _ = run(UCFL(lr=0.1), DATA, rounds=0)  # the survey only
-    work = work_of(DATA, lifetime=3)
+    work = work_of(DATA, expected_rounds=3)
     served = UCFL(lr=0.1).newcomer(made.task, made.server, work)
     local = Local(lr=0.1, momentum=0.9).newcomer(made.task, {"start": made.task.start}, work)
     assert apart(served, local) < 1e-12

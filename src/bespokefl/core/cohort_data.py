@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng as chance
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 
@@ -50,7 +50,7 @@ class Batch:
         return values.mean(1) if self.weight is None else (values * self.weight.to(values.dtype)).sum(1)
 
 
-class Plan:
+class BatchSchedule:
     """Which examples each row sees at each step.
 
     Rows with the most steps come first (`order`), so that the rows still at work are a prefix: nobody waits, no step
@@ -98,7 +98,7 @@ class Plan:
         *,
         constant: bool = False,
         tag: Sequence[tuple[chance.Key, ...]] = (),
-    ) -> "Plan":
+    ) -> "BatchSchedule":
         """`lists[k][s]` are the examples of row k at step s."""
         steps = np.array([len(one) for one in lists], dtype=np.int64)
         seen = [one[:1] for one in lists] if constant else lists
@@ -110,8 +110,8 @@ class Plan:
 
     @classmethod
     def sweep(
-        cls, x: Tensor, y: Tensor, part: Part, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
-    ) -> "Plan":
+        cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
+    ) -> "BatchSchedule":
         """Every example of a part once, in order."""
         left = part.sizes.numpy()
         steps = -(-left // size)
@@ -182,26 +182,26 @@ Loop = Callable[..., Rows]
 
 
 @dataclass(frozen=True)
-class Work:
+class CohortData:
     """A cohort's data and budget for one round. Row k belongs to client `names[k]`."""
 
     x: Tensor
     y: Tensor
-    train: Part
-    validation: Part
+    train: ClientIndex
+    validation: ClientIndex
     names: tuple[str, ...]
     seed: int
     round: int
     batch_size: int
     epochs: int = 1
     steps: int | None = None  # a fixed number of local steps instead of epochs
-    lifetime: int = 1  # rounds in which an average client trains; what a newcomer may spend
+    expected_rounds: int = 1  # rounds in which an average client trains; what a newcomer may spend
     seeds: tuple[int, ...] = ()  # a seed per row, where they differ
     copies: tuple[int, ...] = ()  # which of its client's rows a row is; set by repeat()
     keyed: bool = True  # whether batches carry keys for modules that draw
     loop: Loop | None = None  # an engine's own descent (the reference engine brings one)
     notes: dict[str, Tensor] = field(default_factory=dict)  # see note()
-    plans: dict[tuple[object, ...], Plan] = field(default_factory=dict)
+    plans: dict[tuple[object, ...], BatchSchedule] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -211,7 +211,7 @@ class Work:
         """Training examples per row, (K,)."""
         return self.train.sizes
 
-    def repeat(self, times: int) -> "Work":
+    def repeat(self, times: int) -> "CohortData":
         """Each client gets `times` rows, one after the other, on the same data and batches: a a a b b b."""
         clients = np.repeat(np.arange(len(self)), times)
         copies = self.copies or (0,) * len(self)
@@ -226,7 +226,7 @@ class Work:
             plans={},
         )
 
-    def take(self, rows: Sequence[int]) -> "Work":
+    def take(self, rows: Sequence[int]) -> "CohortData":
         """The same for some of the rows."""
         return replace(
             self,
@@ -251,7 +251,9 @@ class Work:
             return torch.full((len(self),), self.steps)
         return -(-self.n // self.batch_size) * (self.epochs if epochs is None else epochs)
 
-    def plan(self, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches") -> Plan:
+    def plan(
+        self, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches"
+    ) -> BatchSchedule:
         """Shuffled batches, epoch after epoch, for the budget or for as many epochs or steps as asked.
 
         The same purpose gives the same batches, however often it is asked for.
@@ -262,7 +264,7 @@ class Work:
             lists = [self._batches(k, count, purpose) for k, count in enumerate(counts)]
             constant = int(self.n.max()) <= self.batch_size
             tag = [self.tag(k, purpose) for k in range(len(self))] if self.keyed else ()
-            self.plans[key] = Plan.of_lists(self.x, self.y, lists, constant=constant, tag=tag)
+            self.plans[key] = BatchSchedule.of_lists(self.x, self.y, lists, constant=constant, tag=tag)
         return self.plans[key]
 
     def batches(
@@ -293,13 +295,13 @@ class Work:
             batches += [shuffled[at : at + self.batch_size] for at in range(0, len(own), self.batch_size)]
         return batches[:count]
 
-    def sweep(self, part: str = "train", size: int = SWEEP_SIZE) -> Plan:
+    def sweep(self, part: str = "train", size: int = SWEEP_SIZE) -> BatchSchedule:
         """All of "train" or "validation", each example once, in order."""
         key = ("sweep", part, size)
         if key not in self.plans:
             own = {"train": self.train, "validation": self.validation}[part]
             tag = [self.tag(k, f"sweep/{part}") for k in range(len(self))]
-            self.plans[key] = Plan.sweep(self.x, self.y, own, size, tag)
+            self.plans[key] = BatchSchedule.sweep(self.x, self.y, own, size, tag)
         return self.plans[key]
 
     # -- draws

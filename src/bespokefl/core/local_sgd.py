@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.rows import Rows
 
 Gradient = Callable[..., Rows]  # (rows, batch, *beside) -> rows
 Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows have had enough, (k,) bool
 
 
-def descend(
+def local_sgd(
     gradient: Gradient,
     rows: Rows,
-    work: Work,
+    data: CohortData,
     lr: float | Tensor,
     *,
     momentum: float = 0.0,
@@ -24,7 +24,7 @@ def descend(
     epochs: int | None = None,
     steps: Tensor | int | None = None,
     frozen: str | None = None,
-    beside: Sequence[Any] = (),
+    per_row: Sequence[Any] = (),
     purpose: str = "batches",
     stop: Stop | None = None,
 ) -> Rows:
@@ -42,21 +42,23 @@ def descend(
         lr = float(lr)
     fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
     if len(fixed) == len(rows.layout.names):  # the head of a logistic model is all of it
-        return rows.expand(len(work))
-    if work.loop is not None:
+        return rows.expand(len(data))
+    if data.loop is not None:
         options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
-        return work.loop(gradient, rows, work, lr, frozen=frozen, beside=beside, purpose=purpose, stop=stop, **options)
-    plan = work.plan(epochs=epochs, steps=steps, purpose=purpose)
-    rows = plan.sort(rows.expand(len(work))).clone().freeze(fixed)
+        return data.loop(
+            gradient, rows, data, lr, frozen=frozen, per_row=per_row, purpose=purpose, stop=stop, **options
+        )
+    plan = data.plan(epochs=epochs, steps=steps, purpose=purpose)
+    rows = plan.sort(rows.expand(len(data))).clone().freeze(fixed)
     rates = plan.sort(lr) if isinstance(lr, Tensor) else None
-    beside = [plan.sort(item) for item in beside]
+    per_row = [plan.sort(item) for item in per_row]
     free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
     velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
-    done = torch.zeros(len(work), dtype=torch.bool)
+    done = torch.zeros(len(data), dtype=torch.bool)
     for step in range(len(plan)):
         k, batch = plan.active(step), plan.batch(step)
         now = rows[:k]
-        found = gradient(now, batch, *[item if len(item) == 1 else item[:k] for item in beside])
+        found = gradient(now, batch, *[item if len(item) == 1 else item[:k] for item in per_row])
         weights = [now.blocks[i] for i in free]
         change = [found.blocks[i] for i in free]
         if weight_decay:
@@ -79,19 +81,19 @@ def descend(
     return plan.unsort(rows.freeze(()))
 
 
-def iterate(step: Callable[..., Any], values: Sequence[Any], work: Work, *, steps: Tensor | None = None) -> Any:
+def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:
     """Any local iteration on several sets of rows at once, for methods that are more than one descent.
 
     `step(*values, batch)` gets the active rows of every value (rows or tensors with a row per client) and returns the
     new ones, in the same order. The answer is a tuple of all values after each client's own number of steps.
     """
-    plan = work.plan(steps=steps)
+    plan = data.plan(steps=steps)
     # Rows of their own, as in `descend`: one row seen as many is computed another way, to other last bits.
-    held = [plan.sort(item.expand(len(work))).clone() if isinstance(item, Rows) else plan.sort(item) for item in values]
+    held = [plan.sort(item.expand(len(data))).clone() if isinstance(item, Rows) else plan.sort(item) for item in values]
     for number in range(len(plan)):
         k, batch = plan.active(number), plan.batch(number)
         new = step(*[item[:k] for item in held], batch)
-        if k < len(work):
+        if k < len(data):
             rest = [item[k:] for item in held]
             new = [_join(now, later) for now, later in zip(new, rest, strict=True)]
         held = list(new)

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
+Update = tuple[State, State]  # a client's upload and its new state
 MOST = {int: 10**9, float: 1e38}  # of a hyper-parameter: beyond, counting or float32 ends
 ALL, SAMPLE, NONE = "all", "sample", "none"
 # What a client uploads beside rows, for `Method.upload`: only dtype and shape count.
@@ -209,7 +210,7 @@ class Method(ABC):
         return Message(shared={"weights": server["weights"]})
 
     @abstractmethod
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         """The client's half: an upload and its new state."""
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
@@ -244,7 +245,7 @@ class Method(ABC):
 
     # -- what comes out
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         """The model each client uses: one row each, or one row for all."""
         rows: Rows = message["weights"]
         return rows
@@ -255,7 +256,7 @@ class Method(ABC):
         return weights
 
     @abstractmethod
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """Personal models for clients that never took part, from the final server state and their own training data."""
 
 

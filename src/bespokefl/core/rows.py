@@ -287,7 +287,7 @@ def _flat(block: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Spread:
+class RunningVariance:
     """Running mean and variance of a client's weights over its rounds (Welford), kept without the history.
 
     The variance of a vector is its trace: the sum of the entries' variances, divisor `count`.
@@ -298,18 +298,18 @@ class Spread:
     squares: Tensor  # (K,): Σ ‖x − mean‖²
 
     @classmethod
-    def empty(cls, like: Rows) -> "Spread":
+    def empty(cls, like: Rows) -> "RunningVariance":
         return cls(
             torch.zeros(len(like), dtype=torch.int64, device=like.device),
             like * 0.0,
             torch.zeros(len(like), dtype=torch.float64, device=like.device),
         )
 
-    def add(self, rows: Rows) -> "Spread":
+    def add(self, rows: Rows) -> "RunningVariance":
         count = self.count + 1
         before = rows - self.mean
         mean = self.mean + before / count
-        return Spread(count, mean, self.squares + before.dot(rows - mean).double())
+        return RunningVariance(count, mean, self.squares + before.dot(rows - mean).double())
 
     @property
     def variance(self) -> Tensor:

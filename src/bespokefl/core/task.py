@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, Plan
+from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.confusion import Tally
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
@@ -165,14 +165,14 @@ class Task:
             return torch.cat([outputs for _, outputs, _ in self._forwards(rows, batch)])
 
     def losses(
-        self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
+        self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
     ) -> Tensor:
         """Each row's mean loss over its batch, (K,), as in training (dropout on)."""
         with torch.no_grad():
-            return torch.cat([values for _, values in self._passes(rows, batch, objective, beside)]).detach()
+            return torch.cat([values for _, values in self._passes(rows, batch, objective, per_row)]).detach()
 
     def gradient(
-        self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
+        self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
     ) -> Rows:
         """Each row's gradient of its mean loss.
 
@@ -180,7 +180,7 @@ class Task:
         row goes into `beside`, which is cut as the rows are.
         """
         parts = []
-        for leaves, values in self._passes(rows, batch, objective, beside):
+        for leaves, values in self._passes(rows, batch, objective, per_row):
             parts.append(self._gradients(rows, leaves, values.sum(), create_graph=False))
         return Rows.cat(parts)
 
@@ -208,7 +208,7 @@ class Task:
                 return self._stacked(rows.blocks, x, train=False)
             return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
 
-    def score(self, rows: Rows, plan: Plan, *, by_class: bool = False) -> dict[str, Tensor]:
+    def score(self, rows: Rows, plan: BatchSchedule, *, by_class: bool = False) -> dict[str, Tensor]:
         """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data.
 
         by_class    for classification, also macro F1, precision and recall
@@ -236,7 +236,7 @@ class Task:
         scores |= {} if tally is None else tally.scores()
         return {name: plan.unsort(values) for name, values in scores.items()}
 
-    def _outputs(self, rows: Rows, plan: Plan, step: int) -> Tensor:
+    def _outputs(self, rows: Rows, plan: BatchSchedule, step: int) -> Tensor:
         """Outputs for a step's examples, row after row, without gradients and without filling."""
         examples, inside = plan.real(step)
         if len(rows) > 1 and self.stacked and not plan.wide(step):
@@ -257,11 +257,11 @@ class Task:
         assert whole is not None
         return whole
 
-    def best_fit(self, choices: Sequence[Rows], plan: Plan) -> Tensor:
+    def best_fit(self, choices: Sequence[Rows], plan: BatchSchedule) -> Tensor:
         """Which of several models has the least loss over a sweep, (K,); each is a row per client or one for all."""
         return torch.stack([self.score(rows, plan)["loss"] for rows in choices]).argmin(0)
 
-    def sweep_gradient(self, rows: Rows, plan: Plan) -> Rows:
+    def sweep_gradient(self, rows: Rows, plan: BatchSchedule) -> Rows:
         """Each row's gradient of its mean loss over a whole sweep."""
         rows = plan.sort(rows.expand(len(plan.steps)))
         total = (rows * 0.0).clone()
@@ -274,14 +274,14 @@ class Task:
     # -- inside
 
     def _passes(
-        self, rows: Rows, batch: Batch, objective: Objective | None, beside: Sequence[Any]
+        self, rows: Rows, batch: Batch, objective: Objective | None, per_row: Sequence[Any]
     ) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
         """Forward passes: what to differentiate by, and each row's loss."""
         for leaves, outputs, k in self._forwards(rows, batch):
             if k is None:
-                yield leaves, self._mean_loss(outputs, batch, objective, beside)
+                yield leaves, self._mean_loss(outputs, batch, objective, per_row)
             else:
-                own_beside = [item if len(item) == 1 else item[k : k + 1] for item in beside]
+                own_beside = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
                 yield leaves, self._mean_loss(outputs, batch.row(k), objective, own_beside)
 
     def _forwards(self, rows: Rows, batch: Batch) -> Iterator[tuple[Sequence[Tensor], Tensor, int | None]]:
@@ -307,8 +307,8 @@ class Task:
                 outputs = torch.cat([outputs, filling])
             yield parameters, outputs.unsqueeze(0), k
 
-    def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, beside: Sequence[Any]) -> Tensor:
-        values = self._per_example(outputs, batch.y) if objective is None else objective(outputs, batch, *beside)
+    def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
+        values = self._per_example(outputs, batch.y) if objective is None else objective(outputs, batch, *per_row)
         return batch.mean(values)
 
     def _per_example(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng as chance
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, count, listing
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
 from bespokefl.data.presplit import pool
@@ -34,9 +34,9 @@ class Clients:
     x: Tensor
     y: Tensor
     names: tuple[str, ...]
-    train: Part
-    validation: Part
-    test: Part
+    train: ClientIndex
+    validation: ClientIndex
+    test: ClientIndex
     classes: int | None  # None: regression
     data_name: str
     split_name: str
@@ -132,7 +132,7 @@ class Clients:
         if self.origin is None:
             return self.train, self.validation, self.test
         train, validation, test = (
-            Part(self.origin[part.indices], part.offsets) for part in (self.train, self.validation, self.test)
+            ClientIndex(self.origin[part.indices], part.offsets) for part in (self.train, self.validation, self.test)
         )
         return train, validation, test
 
@@ -197,7 +197,7 @@ def assemble(
 def split_hash(
     fingerprint: str,
     names: Sequence[str],
-    parts: Iterable[Part],
+    parts: Iterable[ClientIndex],
     groups: Sequence[int] | None = None,
     transforms: Sequence[Transform] | None = None,
 ) -> str:
@@ -251,13 +251,13 @@ def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
     return (
         _part(flat[is_train], sizes - test - validation),
         _part(flat[~is_test & ~is_train], validation),
-        _part(flat[is_test], test) if assignment.tests is None else Part.of_lists(assignment.tests),
+        _part(flat[is_test], test) if assignment.tests is None else ClientIndex.of_lists(assignment.tests),
     )
 
 
-def _part(flat: np.ndarray, sizes: np.ndarray) -> Part:
+def _part(flat: np.ndarray, sizes: np.ndarray) -> ClientIndex:
     offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-    return Part(torch.from_numpy(flat.astype(np.int64)), torch.from_numpy(offsets))
+    return ClientIndex(torch.from_numpy(flat.astype(np.int64)), torch.from_numpy(offsets))
 
 
 def _whole(what: str, value: int) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
@@ -88,7 +88,7 @@ def _flower(clients: Clients, folder: Path) -> None:
             _synced(file)
 
 
-def _lines(clients: Clients, part: Part, original: Part) -> Iterator[str]:
+def _lines(clients: Clients, part: ClientIndex, original: ClientIndex) -> Iterator[str]:
     label = clients.y.tolist()
     for client, name in enumerate(clients.names):
         head = f'{{"partition_id": {client}, "client": {json.dumps(name)}, '

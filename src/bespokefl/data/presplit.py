@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import PARTS, Array, Dataset, as_array
 from bespokefl.data.splits.split import numbered
@@ -20,7 +20,7 @@ def pool(
     names: Iterable[str | int] | None,
     name: str,
     tokens: bool,
-) -> tuple[Dataset, tuple[str, ...], tuple[Part, Part, Part]]:
+) -> tuple[Dataset, tuple[str, ...], tuple[ClientIndex, ClientIndex, ClientIndex]]:
     """The data set of all examples, the clients' names and their parts."""
     given = [list(train), *(None if sets is None else list(sets) for sets in (validation, test))]
     num = len(given[0] or [])
@@ -49,7 +49,9 @@ def pool(
         return stored[key]
 
     first, second, third = (
-        Part.of_lists([indices(one, f"{part} of client {who!r}") for one, who in zip(sets, known_as, strict=True)])
+        ClientIndex.of_lists(
+            [indices(one, f"{part} of client {who!r}") for one, who in zip(sets, known_as, strict=True)]
+        )
         for part, sets in zip(PARTS, lists, strict=True)
     )
     if not arrays:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import refuse_pipe, write_text
 from bespokefl.data.clients import Clients, assemble, split_hash
@@ -120,7 +120,7 @@ def _json(path: str | PathLike[str]) -> dict[str, Any]:
     return content
 
 
-def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, examples: int) -> Part:
+def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, examples: int) -> ClientIndex:
     if (
         not isinstance(lists, list)
         or len(lists) != clients
@@ -134,7 +134,7 @@ def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, example
         )
     sizes = np.array([len(one) for one in lists], dtype=np.int64)
     offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-    return Part(torch.tensor(flat, dtype=torch.int64), torch.from_numpy(offsets))
+    return ClientIndex(torch.tensor(flat, dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def _transforms(
@@ -162,7 +162,7 @@ def _transforms(
     return tuple(Transform(one["turns"], None if one["labels"] is None else tuple(one["labels"])) for one in written)
 
 
-def _lists(part: Part) -> list[list[int]]:
+def _lists(part: ClientIndex) -> list[list[int]]:
     flat, offsets = part.indices.tolist(), part.offsets.tolist()
     return [flat[start:end] for start, end in pairwise(offsets)]
 

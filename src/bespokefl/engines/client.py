@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Loop, Plan, Work
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import BatchSchedule, CohortData, Loop
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -25,9 +25,9 @@ class Data:
     x: Tensor
     y: Tensor
     names: tuple[str, ...]
-    train: Part
-    validation: Part
-    test: Part
+    train: ClientIndex
+    validation: ClientIndex
+    test: ClientIndex
     groups: tuple[int, ...] | None = None  # the split's true groups, where it has any
     seeds: tuple[int, ...] = ()  # a client's own seed, where federations with different seeds are trained as one
 
@@ -42,7 +42,7 @@ class Budget:
     batch_size: int
     epochs: int
     steps: int | None = None
-    lifetime: int = 1
+    expected_rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class ClientSide:
         self.method, self.task, self.data, self.budget = method, task, data, budget
         self.seed, self.loop, self.privacy = seed, loop, privacy or Privacy()
 
-    def work(self, cohort: Sequence[int], number: int) -> Work:
-        return Work(
+    def work(self, cohort: Sequence[int], number: int) -> CohortData:
+        return CohortData(
             x=self.data.x,
             y=self.data.y,
             train=self.data.train.take(cohort),
@@ -84,7 +84,7 @@ class ClientSide:
             batch_size=self.budget.batch_size,
             epochs=self.budget.epochs,
             steps=self.budget.steps,
-            lifetime=self.budget.lifetime,
+            expected_rounds=self.budget.expected_rounds,
             keyed=self.task.draws,
             loop=self.loop,
         )
@@ -112,8 +112,8 @@ class ClientSide:
         """
         scores: dict[str, Tensor] = {}
         for part in PARTS:
-            own: Part = getattr(self.data, part).take(cohort)
-            plan = Plan.sweep(self.data.x, self.data.y, own)
+            own: ClientIndex = getattr(self.data, part).take(cohort)
+            plan = BatchSchedule.sweep(self.data.x, self.data.y, own)
             scores |= {
                 f"{part}_{name}": values for name, values in self.task.score(rows, plan, by_class=by_class).items()
             }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows
@@ -42,7 +42,7 @@ class Privacy:
                 "cannot hide: use another method, or leave clip and noise out."
             )
 
-    def release(self, method: Method, task: Task, message: Message, upload: State, work: Work) -> State:
+    def release(self, method: Method, task: Task, message: Message, upload: State, data: CohortData) -> State:
         """The uploads of a cohort as they leave, one row each."""
         if self.clip is None or not upload:
             return upload
@@ -51,19 +51,19 @@ class Privacy:
         flat = torch.cat(list(parts.values()), dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
-            flat += self.noise * self.clip * self._normal(flat, work)
+            flat += self.noise * self.clip * self._normal(flat, data)
         pieces = flat.split([part.shape[1] for part in parts.values()], dim=1)
         return {
             name: _value(method, name, piece, upload[name], begun[name])
             for name, piece in zip(parts, pieces, strict=True)
         }
 
-    def _normal(self, like: Tensor, work: Work) -> Tensor:
+    def _normal(self, like: Tensor, data: CohortData) -> Tensor:
         """Noise of each client's own, so that it matters to nobody who else is in the cohort."""
         width = like.shape[1]
         rows = [
-            rng.secret_normal(width) if self.secret else work.generator("upload", k).standard_normal(width)
-            for k in range(len(work))
+            rng.secret_normal(width) if self.secret else data.generator("upload", k).standard_normal(width)
+            for k in range(len(data))
         ]
         return torch.from_numpy(np.stack(rows)).to(like)
 

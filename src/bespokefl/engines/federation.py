@@ -18,9 +18,9 @@ from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import spoil
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoint_format import Found, Moment
+from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
 from bespokefl.engines.storage.client_states import Store
-from bespokefl.engines.traffic import Communication, Down, columns
+from bespokefl.engines.traffic import DownlinkCounter, Traffic, columns
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.wire import Values, under
 
@@ -49,7 +49,7 @@ class Federation:
             None if settings.state_dir is None else Path(settings.state_dir),
         )
         self.server: State = method.start_server(start, self.round(0, "start"))
-        self.communication = Communication()
+        self.communication = Traffic()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
         self.lost: dict[str, Counter[str]] = {}  # by client: why and how often its upload did not count
@@ -58,7 +58,7 @@ class Federation:
         self._sent = 0  # bytes sent down up to the last round
         self._layout = start.layout
         self._screening = Screening(method, start)
-        self._down = Down()
+        self._down = DownlinkCounter()
         self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
     def round(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
@@ -154,7 +154,7 @@ class Federation:
         )
         self.by_client |= set(draw.round.client_notes)
         self._sent = before.down_bytes
-        self._down = Down()
+        self._down = DownlinkCounter()
 
     def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
         """Note the mean scores with the last round; those on validation data come back, to be shown."""
@@ -166,7 +166,7 @@ class Federation:
 
     # -- to go on later
 
-    def moment(self, number: int) -> Moment:
+    def moment(self, number: int) -> RunSnapshot:
         """All that this is between two rounds."""
         record = {
             "communication": asdict(self.communication),
@@ -177,15 +177,15 @@ class Federation:
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
         }
-        return Moment(number, self.server, self.store.snapshot(), list(self.kept), record)
+        return RunSnapshot(number, self.server, self.store.snapshot(), list(self.kept), record)
 
-    def restore(self, found: Found) -> None:
+    def restore(self, found: LoadedCheckpoint) -> None:
         """Be what this was then."""
         self.server = found.server
         self.store.put(found.clients, found.states)
         self.kept = found.kept
         record = found.record
-        self.communication = Communication(**record["communication"])
+        self.communication = Traffic(**record["communication"])
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client, self._sent = set(record["by_client"]), record["sent"]
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}

@@ -8,7 +8,7 @@ from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.traffic import Communication
+from bespokefl.engines.traffic import Traffic
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Outcome:
     uploaded: dict[str, int]  # by client: uploads that have left it, whether they counted or not
     by_client: set[str]  # names in the history with a place for every client on each axis
     client_notes: list[dict[str, Any]]
-    communication: Communication
+    communication: Traffic
     seconds_per_round: float
     rounds_done: int
     rounds_planned: int

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.local_sgd import Gradient, Stop
 from bespokefl.core.nn.losses import cross_entropy
 from bespokefl.core.nn.module import set_mode
@@ -33,7 +33,7 @@ class ReferenceLoop:
         self,
         gradient: Gradient,
         rows: Rows,
-        work: Work,
+        data: CohortData,
         lr: float | Tensor,
         *,
         momentum: float,
@@ -41,30 +41,30 @@ class ReferenceLoop:
         epochs: int | None,
         steps: Tensor | int | None,
         frozen: str | None,
-        beside: Sequence[Any],
+        per_row: Sequence[Any],
         purpose: str,
         stop: Stop | None,
     ) -> Rows:
         fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
-        rows = rows.expand(len(work)).freeze(fixed)
+        rows = rows.expand(len(data)).freeze(fixed)
         results = []
-        for k in range(len(work)):
+        for k in range(len(data)):
             rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
-            own = [item if len(item) == 1 else item[k : k + 1] for item in beside]
+            own = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
             sgd: dict[str, Any] = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
-            batches = [one.tolist() for one in work.batches(k, epochs=epochs, steps=steps, purpose=purpose)]
-            tag = work.tag(k, purpose)
-            results.append(self._client(gradient, rows[k : k + 1], work, batches, sgd, own, stop, tag))
+            batches = [one.tolist() for one in data.batches(k, epochs=epochs, steps=steps, purpose=purpose)]
+            tag = data.tag(k, purpose)
+            results.append(self._client(gradient, rows[k : k + 1], data, batches, sgd, own, stop, tag))
         return Rows.cat(results).freeze(())
 
     def _client(
         self,
         gradient: Gradient,
         row: Rows,
-        work: Work,
+        data: CohortData,
         batches: list[list[int]],
         sgd: dict[str, Any],
-        beside: Sequence[Any],
+        per_row: Sequence[Any],
         stop: Stop | None,
         tag: tuple[rng.Key, ...],
     ) -> Rows:
@@ -76,7 +76,7 @@ class ReferenceLoop:
         for name, parameter in zip(row.layout.names, trained, strict=True):
             parameter.requires_grad_(name not in row.frozen)
         optimizer = torch.optim.SGD([p for p in trained if p.requires_grad], **sgd)
-        loader = DataLoader(TensorDataset(work.x, work.y), batch_sampler=batches, generator=torch.Generator())
+        loader = DataLoader(TensorDataset(data.x, data.y), batch_sampler=batches, generator=torch.Generator())
         plain = gradient == self.task.gradient and not self.task.draws
         usual = self.task.loss is cross_entropy
         mean_loss = F.cross_entropy if usual else lambda outputs, y: self.task.loss(outputs, y).mean()
@@ -90,7 +90,7 @@ class ReferenceLoop:
             else:
                 now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)
                 batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))
-                for parameter, block in zip(trained, gradient(now, batch, *beside).blocks, strict=True):
+                for parameter, block in zip(trained, gradient(now, batch, *per_row).blocks, strict=True):
                     parameter.grad = block[0].clone() if parameter.requires_grad else None
             optimizer.step()
             if stop is not None:

@@ -31,8 +31,8 @@ class Settings:
 
     @property
     def budget(self) -> Budget:
-        lifetime = max(1, int(self.rounds * self.participation + 1e-9))
-        return Budget(self.batch_size, self.local_epochs, self.local_steps, lifetime)
+        expected_rounds = max(1, int(self.rounds * self.participation + 1e-9))
+        return Budget(self.batch_size, self.local_epochs, self.local_steps, expected_rounds)
 
     @property
     def privacy(self) -> Privacy:

@@ -27,10 +27,10 @@ from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoint_format import Moment, understood
+from bespokefl.engines.storage.checkpoint_format import RunSnapshot, understood
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.traffic import Communication
-from bespokefl.engines.transports.processes import Here, Pool, num_workers, open_pool
+from bespokefl.engines.traffic import Traffic
+from bespokefl.engines.transports.processes import InProcessPool, Pool, num_workers, open_pool
 from bespokefl.engines.transports.wire import Values, under
 
 log = logging.getLogger("bespokefl")
@@ -46,7 +46,7 @@ class Simulated(Outcome):
     states: str  # where clients' states were: memory or files
 
 
-Part = list[int]  # clients of a chunk: positions in the joint data
+Chunk = list[int]  # clients of a chunk: positions in the joint data
 
 
 class Simulation:
@@ -141,7 +141,7 @@ class Simulation:
                 checkpoints.wait()
             return [self._outcome(pool, federation, planned) for federation in self.federations]
 
-    def _follow(self, pool: Pool | Here, number: int, planned: int) -> None:
+    def _follow(self, pool: Pool | InProcessPool, number: int, planned: int) -> None:
         """Note how everybody does, in the middle of a run, after every so many rounds."""
         every = self.settings.eval_every
         if number == planned or not every or number % every:
@@ -154,7 +154,7 @@ class Simulation:
         checkpoints.save(self._moment(number))
         self._saved = number
 
-    def _rescue(self, pool: Pool | Here, sent: Sequence[Communication]) -> None:
+    def _rescue(self, pool: Pool | InProcessPool, sent: Sequence[Traffic]) -> None:
         """A job has failed: the rounds before are saved, as when a run is stopped, and nothing of this one is."""
         self.failed = True
         pool.close()  # the machine may be short of memory
@@ -170,7 +170,7 @@ class Simulation:
         except BespokeError as error:  # the job's failure is told, too, and ends the run
             log.warning("%s", error)
 
-    def _moment(self, number: int) -> Moment:
+    def _moment(self, number: int) -> RunSnapshot:
         (federation,) = self.federations
         moment = federation.moment(number)
         moment.record["seconds"] = list(self._seconds)
@@ -188,7 +188,7 @@ class Simulation:
         log.warning("going on after round %d", found.number)
         return found.number
 
-    def _outcome(self, pool: Pool | Here, federation: Federation, planned: int) -> Simulated:
+    def _outcome(self, pool: Pool | InProcessPool, federation: Federation, planned: int) -> Simulated:
         rows, personal, globally = self._evaluate(pool, federation, len(self._seconds), keep=True)
         self._latest = federation.keep_scores(personal, globally)
         assert rows is not None
@@ -204,7 +204,7 @@ class Simulation:
             states="files" if federation.store.mapped else "memory",
         )
 
-    def round(self, pool: Pool | Here, number: int, phase: Phase) -> None:
+    def round(self, pool: Pool | InProcessPool, number: int, phase: Phase) -> None:
         """One round, committed."""
         began = time.perf_counter()
         draws = [federation.draw(number, phase) for federation in self.federations]
@@ -213,7 +213,7 @@ class Simulation:
         rounds = [draw.round for draw in draws]
         found = self._map(pool, "train", parts, lambda part: self._request(part, rounds))
         replies = {part[0]: self._aside(values) for part, values in found}
-        own: list[list[tuple[Part, Values]]] = [[] for _ in draws]
+        own: list[list[tuple[Chunk, Values]]] = [[] for _ in draws]
         for part in parts:  # in their own order, whatever the order of the answers
             values = replies.pop(part[0])
             homes = self._by_home(part)
@@ -227,7 +227,7 @@ class Simulation:
         for federation in self.federations:
             federation.history[-1]["seconds"] = seconds / len(self.federations)
 
-    def _cut(self, clients: Sequence[int], size: int, draws: Sequence[Draw]) -> list[Part]:
+    def _cut(self, clients: Sequence[int], size: int, draws: Sequence[Draw]) -> list[Chunk]:
         """Chunks over all federations, or, where their messages do not go together, chunks of each."""
         if len(draws) == 1:
             return chunks.cut(clients, self._sizes, size)
@@ -240,7 +240,7 @@ class Simulation:
             for part in chunks.cut(list(own), self._sizes, size)
         ]
 
-    def _by_home(self, part: Part) -> list[tuple[int, Part]]:
+    def _by_home(self, part: Chunk) -> list[tuple[int, Chunk]]:
         """A chunk's clients, federation by federation, as positions in their own."""
         groups = groupby(part, key=lambda client: self._home[client])
         return [(home, [client - self._starts[home] for client in clients]) for home, clients in groups]
@@ -251,7 +251,7 @@ class Simulation:
             return values
         return self.federations[0].store.aside(under("state", values), values)
 
-    def _request(self, part: Part, rounds: Sequence[Round]) -> Values:
+    def _request(self, part: Chunk, rounds: Sequence[Round]) -> Values:
         homes = self._by_home(part)
         requests = [self.federations[home].request(clients, rounds[home], count=True) for home, clients in homes]
         if len(requests) == 1:
@@ -261,7 +261,7 @@ class Simulation:
     # -- evaluation
 
     def _evaluate(
-        self, pool: Pool | Here, federation: Federation, number: int, *, keep: bool
+        self, pool: Pool | InProcessPool, federation: Federation, number: int, *, keep: bool
     ) -> tuple[Rows | None, Scores, Scores | None]:
         """Everybody's personal model, and the global one, on everybody's own data."""
         common = self.method.global_model(federation.server)
@@ -277,7 +277,7 @@ class Simulation:
         return rows, personal, globally
 
     def _scores(
-        self, pool: Pool | Here, federation: Federation, request: Callable[[Part], Values]
+        self, pool: Pool | InProcessPool, federation: Federation, request: Callable[[Chunk], Values]
     ) -> tuple[Scores, Rows | None]:
         start = self._starts[self.federations.index(federation)]
         everybody = [start + i for i in range(len(federation.data))]
@@ -298,11 +298,11 @@ class Simulation:
     # -- jobs
 
     def _map(
-        self, pool: Pool | Here, what: str, parts: list[Part], request: Callable[[Part], Values]
-    ) -> Iterator[tuple[Part, Values]]:
+        self, pool: Pool | InProcessPool, what: str, parts: list[Chunk], request: Callable[[Chunk], Values]
+    ) -> Iterator[tuple[Chunk, Values]]:
         """The parts and their answers, as they come. What fails here has changed nothing yet."""
 
-        def bind(part: Part) -> Callable[[], Values]:
+        def bind(part: Chunk) -> Callable[[], Values]:
             return lambda: {"cohort": torch.tensor(part)} | request(part)
 
         names = ["clients " + ", ".join(self.data.names[i] for i in part) for part in parts]
@@ -337,7 +337,7 @@ class Simulation:
         return scores | ({"rows": rows} if values["keep"] else {})
 
     @contextmanager
-    def pool(self) -> Iterator[Pool | Here]:
+    def pool(self) -> Iterator[Pool | InProcessPool]:
         """The workers, for as long as they are needed."""
         self._workers = num_workers(self.task, self.settings)
         with open_pool(self.answer, self._workers) as pool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
 from bespokefl.engines.transports.wire import Values
@@ -24,11 +24,11 @@ def join(members: Sequence[Data], seeds: Sequence[int]) -> Data:
     common = all(data.x is first.x and data.y is first.y for data in members)
     shifts = [0] * len(members) if common else list(accumulate((len(data.y) for data in members[:-1]), initial=0))
 
-    def parts(name: str) -> Part:
+    def parts(name: str) -> ClientIndex:
         own = [getattr(data, name) for data in members]
         sizes = torch.cat([part.sizes for part in own])
         indices = torch.cat([part.indices + shift for part, shift in zip(own, shifts, strict=True)])
-        return Part(indices, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+        return ClientIndex(indices, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
 
     return replace(
         first,

@@ -9,7 +9,7 @@ from bespokefl.core.rows import Rows
 
 
 @dataclass(frozen=True)
-class Communication:
+class Traffic:
     """What went over the wire, counted where it passes."""
 
     up_bytes: int = 0
@@ -17,13 +17,13 @@ class Communication:
     up_floats: int = 0
     down_floats: int = 0
 
-    def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Communication":
-        return Communication(
+    def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Traffic":
+        return Traffic(
             self.up_bytes + up[0], self.down_bytes + down[0], self.up_floats + up[1], self.down_floats + down[1]
         )
 
 
-class Down:
+class DownlinkCounter:
     """What the server has to send in a round, in columns of rows, if nothing is sent twice; numbers ride along."""
 
     def __init__(self) -> None:

@@ -13,10 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -49,13 +49,13 @@ class APFL(Method):
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"own": start.expand(len(cohort)), "alpha": torch.full((len(cohort),), self.alpha, dtype=torch.float64)}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         def step(w: Rows, v: Rows, alpha: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor]:
             first = torch.full((len(w),), batch.step == 0)
             return w - self.lr * task.gradient(w, batch), *self._own(task, w, v, alpha, batch, first)
 
-        w, v, alpha = iterate(step, (message["weights"], state["own"], state["alpha"]), work)
-        work.note(alpha=alpha)
+        w, v, alpha = iterate(step, (message["weights"], state["own"], state["alpha"]), data)
+        data.note(alpha=alpha)
         return {"weights": w}, {"own": v, "alpha": alpha}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -64,17 +64,17 @@ class APFL(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return mixed(state["own"], message["weights"], state["alpha"])
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        w, budget = server["weights"], work.num_steps()  # w stays: there is nobody to share a step of it with
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        w, budget = server["weights"], data.num_steps()  # w stays: there is nobody to share a step of it with
 
         def step(w: Rows, v: Rows, alpha: Tensor, budget: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor, Tensor]:
             return w, *self._own(task, w, v, alpha, batch, batch.step % budget == 0), budget
 
-        alpha = torch.full((len(work),), self.alpha, dtype=torch.float64)
-        _, v, alpha, _ = iterate(step, (w, w, alpha, budget), work, steps=budget * work.lifetime)
+        alpha = torch.full((len(data),), self.alpha, dtype=torch.float64)
+        _, v, alpha, _ = iterate(step, (w, w, alpha, budget), data, steps=budget * data.expected_rounds)
         return mixed(v, w, alpha)
 
     def _own(self, task: Task, w: Rows, v: Rows, alpha: Tensor, batch: Batch, first: Tensor) -> tuple[Rows, Tensor]:

@@ -23,10 +23,10 @@ import torch
 from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -81,9 +81,9 @@ class CFL(Method):
         cluster = server["cluster"][list(cohort)]
         return Message(own={"weights": server["models"][cluster]}, stream=cluster)
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start = message["weights"]
-        trained = descend(task.gradient, start, work, self.lr, momentum=self.momentum)
+        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum)
         return {"change": trained - start}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -114,9 +114,9 @@ class CFL(Method):
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
-        return models[task.best_fit([models[j : j + 1] for j in range(len(models))], work.sweep("train"))]
+        return models[task.best_fit([models[j : j + 1] for j in range(len(models))], data.sweep("train"))]
 
 
 def similarity(change: Rows) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -35,23 +35,23 @@ class Ditto(Method):
     # both models. In the paper clients choose λ among .1, 1 and 2 on validation data; those with few take 1.
     lr: float = 0.05  # η_g, for the global model
     personal_lr: float = 0.05  # η
-    pull: float = 1.0  # λ; 0 is Local
+    prox_weight: float = 1.0  # λ; 0 is Local
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
 
     def check(self) -> None:
         super().check()
-        if not self.pull >= 0:
-            raise InputError(f"pull must be >= 0, got {self.pull} (Ditto's λ).")
+        if not self.prox_weight >= 0:
+            raise InputError(f"prox_weight must be >= 0, got {self.prox_weight} (Ditto's λ).")
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"personal": start.expand(len(cohort))}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w: Rows = message["weights"]  # w^t
-        trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, work)}
+        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, data)}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start}
@@ -59,17 +59,17 @@ class Ditto(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w = server["weights"]
-        return self._personalize(task, w, w, work, steps=work.num_steps() * work.lifetime)
+        return self._personalize(task, w, w, data, steps=data.num_steps() * data.expected_rounds)
 
-    def _personalize(self, task: Task, start: Rows, w: Rows, work: Work, steps: Tensor | None = None) -> Rows:
+    def _personalize(self, task: Task, start: Rows, w: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
         def pulled(v: Rows, batch: Batch, w: Rows) -> Rows:  # ∇F_k(v) + λ (v − w^t)
-            return task.gradient(v, batch) + self.pull * (v - w)
+            return task.gradient(v, batch) + self.prox_weight * (v - w)
 
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return descend(pulled, start, work, self.personal_lr, steps=steps, beside=(w,), **sgd)
+        return local_sgd(pulled, start, data, self.personal_lr, steps=steps, per_row=(w,), **sgd)

@@ -8,9 +8,9 @@ Differs from the paper: `weights="equal"` gives every client the same weight (th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bespokefl.core.cohort_data import Work
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.cohort_data import CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -32,9 +32,9 @@ class FedAvg(Method):
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w = message["weights"]  # w^t
-        trained = descend(task.gradient, w, work, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         return {"weights": trained}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -43,6 +43,6 @@ class FedAvg(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w: Rows = server["weights"]
         return w

@@ -9,10 +9,10 @@ batch size, momentum and weight decay are those of the training. A client uses t
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -42,8 +42,8 @@ class FedAvgFT(Method):
         if self.tune_epochs < 1:
             raise InputError(f"tune_epochs must be >= 1, got {self.tune_epochs}; without fine-tuning it is fedavg.")
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        trained = descend(task.gradient, message["weights"], work, self.lr, **self._sgd())
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        trained = local_sgd(task.gradient, message["weights"], data, self.lr, **self._sgd())
         return {"weights": trained}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -52,14 +52,14 @@ class FedAvgFT(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
-        return self._tuned(task, message["weights"], work)
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return self._tuned(task, message["weights"], data)
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        return self._tuned(task, server["weights"], work)
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        return self._tuned(task, server["weights"], data)
 
-    def _tuned(self, task: Task, w: Rows, work: Work) -> Rows:
-        return descend(task.gradient, w, work, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self._sgd())
+    def _tuned(self, task: Task, w: Rows, data: CohortData) -> Rows:
+        return local_sgd(task.gradient, w, data, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self._sgd())
 
     def _sgd(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "weight_decay": self.weight_decay}

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng as chance
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import REAL, Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -91,12 +91,12 @@ class FedFOMO(Method):
             chosen.append(ranked.pop(int(rng.integers(left)) if random else 0))
         return torch.tensor(chosen, dtype=torch.int64)
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         models = [state["personal"], *(message[f"model {m}"] for m in range(len(message.own)))]
-        value = worth(task, state["base"], models, work)
+        value = worth(task, state["base"], models, data)
         mixed = mix(models, value)
-        work.note(own_weight=weights(value)[:, 0])
-        trained = descend(task.gradient, mixed, work, self.lr, momentum=self.momentum)
+        data.note(own_weight=weights(value)[:, 0])
+        trained = local_sgd(task.gradient, mixed, data, self.lr, momentum=self.momentum)
         share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
         return {"weights": trained, "worth": share[:, 1:]}, {"base": mixed, "personal": trained}
 
@@ -113,26 +113,26 @@ class FedFOMO(Method):
         affinity[clients[:, None], self._chosen(server, uploads.clients, round)] += uploads["worth"]
         return {"models": server["models"].replace(clients, uploads["weights"]), "known": known, "affinity": affinity}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
 
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """Starts as everybody did, looks at all models there are, and trains."""
         there = server["models"][server["known"]]
-        models = [task.start.expand(len(work)), *(there[j : j + 1] for j in range(len(there)))]
-        mixed = mix(models, worth(task, task.start, models, work))
-        return descend(
-            task.gradient, mixed, work, self.lr, steps=work.num_steps() * work.lifetime, momentum=self.momentum
+        models = [task.start.expand(len(data)), *(there[j : j + 1] for j in range(len(there)))]
+        mixed = mix(models, worth(task, task.start, models, data))
+        return local_sgd(
+            task.gradient, mixed, data, self.lr, steps=data.num_steps() * data.expected_rounds, momentum=self.momentum
         )
 
 
-def worth(task: Task, base: Rows, models: Sequence[Rows], work: Work) -> Tensor:
+def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> Tensor:
     """What each model gains on the validation data per step away from the base (3), (K, M); 0 where nobody can say."""
-    plan = work.sweep("validation")
+    plan = data.sweep("validation")
     before = task.score(base, plan)["loss"]
     values = []
     for rows in models:

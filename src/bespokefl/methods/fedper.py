@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import Work
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.cohort_data import CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -46,8 +46,8 @@ class FedPer(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message(shared={"base": server["base"]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        trained = descend(task.gradient, self.personal(task, message, state, work), work, self.lr, **self._sgd())
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        trained = local_sgd(task.gradient, self.personal(task, message, state, data), data, self.lr, **self._sgd())
         return {"base": trained.block("base")}, {"head": trained.block("head")}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -56,16 +56,16 @@ class FedPer(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"base": uploads.mean("base", by=self.weights)}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return task.start.with_block(message["base"]).with_block(state["head"])
 
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         begin = task.start.with_block(server["base"])
-        budget: dict[str, Any] = {"steps": work.num_steps() * work.lifetime, "frozen": "base"}
-        return descend(task.gradient, begin, work, self.lr, **budget, **self._sgd())
+        budget: dict[str, Any] = {"steps": data.num_steps() * data.expected_rounds, "frozen": "base"}
+        return local_sgd(task.gradient, begin, data, self.lr, **budget, **self._sgd())
 
     def _sgd(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "weight_decay": self.weight_decay}

@@ -9,10 +9,10 @@ Differs from the paper: the local problem is solved by the run's fixed budget of
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -33,24 +33,24 @@ class FedProx(Method):
     # The authors know no values that fit everybody (github.com/litian96/FedProx, README.md): one is to tune the rate,
     # and μ among .001, .01, .1, .5 and 1. μ is the middle one, η is FedAvg's here. See the docs for MNIST's.
     lr: float = 0.05  # η
-    pull: float = 0.1  # μ; 0 is FedAvg
+    prox_weight: float = 0.1  # μ; 0 is FedAvg
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
 
     def check(self) -> None:
         super().check()
-        if not self.pull >= 0:
-            raise InputError(f"pull must be >= 0, got {self.pull} (FedProx's μ).")
+        if not self.prox_weight >= 0:
+            raise InputError(f"prox_weight must be >= 0, got {self.prox_weight} (FedProx's μ).")
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start: Rows = message["weights"]  # w^t
 
         def held(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
-            return task.gradient(w, batch) + self.pull * (w - start)
+            return task.gradient(w, batch) + self.prox_weight * (w - start)
 
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        trained = descend(held, start, work, self.lr, beside=(start,), **sgd)
+        trained = local_sgd(held, start, data, self.lr, per_row=(start,), **sgd)
         return {"weights": trained}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -59,6 +59,6 @@ class FedProx(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w: Rows = server["weights"]
         return w

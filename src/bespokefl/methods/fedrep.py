@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -57,12 +57,12 @@ class FedRep(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message(shared={"base": server["base"]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        rows = self.personal(task, message, state, work)
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        rows = self.personal(task, message, state, data)
         if round.phase == "finish":
-            return {}, {"head": self._head(task, rows, work, self.finish_epochs).block("head")}
-        rows = self._head(task, rows, work, self.head_epochs)
-        rows = descend(task.gradient, rows, work, self.lr, frozen="head", momentum=self.momentum)
+            return {}, {"head": self._head(task, rows, data, self.finish_epochs).block("head")}
+        rows = self._head(task, rows, data, self.head_epochs)
+        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", momentum=self.momentum)
         return {"base": rows.block("base")}, {"head": rows.block("head")}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -71,16 +71,16 @@ class FedRep(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"base": uploads.mean("base", by=self.weights)}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return task.start.with_block(message["base"]).with_block(state["head"])
 
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         begin = task.start.with_block(server["base"])
-        return self._head(task, begin, work, self.head_epochs * work.lifetime)
+        return self._head(task, begin, data, self.head_epochs * data.expected_rounds)
 
-    def _head(self, task: Task, rows: Rows, work: Work, epochs: int) -> Rows:
+    def _head(self, task: Task, rows: Rows, data: CohortData, epochs: int) -> Rows:
         sgd: dict[str, Any] = {"epochs": epochs, "frozen": "base", "purpose": "head", "momentum": self.momentum}
-        return descend(task.gradient, rows, work, self.lr, **sgd)
+        return local_sgd(task.gradient, rows, data, self.lr, **sgd)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import WHOLE, Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import WHOLE, Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -61,11 +61,11 @@ class IFCA(Method):
         models: Rows = server["models"]  # sent one by one: what all clients get is a single row
         return Message(shared={f"model {j}": models[j : j + 1] for j in range(len(models))})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        start, cluster = self._best(task, message, work)  # θ_{j_k}, j_k
-        work.note(cluster=cluster)
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        start, cluster = self._best(task, message, data)  # θ_{j_k}, j_k
+        data.note(cluster=cluster)
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": descend(task.gradient, start, work, self.lr, **sgd), "cluster": cluster}, state
+        return {"weights": local_sgd(task.gradient, start, data, self.lr, **sgd), "cluster": cluster}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start, "cluster": WHOLE}
@@ -81,23 +81,23 @@ class IFCA(Method):
         round.note(sizes=cluster.bincount(minlength=len(models)))
         return {"models": models}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
-        return self._best(task, message, work)[0]
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return self._best(task, message, data)[0]
 
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
-        return models[task.best_fit([models[j : j + 1] for j in range(len(models))], work.sweep("train"))]
+        return models[task.best_fit([models[j : j + 1] for j in range(len(models))], data.sweep("train"))]
 
-    def _best(self, task: Task, message: Message, work: Work) -> tuple[Rows, Tensor]:
+    def _best(self, task: Task, message: Message, data: CohortData) -> tuple[Rows, Tensor]:
         """Each client's best model, and which it is."""
         models: list[Rows] = [message[f"model {j}"] for j in range(self.clusters)]
-        cluster = task.best_fit(models, work.sweep("train"))
-        found = models[0].expand(len(work))
+        cluster = task.best_fit(models, data.sweep("train"))
+        found = models[0].expand(len(data))
         for j, model in enumerate(models):
-            found = found.replace(cluster == j, model.expand(len(work))[cluster == j])
+            found = found.replace(cluster == j, model.expand(len(data))[cluster == j])
         return found, cluster
 
 

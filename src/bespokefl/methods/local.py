@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Work
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State
+from bespokefl.core.cohort_data import CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -36,19 +36,19 @@ class Local(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message()
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
-        return {}, {"personal": self._train(task, state["personal"], work)}
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        return {}, {"personal": self._train(task, state["personal"], data)}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        return self._train(task, server["start"], work, steps=work.num_steps() * work.lifetime)
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        return self._train(task, server["start"], data, steps=data.num_steps() * data.expected_rounds)
 
-    def _train(self, task: Task, rows: Rows, work: Work, steps: Tensor | None = None) -> Rows:
+    def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return descend(task.gradient, rows, work, self.lr, steps=steps, **sgd)
+        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **sgd)

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -49,9 +49,9 @@ class Oracle(Method):
         group = labels(round)[list(cohort)]
         return Message(own={"weights": server["models"][group]}, stream=group)
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": descend(task.gradient, message["weights"], work, self.lr, **sgd)}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **sgd)}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start}
@@ -65,9 +65,9 @@ class Oracle(Method):
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
-        return models[task.best_fit([models[g : g + 1] for g in range(len(models))], work.sweep("train"))]
+        return models[task.best_fit([models[g : g + 1] for g in range(len(models))], data.sweep("train"))]
 
 
 def labels(round: Round) -> Tensor:

@@ -13,10 +13,10 @@ orders of the same data; a client with no more than one batch uses it for all th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -50,9 +50,9 @@ class PerFedAvg(Method):
         if not self.difference > 0:
             raise InputError(f"difference must be > 0, got {self.difference} (Per-FedAvg's δ).")
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         # As many steps for each client as in the descent, so these plans have the cohort in the same order.
-        first, third = work.plan(purpose="first"), work.plan(purpose="third")
+        first, third = data.plan(purpose="first"), data.plan(purpose="third")
 
         def meta(w: Rows, batch: Batch) -> Rows:
             adapted = w - self.inner_rate * task.gradient(w, first.batch(batch.step)) if self.inner_rate else w
@@ -61,7 +61,7 @@ class PerFedAvg(Method):
                 return found
             return found - self.inner_rate * self._curvature(task, w, third.batch(batch.step), found)
 
-        return {"weights": descend(meta, message["weights"], work, self.lr)}, state
+        return {"weights": local_sgd(meta, message["weights"], data, self.lr)}, state
 
     def _curvature(self, task: Task, w: Rows, batch: Batch, direction: Rows) -> Rows:
         """∇²F(w; b₃) · direction."""
@@ -77,11 +77,11 @@ class PerFedAvg(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
-        return self._adapted(task, message["weights"], work)
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return self._adapted(task, message["weights"], data)
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        return self._adapted(task, server["weights"], work)
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        return self._adapted(task, server["weights"], data)
 
-    def _adapted(self, task: Task, w: Rows, work: Work) -> Rows:
-        return w.expand(len(work)) - self.inner_rate * task.sweep_gradient(w, work.sweep("train"))
+    def _adapted(self, task: Task, w: Rows, data: CohortData) -> Rows:
+        return w.expand(len(data)) - self.inner_rate * task.sweep_gradient(w, data.sweep("train"))

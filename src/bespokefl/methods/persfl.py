@@ -25,10 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -83,13 +83,13 @@ class PersFL(Method):
             "distilled": torch.zeros(size, dtype=torch.bool),
         }
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         received: Rows = message["weights"]  # G_e
-        state = state | self._choose_teacher(task, received, state, work, round.number)
+        state = state | self._choose_teacher(task, received, state, data, round.number)
         if round.phase == "distil":
-            personal = self._distil(task, state["teacher"], work)
+            personal = self._distil(task, state["teacher"], data)
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
-        return {"weights": descend(task.gradient, received, work, self.lr, momentum=self.momentum)}, state
+        return {"weights": local_sgd(task.gradient, received, data, self.lr, momentum=self.momentum)}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"weights": start} if round.phase == "train" else {}
@@ -97,69 +97,69 @@ class PersFL(Method):
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         done: Tensor = state["distilled"]
         common: Rows = message["weights"]
-        return common.expand(len(work)).replace(done, state["personal"][done])
+        return common.expand(len(data)).replace(done, state["personal"][done])
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """§7.1: the teacher is the best of all rounds' models, where the server has kept them, or the last model."""
         kept: Rows | None = server.get("rounds")
         if kept is None:
-            return self._distil(task, server["weights"], work)
-        state = self.start_clients(kept[:1], work.names)
+            return self._distil(task, server["weights"], data)
+        state = self.start_clients(kept[:1], data.names)
         for at in range(len(kept)):
-            state |= self._choose_teacher(task, kept[at : at + 1], state, work, at + 2)  # G_2 is round 1's mean
-        return self._distil(task, state["teacher"], work)
+            state |= self._choose_teacher(task, kept[at : at + 1], state, data, at + 2)  # G_2 is round 1's mean
+        return self._distil(task, state["teacher"], data)
 
-    def _choose_teacher(self, task: Task, received: Rows, state: State, work: Work, number: int) -> State:
+    def _choose_teacher(self, task: Task, received: Rows, state: State, data: CohortData, number: int) -> State:
         """Algorithm 1, lines 5-9."""
         if not task.classifies:
             raise InputError(f"{self.name} needs classes and the loss cross_entropy, got another; use another method.")
-        loss = task.score(received, work.sweep("validation"))["loss"]
-        blind = work.validation.sizes == 0  # their loss is NaN; anybody else's NaN (overflow) is never the least
+        loss = task.score(received, data.sweep("validation"))["loss"]
+        blind = data.validation.sizes == 0  # their loss is NaN; anybody else's NaN (overflow) is never the least
         better = (loss < state["teacher_loss"]) | blind | (self.teacher == "last")
         found = {
             "teacher_loss": torch.where(better, loss, state["teacher_loss"]),
             "teacher_round": torch.where(better, number, state["teacher_round"]),
         }
-        work.note(validation_loss=loss, **found)
-        return found | {"teacher": state["teacher"].replace(better, received.expand(len(work))[better])}
+        data.note(validation_loss=loss, **found)
+        return found | {"teacher": state["teacher"].replace(better, received.expand(len(data))[better])}
 
-    def _distil(self, task: Task, teacher: Rows, work: Work) -> Rows:
+    def _distil(self, task: Task, teacher: Rows, data: CohortData) -> Rows:
         """Algorithm 1, lines 14-25: each client trains a row for each point of the grid and keeps the best of them."""
         lowest = min(map(float, self.temperatures))
         same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in self.grid]
         points = sorted(set(same))  # the grid without repetitions, as T has no effect at λ = 0 and 1
         num = len(points)
-        teacher, copies, client = teacher.expand(len(work)), work.repeat(num), torch.arange(len(work))
-        hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(work), 1)
-        trains = torch.tensor([share < 1 for share, _ in points]).repeat(len(work))
+        teacher, copies, client = teacher.expand(len(data)), data.repeat(num), torch.arange(len(data))
+        hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(data), 1)
+        trains = torch.tensor([share < 1 for share, _ in points]).repeat(len(data))
 
         def gradient(student: Rows, batch: Batch, client: Tensor, share: Tensor, temperature: Tensor) -> Rows:
             first = client.diff(prepend=client[:1] - 1) != 0  # a client's rows, side by side, see the same batch
             answers = task.predict(teacher[client[first]], batch.x[first])[first.cumsum(0) - 1]
             return task.gradient(student, batch, self.objective, (answers, share, temperature))
 
-        students = descend(
+        students = local_sgd(
             gradient,
             teacher.repeat(num),
             copies,
             self.distil_lr,
             momentum=self.momentum,
             steps=copies.num_steps(self.distil_epochs) * trains,
-            beside=(client.repeat_interleave(num), hyper[:, :1], hyper[:, 1:]),
+            per_row=(client.repeat_interleave(num), hyper[:, :1], hyper[:, 1:]),
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))
         accuracy = accuracy.where(loss.isfinite(), torch.nan)  # a student that diverged has none
-        right = (accuracy * work.validation.sizes[:, None]).round()  # counts: a mean's last bit must not break a tie
+        right = (accuracy * data.validation.sizes[:, None]).round()  # counts: a mean's last bit must not break a tie
         best = right.nan_to_num(-1.0).argmax(1)  # the first of equals, which all are without validation data
         chosen = torch.tensor(points, dtype=torch.float64)[best]
         place = torch.tensor([points.index(point) for point in same])
-        work.note(imitation=chosen[:, 0], temperature=chosen[:, 1])
-        work.note(grid_accuracy=accuracy[:, place], grid_loss=loss[:, place])
-        return students[torch.arange(len(work)) * num + best]
+        data.note(imitation=chosen[:, 0], temperature=chosen[:, 1])
+        data.note(grid_accuracy=accuracy[:, place], grid_loss=loss[:, place])
+        return students[torch.arange(len(data)) * num + best]
 
     def objective(self, outputs: Tensor, batch: Batch, teacher: Tensor, share: Tensor, temperature: Tensor) -> Tensor:
         """(4.2) for each example: outputs of student and teacher are (K, B, C), λ and T are (K, 1)."""

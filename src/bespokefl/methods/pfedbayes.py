@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -65,9 +65,9 @@ class PFedBayes(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message(shared={"mean": server["mean"], "rho": server["rho"]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         begin = (state["mean"], state["rho"], message["mean"], message["rho"])
-        mean, rho, common_mean, common_rho = self._train(task, begin, work)
+        mean, rho, common_mean, common_rho = self._train(task, begin, data)
         return {"mean": common_mean, "rho": common_rho}, {"mean": mean, "rho": rho}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -79,7 +79,7 @@ class PFedBayes(Method):
             for name in ("mean", "rho")
         }
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         mean: Rows = state["mean"]
         return mean
 
@@ -87,21 +87,21 @@ class PFedBayes(Method):
         mean: Rows = server["mean"]
         return mean
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         begin = (server["mean"], server["rho"], server["mean"], server["rho"])
-        return self._train(task, begin, work, newcomer=True)[0]
+        return self._train(task, begin, data, newcomer=True)[0]
 
     def _train(
-        self, task: Task, begin: tuple[Rows, Rows, Rows, Rows], work: Work, *, newcomer: bool = False
+        self, task: Task, begin: tuple[Rows, Rows, Rows, Rows], data: CohortData, *, newcomer: bool = False
     ) -> tuple[Rows, Rows, Rows, Rows]:
         """q_i and the copy of the common distribution after a round; for a newcomer, q_i alone after a lifetime."""
-        pull = self.weight / work.n.double()  # ζ / n
-        steps = work.num_steps() * work.lifetime if newcomer else None
+        pull = self.weight / data.n.double()  # ζ / n
+        steps = data.num_steps() * data.expected_rounds if newcomer else None
 
         def step(
             mean: Rows, rho: Rows, common: Rows, common_rho: Rows, pull: Tensor, which: Tensor, batch: Batch
         ) -> tuple[Rows, Rows, Rows, Rows, Tensor, Tensor]:
-            noise = work.take(which.tolist()).normal(mean, "weights", batch.step)  # ε ~ N(0, 1)
+            noise = data.take(which.tolist()).normal(mean, "weights", batch.step)  # ε ~ N(0, 1)
             std, wide = rho.map(F.softplus), common_rho.map(F.softplus)
             stiff = (
                 wide.map(torch.square).map(torch.reciprocal) * pull
@@ -119,7 +119,7 @@ class PFedBayes(Method):
             common_rho = common_rho - by_wide * common_rho.map(torch.sigmoid) / (1 / self.common_lr + 2 * pull)
             return mean, rho, common, common_rho, pull, which
 
-        found = iterate(step, (*begin, pull, torch.arange(len(work))), work, steps=steps)
+        found = iterate(step, (*begin, pull, torch.arange(len(data))), data, steps=steps)
         return found[0], found[1], found[2], found[3]
 
     def _rho(self, like: Rows) -> Rows:

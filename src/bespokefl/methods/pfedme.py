@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -35,15 +35,17 @@ class PFedMe(Method):
     # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, a network: for 800 rounds of 20 steps on batches of 20.
     lr: float = 0.005  # η, for w
     personal_lr: float = 0.09  # η_p, for θ; .1 for logistic regression; η_p (λ + curvature) must stay below 2
-    pull: float = 15.0  # λ
+    prox_weight: float = 15.0  # λ
     inner_steps: int = 5  # K
     mix: float = 1.0  # β; 2 when tuned
     weights: str = "equal"  # the paper's mean, or "examples"
 
     def check(self) -> None:
         super().check()
-        if not self.pull > 0:
-            raise InputError(f"pull must be > 0, got {self.pull} (pFedMe's λ; without it there is nothing in common).")
+        if not self.prox_weight > 0:
+            raise InputError(
+                f"prox_weight must be > 0, got {self.prox_weight} (pFedMe's λ; without it there is nothing in common)."
+            )
         if self.inner_steps < 1:
             raise InputError(f"inner_steps must be >= 1, got {self.inner_steps} (pFedMe's K).")
         if not self.mix > 0:
@@ -55,9 +57,9 @@ class PFedMe(Method):
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"personal": start.expand(len(cohort))}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w = message["weights"]
-        w, theta = self._train(task, w, w, work)
+        w, theta = self._train(task, w, w, data)
         return {"weights": w}, {"personal": theta}
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
@@ -67,19 +69,19 @@ class PFedMe(Method):
         mean = uploads.mean("weights", by=self.weights)
         return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         theta: Rows = state["personal"]  # θ_i, not w_i
         return theta
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w = server["weights"]
-        return self._train(task, w, w, work)[1]  # every round begins anew at w, so one is enough
+        return self._train(task, w, w, data)[1]  # every round begins anew at w, so one is enough
 
-    def _train(self, task: Task, w: Rows, theta: Rows, work: Work) -> tuple[Rows, Rows]:
+    def _train(self, task: Task, w: Rows, theta: Rows, data: CohortData) -> tuple[Rows, Rows]:
         def step(w: Rows, theta: Rows, batch: Batch) -> tuple[Rows, Rows]:
             for _ in range(self.inner_steps):
-                theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.pull * (theta - w))
-            return w - (self.lr * self.pull) * (w - theta), theta
+                theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.prox_weight * (theta - w))
+            return w - (self.lr * self.prox_weight) * (w - theta), theta
 
-        w, theta = iterate(step, (w, theta), work)
+        w, theta = iterate(step, (w, theta), data)
         return w, theta

@@ -27,10 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
+from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.nn.heads import Sweep, base_gradient
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -104,16 +104,16 @@ class PFedVEM(Method):
         rounds = torch.zeros(size, dtype=torch.int64, device=start.device)
         return {"personal": start.expand(size), "raw": _raw(start.block("head"), variance), "rounds": rounds}
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         received: Rows = message["weights"]  # (θ^t, w^t)
         mean, std = _own(state, received).block("head"), state["raw"].map(F.softplus)
         trace, deviation = std.square_norm(), (mean - received.block("head")).square_norm()
         term = {"full": trace + deviation, "uncertainty": trace, "deviation": deviation}[self.confidence]
         variance = (term / mean.layout.width).clamp(min=LEAST_VARIANCE)  # ρ_j², (8)
         variance = variance.masked_fill(state["rounds"] == 0, self.initial_variance)
-        head, raw, restored = self._posterior(task, received, mean, state["raw"], variance, work, self.head_steps)
-        model = self._base(task, received.with_block(head), raw, work)
-        work.note(confidence=1 / variance, trace=trace, deviation=deviation, restored=restored.long())
+        head, raw, restored = self._posterior(task, received, mean, state["raw"], variance, data, self.head_steps)
+        model = self._base(task, received.with_block(head), raw, data)
+        data.note(confidence=1 / variance, trace=trace, deviation=deviation, restored=restored.long())
         upload = {"weights": model, "confidence": 1 / variance}  # Σ_j stays
         return upload, {"personal": model, "raw": raw, "rounds": state["rounds"] + 1}
 
@@ -133,28 +133,28 @@ class PFedVEM(Method):
         round.note(prior_variance=float(variance))
         return {"weights": uploads.mean("weights", by="examples").with_block(latent), "variance": variance}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return _own(state, message["weights"])
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         received: Rows = server["weights"]
-        latent = received.block("head").expand(len(work))
-        variance = server["variance"].to(device=latent.device, dtype=latent.dtype).expand(len(work))
-        steps = self.head_steps * work.lifetime
-        head, raw, _ = self._posterior(task, received, latent, _raw(latent, variance), variance, work, steps)
-        return self._base(task, received.with_block(head), raw, work)
+        latent = received.block("head").expand(len(data))
+        variance = server["variance"].to(device=latent.device, dtype=latent.dtype).expand(len(data))
+        steps = self.head_steps * data.expected_rounds
+        head, raw, _ = self._posterior(task, received, latent, _raw(latent, variance), variance, data, steps)
+        return self._base(task, received.with_block(head), raw, data)
 
     def _posterior(
-        self, task: Task, received: Rows, mean: Rows, raw: Rows, variance: Tensor, work: Work, steps: int
+        self, task: Task, received: Rows, mean: Rows, raw: Rows, variance: Tensor, data: CohortData, steps: int
     ) -> tuple[Rows, Rows, Tensor]:
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
-        began, latent, plan, clients = (mean, raw), received.block("head"), work.sweep("train"), torch.arange(len(work))
+        began, latent, plan, clients = (mean, raw), received.block("head"), data.sweep("train"), torch.arange(len(data))
         confidences = (1 / variance).clamp(max=0.95 * 2 * (1 + self.momentum) / self.head_lr)
-        fit, weight = Sweep(task, received, plan), work.n.double() / self.samples
+        fit, weight = Sweep(task, received, plan), data.n.double() / self.samples
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
             std = raw.map(F.softplus)  # (11)
-            noises, sampled = self._sampled(mean, std, work, clients, "pfedvem posterior", step)
+            noises, sampled = self._sampled(mean, std, data, clients, "pfedvem posterior", step)
             by_mean = fit.gradients(sampled)
             by_std = [slope * noise for slope, noise in zip(by_mean, noises, strict=True)]
             slope_mean = weight * sum(by_mean[1:], by_mean[0]) + confidences * (mean - latent)  # data, and KL
@@ -166,22 +166,22 @@ class PFedVEM(Method):
         bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
         return mean.replace(bad, began[0][bad]), raw.replace(bad, began[1][bad]), bad
 
-    def _base(self, task: Task, model: Rows, raw: Rows, work: Work) -> Rows:
+    def _base(self, task: Task, model: Rows, raw: Rows, data: CohortData) -> Rows:
         """Local SGD on the mean loss of heads drawn anew for every batch; the head itself stays."""
 
         def gradient(rows: Rows, batch: Batch, std: Rows, which: Tensor) -> Rows:
-            _, sampled = self._sampled(rows.block("head"), std, work, which, "pfedvem base", batch.step)
+            _, sampled = self._sampled(rows.block("head"), std, data, which, "pfedvem base", batch.step)
             return base_gradient(task, rows, batch, sampled)
 
-        beside: Any = (raw.map(F.softplus), torch.arange(len(work)))
-        return descend(gradient, model, work, self.base_lr, momentum=self.momentum, frozen="head", beside=beside)
+        per_row: Any = (raw.map(F.softplus), torch.arange(len(data)))
+        return local_sgd(gradient, model, data, self.base_lr, momentum=self.momentum, frozen="head", per_row=per_row)
 
     def _sampled(
-        self, mean: Rows, std: Rows, work: Work, which: Tensor, purpose: str, step: int
+        self, mean: Rows, std: Rows, data: CohortData, which: Tensor, purpose: str, step: int
     ) -> tuple[list[Rows], list[Rows]]:
         """K times noise ε, and the heads μ + σ ε; `which` clients of the cohort the rows are."""
         shape = (self.samples, mean.layout.width)
-        own = [work.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
+        own = [data.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
         drawn = torch.from_numpy(np.stack(own, axis=1)).to(device=mean.device, dtype=mean.dtype)
         noises = [Rows.from_matrix(mean.layout, one) for one in drawn]
         return noises, [mean + std * noise for noise in noises]

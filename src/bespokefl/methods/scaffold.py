@@ -16,9 +16,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Work
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import Message, Method, Round, State, Uploads
+from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -50,14 +50,14 @@ class Scaffold(Method):
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         return Message(shared={"weights": server["weights"], "control": server["control"]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         x, c, own = message["weights"], message["control"], state["control"]
 
         def corrected(y: Rows, batch: Batch, own: Rows, c: Rows) -> Rows:
             return task.gradient(y, batch) - own + c
 
-        y = descend(corrected, x, work, self.lr, beside=(own, c))
-        control = own - c + (x - y) / (work.num_steps().double() * self.lr)  # option II
+        y = local_sgd(corrected, x, data, self.lr, per_row=(own, c))
+        control = own - c + (x - y) / (data.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
 
     def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
@@ -78,7 +78,7 @@ class Scaffold(Method):
             "counts": counts,
         }
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         x: Rows = server["weights"]
         return x
 

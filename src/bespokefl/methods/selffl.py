@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Work
+from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing, unknown
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import REAL, Message, Method, Round, State, Uploads
-from bespokefl.core.rows import Rows, Spread
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import REAL, Message, Method, Round, State, Update, Uploads
+from bespokefl.core.rows import Rows, RunningVariance
 from bespokefl.core.task import Task
 
 Pairs = Sequence[tuple[str, float]]
@@ -134,7 +134,7 @@ class SelfFL(Method):
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         rows = start.expand(len(cohort))
-        state = {"personal": rows, **vars(Spread.empty(rows))}
+        state = {"personal": rows, **vars(RunningVariance.empty(rows))}
         return state | {"optimum": rows} if self.augmented else state
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
@@ -145,20 +145,20 @@ class SelfFL(Method):
         others = sums_of_others(weights).index_select(0, torch.tensor(cohort, dtype=torch.int64))  # S₋ₘ
         return Message({"weights": server["weights"], "between": server["between"]}, {"others": others})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         theta, between, others = message["weights"], message["between"], message["others"]
-        spread = Spread(state["count"], state["mean"], state["squares"])
-        variance = self._given(work.names, work.n) if self._is_given else spread.variance.cpu()  # σ_m² (15) (20)
+        spread = RunningVariance(state["count"], state["mean"], state["squares"])
+        variance = self._given(data.names, data.n) if self._is_given else spread.variance.cpu()  # σ_m² (15) (20)
         start = theta
         if self.initialise:
             ratio = torch.where(others > 0, precision(variance, between) / others, 0.0).nan_to_num(0.0)
             start = theta - (state["optimum" if self.augmented else "personal"] - theta) * ratio  # (10) (21)
-        wanted, steps = self._steps(variance, others, work)
-        work.note(variance=variance, wanted_steps=wanted, steps=steps)
-        personal = descend(task.gradient, start, work, self.lr, steps=steps)  # θ_m^t
+        wanted, steps = self._steps(variance, others, data)
+        data.note(variance=variance, wanted_steps=wanted, steps=steps)
+        personal = local_sgd(task.gradient, start, data, self.lr, steps=steps)  # θ_m^t
         if not self.augmented:
             return {"weights": personal, "variance": variance}, {"personal": personal, **vars(spread.add(personal))}
-        optimum = self._converged(task, personal, work)  # θ_{m,t}
+        optimum = self._converged(task, personal, data)  # θ_{m,t}
         upload = {"weights": personal, "optimum": optimum, "variance": variance}
         return upload, {"personal": personal, "optimum": optimum, **vars(spread.add(optimum))}
 
@@ -187,15 +187,15 @@ class SelfFL(Method):
         share = round.participation if self.smoothing is None else self.smoothing
         return new | {"weights": estimate if share == 1 else server["weights"] * (1 - share) + estimate * share}
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         theta: Rows = message["weights"]
         been = state["count"] > 0
-        return theta.expand(len(work)).replace(been, state["personal"][been])
+        return theta.expand(len(data)).replace(been, state["personal"][been])
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
-        variance = self._given(work.names, work.n)
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        variance = self._given(data.names, data.n)
         others = precision(server["variances"], server["between"]).nansum()
-        return descend(task.gradient, server["weights"], work, self.lr, steps=self._steps(variance, others, work)[1])
+        return local_sgd(task.gradient, server["weights"], data, self.lr, steps=self._steps(variance, others, data)[1])
 
     @property
     def _is_given(self) -> bool:
@@ -208,24 +208,24 @@ class SelfFL(Method):
         known = dict(self.variances or ())
         return torch.tensor([known.get(name, math.nan) for name in names], dtype=torch.float64)
 
-    def _steps(self, variance: Tensor, others: Tensor, work: Work) -> tuple[Tensor, Tensor]:
+    def _steps(self, variance: Tensor, others: Tensor, data: CohortData) -> tuple[Tensor, Tensor]:
         """What (8) says, and the steps to take."""
-        size = {"batch": work.batch_size, "examples": work.n}.get(str(self.divisor), 1)
+        size = {"batch": data.batch_size, "examples": data.n}.get(str(self.divisor), 1)
         wanted = wanted_steps(variance, others, self.lr, size)
-        return wanted, whole_steps(wanted, self.max_steps) if self.adapt_steps else work.num_steps()
+        return wanted, whole_steps(wanted, self.max_steps) if self.adapt_steps else data.num_steps()
 
-    def _converged(self, task: Task, rows: Rows, work: Work) -> Rows:
+    def _converged(self, task: Task, rows: Rows, data: CohortData) -> Rows:
         """Trained on, an epoch at a time, each row until its own training loss hardly changes."""
-        loss = task.score(rows, work.sweep())["loss"]
-        going, epochs = torch.ones(len(work), dtype=torch.bool), torch.zeros(len(work), dtype=torch.int64)
+        loss = task.score(rows, data.sweep())["loss"]
+        going, epochs = torch.ones(len(data), dtype=torch.bool), torch.zeros(len(data), dtype=torch.int64)
         for epoch in range(self.extra_epochs):
-            rows = descend(task.gradient, rows, work, self.lr, steps=work.num_steps(1) * going, purpose=f"on/{epoch}")
-            before, loss = loss, task.score(rows, work.sweep())["loss"]
+            rows = local_sgd(task.gradient, rows, data, self.lr, steps=data.num_steps(1) * going, purpose=f"on/{epoch}")
+            before, loss = loss, task.score(rows, data.sweep())["loss"]
             epochs += going
             going &= (loss - before).abs() >= self.tolerance * before.abs()
             if not going.any():
                 break
-        work.note(extra_epochs=epochs)
+        data.note(extra_epochs=epochs)
         return rows
 
     def _clustered(self, server: State, uploads: Uploads, name: str, round: Round) -> State:

@@ -28,11 +28,11 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import cdist, pdist, squareform
 from torch import Tensor
 
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Plan, Work
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import BatchSchedule, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_sgd import descend
-from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Uploads
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -92,12 +92,12 @@ class UCFL(Method):
         stream = server["stream"][list(cohort)]
         return Message(own={"weights": server["weights"][stream]}, stream=stream)  # θ_i
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         if round.phase == SURVEY:
-            gradient, variance = self._survey(task, message["weights"], work)
-            work.note(variance=variance)
+            gradient, variance = self._survey(task, message["weights"], data)
+            data.note(variance=variance)
             return {"gradient": gradient, "variance": variance}, state
-        return {"weights": self._train(task, message["weights"], work)}, state
+        return {"weights": self._train(task, message["weights"], data)}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         return {"gradient": start, "variance": REAL} if round.phase == SURVEY else {"weights": start}
@@ -122,19 +122,19 @@ class UCFL(Method):
     def global_model(self, server: State) -> Rows | None:
         return None
 
-    def newcomer(self, task: Task, server: State, work: Work) -> Rows:
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """A new row of W, times everybody's last upload; who fits nobody trains alone."""
         if "mixing" not in server:
             return self._common(server)
-        gradient, variance = self._survey(task, server["start"], work)
-        W = torch.zeros(len(work), len(server["reported"]), dtype=torch.float64)
+        gradient, variance = self._survey(task, server["start"], data)
+        W = torch.zeros(len(data), len(server["reported"]), dtype=torch.float64)
         known = server["gradients"], server["variances"], server["examples"]
         W[:, server["surveyed"]] = torch.from_numpy(_kernel(gradient, variance, *known))
         shares, some = _present(W, server["reported"])
         rows: Rows = shares @ server["uploads"][server["reported"]]
         if bool(some.all()):
             return rows
-        alone = self._train(task, server["start"], work, steps=work.num_steps() * work.lifetime)
+        alone = self._train(task, server["start"], data, steps=data.num_steps() * data.expected_rounds)
         return alone.replace(some, rows[some])
 
     def _common(self, server: State) -> Rows:
@@ -142,29 +142,29 @@ class UCFL(Method):
         weights: Rows = server["weights"] if "weights" in server else server["start"]
         return weights
 
-    def _survey(self, task: Task, start: Rows, work: Work) -> tuple[Rows, Tensor]:
+    def _survey(self, task: Task, start: Rows, data: CohortData) -> tuple[Rows, Tensor]:
         """Each client's g_i over all of its data, and σ_i² over a random partition of them."""
-        g = task.sweep_gradient(start, work.sweep("train"))
-        parts = [self._partition(work, row) for row in range(len(work))]
+        g = task.sweep_gradient(start, data.sweep("train"))
+        parts = [self._partition(data, row) for row in range(len(data))]
         counts = [len(batches) for batches in parts]
-        tag = [work.tag(row, SURVEY) for row in range(len(work))]
+        tag = [data.tag(row, SURVEY) for row in range(len(data))]
 
         def batch(k: int) -> Rows:
-            own = Part.of_lists([batches[k] if k < len(batches) else np.zeros(0) for batches in parts])
-            return task.sweep_gradient(start, Plan.sweep(work.x, work.y, own, tag=tag))
+            own = ClientIndex.of_lists([batches[k] if k < len(batches) else np.zeros(0) for batches in parts])
+            return task.sweep_gradient(start, BatchSchedule.sweep(data.x, data.y, own, tag=tag))
 
         return g, torch.from_numpy(gradient_noise((batch(k) for k in range(max(counts))), g, counts))
 
-    def _partition(self, work: Work, row: int) -> Array:
-        own = work.train.of(row).numpy()
+    def _partition(self, data: CohortData, row: int) -> Array:
+        own = data.train.of(row).numpy()
         size = self.survey_size or max(1, len(own) // self.survey_batches)  # n_k
         if len(own) < size:
             raise InputError(
-                f"client {work.names[row]!r} has {len(own)} training examples, fewer than the {size} of a survey "
+                f"client {data.names[row]!r} has {len(own)} training examples, fewer than the {size} of a survey "
                 "batch: give a smaller survey_size, or none."
             )
         num = len(own) // size  # K; what is left over is dropped
-        return work.generator(SURVEY, row).permutation(own)[: num * size].reshape(num, size)
+        return data.generator(SURVEY, row).permutation(own)[: num * size].reshape(num, size)
 
     def _collaborate(self, server: State, uploads: Uploads, round: Round) -> State:
         m = len(round.names)
@@ -196,9 +196,9 @@ class UCFL(Method):
         trained: Rows = uploads["weights"]
         return shares @ trained, trained  # (8)
 
-    def _train(self, task: Task, rows: Rows, work: Work, steps: Tensor | None = None) -> Rows:
+    def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return descend(task.gradient, rows, work, self.lr, steps=steps, **sgd)
+        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **sgd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +212,11 @@ class UCFLParallel(UCFL):
             return super().message(server, cohort, round)
         return Message(shared={"streams": server["weights"]}, own={"stream": server["stream"][list(cohort)]})
 
-    def local_update(self, task: Task, message: Message, state: State, work: Work, round: Round) -> tuple[State, State]:
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         if "streams" not in message:  # the survey, or rounds after one in which no upload counted
-            return super().local_update(task, message, state, work, round)
+            return super().local_update(task, message, state, data, round)
         streams: Rows = message["streams"]
-        return {f"weights{i}": self._train(task, streams[i : i + 1], work) for i in range(len(streams))}, state
+        return {f"weights{i}": self._train(task, streams[i : i + 1], data) for i in range(len(streams))}, state
 
     def upload(self, start: Rows, server: State, round: Round) -> State:
         if "mixing" not in server:
@@ -233,7 +233,7 @@ class UCFLParallel(UCFL):
     def workload(self, server: State, round: Round) -> float:
         return super().workload(server, round) * (len(server["weights"]) if "weights" in server else 1)
 
-    def personal(self, task: Task, message: Message, state: State, work: Work) -> Rows:
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = message["streams"][message["stream"]] if "streams" in message else message["weights"]
         return rows
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core.client_index import Part
-from bespokefl.core.cohort_data import Batch, Plan
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import Batch, BatchSchedule
 from bespokefl.core.nn.heads import Sweep, base_gradient
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -123,7 +123,7 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def prepared(name: str, dtype: torch.dtype, stacked: bool) -> tuple[Task, Plan, Rows, list[Rows]]:
+def prepared(name: str, dtype: torch.dtype, stacked: bool) -> tuple[Task, BatchSchedule, Rows, list[Rows]]:
     """A task, a sweep over ragged clients, their rows, and heads to try."""
     task = Task((SPLIT | WHOLE)[name], dtype=dtype)
     x = inputs(name, sum(SIZES), dtype=dtype)
@@ -131,8 +131,8 @@ def prepared(name: str, dtype: torch.dtype, stacked: bool) -> tuple[Task, Plan, 
     task.draws = name in RANDOM
     if stacked:
         task.stack()
-    part = Part.of_lists([range(sum(SIZES[:k]), sum(SIZES[: k + 1])) for k in range(len(SIZES))])
-    plan = Plan.sweep(x, y, part, 4, [(7, "of", k) for k in range(len(SIZES))])
+    part = ClientIndex.of_lists([range(sum(SIZES[:k]), sum(SIZES[: k + 1])) for k in range(len(SIZES))])
+    plan = BatchSchedule.sweep(x, y, part, 4, [(7, "of", k) for k in range(len(SIZES))])
     heads = [random_rows(task, len(SIZES), seed=seed, scale=1.0).block("head") for seed in range(1, HEADS + 1)]
     return task, plan, random_rows(task, len(SIZES)), heads
 

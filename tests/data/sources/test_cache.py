@@ -154,7 +154,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 WRITER = """
 import sys
 import numpy as np
-from bespokefl.data import cache
+from bespokefl.data.sources import cache
 for turn in range(30):
     arrays = {"x": np.full((200, 50), (int(sys.argv[1]) + turn) % 3, dtype=np.uint8)}
     cache.write("mini", arrays, cache.content_hash(arrays), "here", {})

@@ -22,7 +22,7 @@ import torch
 
 import bespokefl as bf
 from bespokefl import cli, methods
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import Phase
 from bespokefl.data.clients import Clients
@@ -34,7 +34,7 @@ from bespokefl.workflows.compare.api import compare
 from bespokefl.workflows.compare.document import rounded
 from bespokefl.workflows.compare.existing_runs import compare_runs
 from bespokefl.workflows.compare.history import history, own_notes
-from bespokefl.workflows.compare.plan import Plan
+from bespokefl.workflows.compare.plan import ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
@@ -75,7 +75,7 @@ def clients() -> Clients:
 @pytest.fixture(scope="module")
 def found(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     place = tmp_path_factory.mktemp("comparison") / "c"
-    return compare(["ucfl", methods.Ditto(pull=0.5)], clients, seeds=SEEDS, out=place, **QUICK)
+    return compare(["ucfl", methods.Ditto(prox_weight=0.5)], clients, seeds=SEEDS, out=place, **QUICK)
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_local_and_fedavg_always_take_part_and_order_is_canonical(found: Compari
 
 
 def test_every_run_is_the_run_it_says(clients: Clients, found: Comparison) -> None:
-    for name, method in (("ditto", methods.Ditto(pull=0.5)), ("local", methods.Local())):
+    for name, method in (("ditto", methods.Ditto(prox_weight=0.5)), ("local", methods.Local())):
         for seed in SEEDS:
             alone = run(method, clients, seed=seed, **QUICK)
             ours = found.result(name, seed)
@@ -133,21 +133,21 @@ def test_draws_and_starts_are_the_same_for_all_methods(clients: Clients, monkeyp
 
 
 def test_the_order_of_methods_and_seeds_means_nothing(clients: Clients, found: Comparison) -> None:
-    other = compare(["fedavg", methods.Ditto(pull=0.5), "ucfl"], clients, seeds=(1, 0), **QUICK)
+    other = compare(["fedavg", methods.Ditto(prox_weight=0.5), "ucfl"], clients, seeds=(1, 0), **QUICK)
     assert page(other) == page(found)
 
 
 def test_processes_change_nothing(clients: Clients, found: Comparison) -> None:
     steps: list[jobs.Step] = []
     settings = QUICK | {"workers": 2}
-    other = compare(["ucfl", methods.Ditto(pull=0.5)], clients, seeds=SEEDS, progress=steps.append, **settings)
+    other = compare(["ucfl", methods.Ditto(prox_weight=0.5)], clients, seeds=SEEDS, progress=steps.append, **settings)
     assert page(other) == page(found)
     assert steps[-1].done == steps[-1].total == 8
 
 
 def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(method="compare", workers=3)
-    plan = Plan(candidates.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
+    plan = ComparisonPlan(candidates.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
     assert plan.parallel() == (3, 1)
     monkeypatch.setattr(jobs, "MANY", 7 * (4 * 3 + 3) - 1)
     assert plan.parallel() == (1, 3)
@@ -224,7 +224,11 @@ def test_what_is_written(clients: Clients, found: Comparison) -> None:
     assert written["clients"]["names"] == list(clients.names)
     assert [one["name"] for one in written["methods"]] == found.methods
     ditto = written["methods"][2]
-    assert ditto["hyper"]["pull"] == 0.5 and "@" in ditto["citation"] and ditto["runs"][1]["folder"] == "runs/ditto-1"
+    assert (
+        ditto["hyper"]["prox_weight"] == 0.5
+        and "@" in ditto["citation"]
+        and ditto["runs"][1]["folder"] == "runs/ditto-1"
+    )
     history, rounds = ditto["runs"][0]["history"], found.result("ditto", 0).rounds
     assert history["round"] == [1, 2]
     assert history["up_bytes"] == [rounds[0]["up_bytes"], rounds[0]["up_bytes"] + rounds[1]["up_bytes"]]
@@ -273,7 +277,7 @@ def test_methods_that_need_groups(clients: Clients) -> None:
 
 
 def test_clients_without_test_data_are_left_out(clients: Clients) -> None:
-    nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
+    nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
     other = compare(["ditto"], replace(clients, test=nothing), seeds=[0], **QUICK)
     assert other.standing is None and "no client has test data" in other.best.sentence
     json.dumps(rounded(other.page()), allow_nan=False)
@@ -387,7 +391,7 @@ def test_what_is_there_is_not_trained_again(
     place = shutil.copytree(found.path, tmp_path / "c")
     shutil.rmtree(place / "runs" / "ditto-1")
     (place / "compare.json").unlink()
-    given: Any = ["ucfl", methods.Ditto(pull=0.5)]
+    given: Any = ["ucfl", methods.Ditto(prox_weight=0.5)]
     other = compare(given, clients, seeds=SEEDS, out=place, **QUICK)
     assert counted == [("ditto", 1)] and page(other) == page(found)
     assert (place / "compare.json").exists()
@@ -404,7 +408,7 @@ def test_an_interrupted_comparison_goes_on(
         if step.done >= 4.5:  # in the middle of seed 1's first run
             raise KeyboardInterrupt
 
-    given: Any = ["ucfl", methods.Ditto(pull=0.5)]
+    given: Any = ["ucfl", methods.Ditto(prox_weight=0.5)]
     first = compare(given, clients, seeds=SEEDS, out=tmp_path / "c", progress=stop, **QUICK)
     assert first.interrupted and first.seeds == [0] and not first.page()["finished"]
     assert any(note.startswith("Not finished: local with seed 1, fedavg with seed 1") for note in first.notes)
@@ -489,7 +493,9 @@ def test_another_split_or_config_is_refused_with_hashes(clients: Clients, found:
         compare(["ditto"], other, **given, **QUICK)
     with pytest.raises(InputError, match=r"with rounds = 2 \(config \w{12}\), and this one has rounds = 3 \(config"):
         compare(["ditto"], clients, **given, **(QUICK | {"rounds": 3}))
-    with pytest.raises(InputError, match=r"'.*runs/ditto-0' was run with pull = 0.5, and now it is 1.0; use another"):
+    with pytest.raises(
+        InputError, match=r"'.*runs/ditto-0' was run with prox_weight = 0.5, and now it is 1.0; use another"
+    ):
         compare(["ditto"], clients, **given, **QUICK)
     with pytest.raises(InputError, match="model = <"):
         compare(["ucfl"], clients, **given, **(QUICK | {"model": torch.nn.Sequential(torch.nn.Linear(4, 3))}))
@@ -500,7 +506,7 @@ def test_overwrite_replaces_everything_of_its_own(clients: Clients, tmp_path: Pa
     compare(["ditto"], clients, seeds=[0, 1], out=place, **QUICK)
     (place / "runs" / "mine").mkdir()
     (place / "runs" / "mine" / "notes.txt").touch()
-    compare([methods.Ditto(pull=3.0)], clients, seeds=[0], out=place, overwrite=True, **QUICK)
+    compare([methods.Ditto(prox_weight=3.0)], clients, seeds=[0], out=place, overwrite=True, **QUICK)
     assert sorted(one.name for one in (place / "runs").iterdir()) == ["ditto-0", "fedavg-0", "local-0", "mine"]
     stranger = tmp_path / "stranger"
     stranger.mkdir()
@@ -513,7 +519,7 @@ def test_overwrite_replaces_everything_of_its_own(clients: Clients, tmp_path: Pa
 # -- tuning
 
 
-GRIDS: Any = {"ditto": {"pull": (0.1, 5.0)}, "fedavg": {"lr": (0.001, 0.3)}}
+GRIDS: Any = {"ditto": {"prox_weight": (0.1, 5.0)}, "fedavg": {"lr": (0.001, 0.3)}}
 
 
 def test_tuned_methods_are_run_with_what_tuning_chooses(clients: Clients, tmp_path: Path) -> None:
@@ -549,7 +555,7 @@ def test_default_grids_fit_their_methods() -> None:
     for one in candidates.of(list(methods.REGISTRY)):
         grid = candidates.grid(one, True, {})
         assert grid and len(candidates._points(one, grid)) == candidates.points(grid) <= 9
-    fixed = candidates.of([methods.FedProx(pull=0.7)])[-1]
+    fixed = candidates.of([methods.FedProx(prox_weight=0.7)])[-1]
     assert list(candidates.grid(fixed, True, {})) == ["lr"]
     assert candidates.grid(fixed, False, {}) == {}
 
@@ -559,9 +565,9 @@ def test_a_tuning_that_cannot_be_done(clients: Clients) -> None:
         compare(["ditto"], clients, grids={"ditto": {"pul": (1, 2)}}, **QUICK)
     with pytest.raises(InputError, match="'ucfl', which is not compared; compared are local, fedavg, ditto"):
         compare(["ditto"], clients, grids={"ucfl": {"lr": (1, 2)}}, **QUICK)
-    with pytest.raises(InputError, match="pull of ditto is in the grid and has a fixed value"):
-        compare([methods.Ditto(pull=3.0)], clients, grids={"ditto": {"pull": (1, 2)}}, **QUICK)
-    nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
+    with pytest.raises(InputError, match="prox_weight of ditto is in the grid and has a fixed value"):
+        compare([methods.Ditto(prox_weight=3.0)], clients, grids={"ditto": {"prox_weight": (1, 2)}}, **QUICK)
+    nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
     with pytest.raises(InputError, match="tuning needs validation data"):
         compare(["ditto"], replace(clients, validation=nothing), tune=True, **QUICK)
 
@@ -570,10 +576,10 @@ def test_a_tuning_that_cannot_be_done(clients: Clients) -> None:
 
 
 def test_two_of_a_kind_are_told_apart(clients: Clients, tmp_path: Path) -> None:
-    given = [methods.Ditto(pull=0.1), methods.Ditto(pull=2.0, lr=0.1)]
+    given = [methods.Ditto(prox_weight=0.1), methods.Ditto(prox_weight=2.0, lr=0.1)]
     other = compare(given, clients, seeds=[0], out=tmp_path / "c", **QUICK)
-    assert other.methods[2:] == ["ditto (lr=0.05, pull=0.1)", "ditto (lr=0.1, pull=2.0)"]
-    assert (tmp_path / "c" / "runs" / "ditto-lr=0.1,-pull=2.0-0" / "result.json").exists()
+    assert other.methods[2:] == ["ditto (lr=0.05, prox_weight=0.1)", "ditto (lr=0.1, prox_weight=2.0)"]
+    assert (tmp_path / "c" / "runs" / "ditto-lr=0.1,-prox_weight=2.0-0" / "result.json").exists()
     with pytest.raises(InputError, match="ditto is there twice"):
         compare(["ditto", methods.Ditto()], clients, **QUICK)
 
@@ -775,9 +781,15 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         (["ditto", "."], "give methods or folders of runs, not both"),
         (["."], "is not the folder of a run"),
         (["ditto", "--set", "ucfl.lr=1"], "--set has ucfl.lr, but 'ucfl' is not compared"),
-        (["ditto", "--set", "pul=1"], "unknown hyper-parameter of the methods compared 'pul'; did you mean 'pull'?"),
-        (["ditto", "--set", "ditto.pul=1"], "unknown hyper-parameter of ditto 'pul'; did you mean 'pull'?"),
-        (["ditto", "--grid", "pull=1,2"], "--grid must be followed by method.key=value,value"),
+        (
+            ["ditto", "--set", "prox_weigth=1"],
+            "unknown hyper-parameter of the methods compared 'prox_weigth'; did you mean 'prox_weight'?",
+        ),
+        (
+            ["ditto", "--set", "ditto.prox_weigth=1"],
+            "unknown hyper-parameter of ditto 'prox_weigth'; did you mean 'prox_weight'?",
+        ),
+        (["ditto", "--grid", "prox_weight=1,2"], "--grid must be followed by method.key=value,value"),
         (["ditto", "--grid", "ditto.rounds=1,2"], "unknown hyper-parameter of ditto 'rounds'"),
         (["ditto", "--seeds", "a"], "--seeds must be whole numbers"),
         ([], "Missing argument 'METHODS'"),
@@ -796,8 +808,8 @@ def test_mistakes_are_one_sentence(
 def test_hyper_parameters_in_a_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
-        'rounds = 2\nclients = 5\nmodel = "logistic"\nworkers = 1\n[set]\nditto.pull = 0.3\nlr = 0.2\n'
+        'rounds = 2\nclients = 5\nmodel = "logistic"\nworkers = 1\n[set]\nditto.prox_weight = 0.3\nlr = 0.2\n'
     )
     assert call("ditto", "--config", "c.toml", "--seeds", "0", "--out", "c", "--quiet") == 0
     written = json.loads(Path("c/compare.json").read_text())["methods"][2]["hyper"]
-    assert (written["pull"], written["lr"]) == (0.3, 0.2)
+    assert (written["prox_weight"], written["lr"]) == (0.3, 0.2)

@@ -233,7 +233,7 @@ def test_a_function_that_fails(name: str, sentence: str, function: str, capfd: p
         ("--method ditto --model 'mlp(hiden=3)'", "unknown key of mlp 'hiden'; did you mean 'hidden'"),
         ("--method ditto --model a-b:c", 'expected a model function as "module:function"'),
         ("--method dito", "unknown method 'dito'; did you mean 'ditto'"),
-        ("--method ditto --set pul=1", "did you mean 'pull'"),
+        ("--method ditto --set prox_weigth=1", "did you mean 'prox_weight'"),
         ("--method ditto --loss msee", "unknown loss 'msee'; did you mean 'mse'"),
         ("--method ditto --start nowhere.safetensors", "there is no file 'nowhere.safetensors'"),
         ("--method ditto --run node-id", "a run cannot be called 'node-id'"),

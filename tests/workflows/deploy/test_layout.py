@@ -22,8 +22,8 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower import supernode
-from bespokefl.engines.transports.flower.messenger import Known
-from bespokefl.engines.transports.flower.run_plan import Plan
+from bespokefl.engines.transports.flower.messenger import NodeInfo
+from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.flower.superlink import OnlyNodesFromOutside
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import demo
@@ -188,7 +188,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
     from bespokefl.data.tables.features import Features
 
     preparation = Preparation(Features.of((1, 8, 8))).to_json()
-    given = {"method": "ditto", "hyper": {"pull": 0.5}, "model": "mlp", "head": None, "loss": "cross_entropy"}
+    given = {"method": "ditto", "hyper": {"prox_weight": 0.5}, "model": "mlp", "head": None, "loss": "cross_entropy"}
     return given | {"precision": "float32", "labels": [str(d) for d in range(10)], "preparation": preparation} | changes
 
 
@@ -204,7 +204,7 @@ def test_clients_are_those_of_the_column(tmp_path: Path) -> None:
 
 def test_the_server_cannot_name_code_that_the_node_has_not_agreed_to(tmp_path: Path) -> None:
     host = hosts(tmp_path)["hospital-a"]
-    plan = Plan.of("run", ("0", "1", "2"), None, Settings(), recipe(model="tests.federations:mlp"))
+    plan = RunPlan.of("run", ("0", "1", "2"), None, Settings(), recipe(model="tests.federations:mlp"))
     with pytest.raises(InputError, match=r'has not agreed to; to agree, write model = "tests\.federations:mlp"'):
         host.prepare(plan)
 
@@ -217,11 +217,11 @@ def test_classes_are_numbered_alike_everywhere(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=rng.standard_normal((30, 4)), y=y)
         known[name] = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
     preparation, labels = agreed(
-        {name: Known(name, 1, host.about()) for name, host in known.items()}, Config(method="local")
+        {name: NodeInfo(name, 1, host.about()) for name, host in known.items()}, Config(method="local")
     )
     assert labels == ["ache", "cold", "flu"]
     host = known["b"]
-    plan = Plan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
+    plan = RunPlan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
     side = host.prepare(plan).side
     expected = np.array([labels.index(("ache", "flu")[code]) for code in host.clients.y.tolist()])
     assert side.data.y.tolist() == expected.tolist() and side.task.layout.shapes[-1] == (3,)
@@ -236,10 +236,10 @@ def test_tables_are_scaled_by_the_sums_of_all_nodes(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("age,ill\n" + rows + "\n")
         settings = NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.csv"), label="ill")
         made[name] = LocalHost(settings, tmp_path)
-    known = {name: Known(name, 1, host.about()) for name, host in made.items()}
+    known = {name: NodeInfo(name, 1, host.about()) for name, host in made.items()}
     preparation, labels = agreed(known, Config(method="local"))
     train = np.concatenate([h.clients.x.numpy()[h.clients.train.indices.numpy()] for h in made.values()])
-    plan = Plan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
+    plan = RunPlan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
     for host in made.values():
         scaled = host.prepare(plan).side.data.x.numpy()
         np.testing.assert_allclose(
@@ -252,7 +252,7 @@ def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
     for name, width in {"a": 4, "b": 5}.items():
         np.savez(tmp_path / f"{name}.npz", x=np.ones((30, width)), y=np.arange(30) % 2)
         host = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
-        known[name] = Known(name, 1, host.about())
+        known[name] = NodeInfo(name, 1, host.about())
     with pytest.raises(InputError, match=r"but b has examples of shape \(5,\) and a examples of shape \(4,\)"):
         agreed(known, Config(method="local"))
 
@@ -319,7 +319,7 @@ def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
         threading.Thread(target=serve, daemon=True).start()
         own = made.root / "nodes" / "a"
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        line = supernode.Line(address, own / "ca.crt", own / "node.key", tmp_path / "node-id")
+        line = supernode.Endpoint(address, own / "ca.crt", own / "node.key", tmp_path / "node-id")
         sentence = "does not speak TLS" if authority == "none" else f"cannot be trusted: .*{reason}.*; its certificate"
         with pytest.raises(TrainingError, match=sentence):
             supernode.carry(line, lambda message: message, threading.Event())
@@ -329,7 +329,7 @@ def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
 def test_a_node_whose_disk_is_full_when_it_connects(tmp_path: Path) -> None:
     """There is always somewhere that nothing can be written to: a folder below a file."""
     (tmp_path / "file").touch()
-    line = supernode.Line("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
+    line = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
 
     class Client:
         def __getattr__(self, name: str) -> Any:

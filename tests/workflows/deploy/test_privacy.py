@@ -14,7 +14,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.node import Node
-from bespokefl.engines.transports.flower.run_plan import Plan
+from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.methods import FedAvg, Local, PFedVEM
 from tests.engines.test_clipping import method as method  # every method that can be protected
 from tests.engines.transports.flower.grid import NODES, TestHost, deployment, only
@@ -110,8 +110,8 @@ def test_who_uploads_nothing_is_not_counted(tmp_path: Path) -> None:
 
 def test_a_real_node_s_noise_is_not_of_the_seed(tmp_path: Path) -> None:
     host = real_hosts(tmp_path)["hospital-a"]
-    plan = Plan.of("run", ("0", "1", "2"), None, Settings(clip=1.0, noise=2.0), recipe())
-    assert Plan.read(plan.text()) == plan
+    plan = RunPlan.of("run", ("0", "1", "2"), None, Settings(clip=1.0, noise=2.0), recipe())
+    assert RunPlan.read(plan.text()) == plan
     privacy = host.prepare(plan).side.privacy
     assert (privacy.clip, privacy.noise, privacy.secret) == (1.0, 2.0, True)
 
@@ -120,7 +120,7 @@ def test_a_real_node_s_noise_is_not_of_the_seed(tmp_path: Path) -> None:
 def test_a_node_can_insist_on_noise(offered: dict[str, float], tmp_path: Path) -> None:
     host = real_hosts(tmp_path)["hospital-a"]
     host.settings = replace(host.settings, noise=1.0)
-    plan = Plan.of("run", ("0", "1", "2"), None, Settings(**offered), recipe())
+    plan = RunPlan.of("run", ("0", "1", "2"), None, Settings(**offered), recipe())
     with pytest.raises(InputError, match="node hospital-a insists on noise of at least 1 on its uploads"):
         host.prepare(plan)
     host.prepare(replace(plan, clip=1.0, noise=1.0))

@@ -14,7 +14,7 @@ import pytest
 
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.engines.transports.flower import control
-from bespokefl.engines.transports.flower.messenger import Post
+from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.workflows.deploy import demo, processes, runs
 from bespokefl.workflows.deploy import init as making
 from bespokefl.workflows.deploy import lock as alone
@@ -409,7 +409,7 @@ def test_an_app_that_is_asked_to_stop_does(
 ) -> None:
     where = deployment.run("mine")
 
-    def run(post: Post, *_: Any) -> None:
+    def run(post: NodeMessenger, *_: Any) -> None:
         alone.ask_to_stop(where)
         post.gather(lambda known: False)  # would take ten minutes
 

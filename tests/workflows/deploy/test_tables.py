@@ -15,7 +15,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.transports.flower.apps import client_app
-from bespokefl.engines.transports.flower.messenger import Known, Post
+from bespokefl.engines.transports.flower.messenger import NodeInfo, NodeMessenger
 from bespokefl.engines.transports.flower.node import PERSONAL, Node
 from bespokefl.workflows.deploy.layout import NodeSettings
 from bespokefl.workflows.deploy.node import predict as home
@@ -71,8 +71,10 @@ def hosts(tmp_path: Path) -> dict[str, LocalHost]:
     }
 
 
-def known(nodes: dict[str, LocalHost]) -> dict[str, Known]:
-    return {name: Known(name, at, json.loads(json.dumps(one.about()))) for at, (name, one) in enumerate(nodes.items())}
+def known(nodes: dict[str, LocalHost]) -> dict[str, NodeInfo]:
+    return {
+        name: NodeInfo(name, at, json.loads(json.dumps(one.about()))) for at, (name, one) in enumerate(nodes.items())
+    }
 
 
 def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
@@ -81,7 +83,9 @@ def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **
     apps = {id: client_app(lambda one=one: Node(one, place / one.name)) for id, one in ids.items()}  # type: ignore[misc]
     grid = LocalGrid(apps, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
-    return run(Post(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes))
+    return run(
+        NodeMessenger(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes)
+    )
 
 
 @pytest.mark.parametrize("scale", ["pooled", "own"])

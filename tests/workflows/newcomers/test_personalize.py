@@ -101,7 +101,7 @@ def test_every_method_serves_newcomers_from_memory_and_from_disk(name: str, clie
 
 
 def test_a_newcomers_rule_is_the_methods_own(clients: Clients) -> None:
-    """FedAvg gives the common model as it is; Ditto(pull=0) trains alone, which is fine-tuning."""
+    """FedAvg gives the common model as it is; Ditto(prox_weight=0) trains alone, which is fine-tuning."""
     result = run("fedavg", clients, newcomers=0.25, **QUICK)
     assert result.newcomers is not None
     common = result.global_model()
@@ -109,7 +109,7 @@ def test_a_newcomers_rule_is_the_methods_own(clients: Clients) -> None:
     for key, value in common.state_dict().items():
         assert torch.equal(result.newcomers.model(result.newcomers.names[0]).state_dict()[key], value)
     assert result.newcomers.personal["loss"].tolist() != result.newcomers.finetune["loss"].tolist()
-    alone = run(methods.Ditto(pull=0.0), clients, newcomers=0.25, **QUICK).newcomers
+    alone = run(methods.Ditto(prox_weight=0.0), clients, newcomers=0.25, **QUICK).newcomers
     assert alone is not None
     assert all(np.array_equal(alone.personal[key], alone.finetune[key]) for key in alone.personal)
 

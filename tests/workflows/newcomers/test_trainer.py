@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from bespokefl.core.errors import TrainingError
-from bespokefl.core.local_sgd import descend
+from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local, PersFL
-from bespokefl.workflows.newcomers.trainer import Served, serve
+from bespokefl.workflows.newcomers.trainer import NewcomerModels, serve
 from tests.federations import BATCH, CLASSES, apart, federation, run, same_bits, simulation, work_of
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -21,7 +21,9 @@ SETTINGS = Settings(rounds=4, participation=0.5, batch_size=BATCH, workers=1)  #
 LATE = replace(federation((6, 11, 4), seed=5), names=("gil", "hal", "ida"))
 
 
-def served(made: Simulation, data: Data = LATE, lr: float = 0.1, momentum: float = 0.0, **changes: object) -> Served:
+def served(
+    made: Simulation, data: Data = LATE, lr: float = 0.1, momentum: float = 0.0, **changes: object
+) -> NewcomerModels:
     settings = replace(SETTINGS, **changes)
     return serve(made.method, made.task, data, made.server, settings, CLASSES, number=5, lr=lr, momentum=momentum)
 
@@ -33,7 +35,7 @@ def ditto() -> Simulation:
 
 def test_models_are_the_methods_own_and_scores_are_theirs(ditto: Simulation) -> None:
     found = served(ditto)
-    work = work_of(LATE, lifetime=2, round=5)
+    work = work_of(LATE, expected_rounds=2, round=5)
     assert apart(found.rows, ditto.method.newcomer(ditto.task, ditto.server, work)) < 1e-6
     for k in range(len(LATE)):
         own = LATE.test.of(k)
@@ -46,14 +48,16 @@ def test_models_are_the_methods_own_and_scores_are_theirs(ditto: Simulation) -> 
 
 def test_fine_tuning_is_plain_descent_from_the_common_model(ditto: Simulation) -> None:
     found = served(ditto, lr=0.2, momentum=0.5)
-    work = work_of(LATE, lifetime=2, round=5)
-    tuned = descend(ditto.task.gradient, ditto.server["weights"], work, 0.2, momentum=0.5, steps=work.num_steps() * 2)
+    work = work_of(LATE, expected_rounds=2, round=5)
+    tuned = local_sgd(ditto.task.gradient, ditto.server["weights"], work, 0.2, momentum=0.5, steps=work.num_steps() * 2)
     expected = ditto.task.score(tuned, work.sweep("train"))["loss"]
     torch.testing.assert_close(found.finetune["train_loss"], expected, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(found.finetune["train_loss"], found.personal["train_loss"], rtol=1e-3)
 
 
-@pytest.mark.parametrize("method", [Local(lr=0.1), Ditto(lr=0.1, personal_lr=0.1, pull=0)], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "method", [Local(lr=0.1), Ditto(lr=0.1, personal_lr=0.1, prox_weight=0)], ids=lambda one: one.name
+)
 def test_where_the_rule_is_plain_descent_both_are_the_same(method: Local | Ditto) -> None:
     """Local has no common model: its newcomers, and fine-tuning, begin where all began."""
     made, _ = run(method, federation())
@@ -105,7 +109,7 @@ def test_nothing_is_kept_unasked_or_where_there_is_nothing() -> None:
 
 
 def test_a_budget_is_what_an_average_client_spends() -> None:
-    for rounds, participation, lifetime in ((4, 0.5, 2), (10, 0.3, 3), (3, 0.1, 1), (5, 1.0, 5)):
+    for rounds, participation, expected_rounds in ((4, 0.5, 2), (10, 0.3, 3), (3, 0.1, 1), (5, 1.0, 5)):
         made = simulation(FedAvg(), federation(), rounds=rounds, participation=participation)
-        assert made.side.work([0], 1).lifetime == lifetime
+        assert made.side.work([0], 1).expected_rounds == expected_rounds
         assert isinstance(made.task.start, Rows)

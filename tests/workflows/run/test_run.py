@@ -39,7 +39,7 @@ def digits() -> Clients:
 
 @pytest.fixture(scope="module")
 def ditto(digits: Clients) -> Result:
-    return run(methods.Ditto(lr=0.1, pull=0.5), digits, **QUICK)
+    return run(methods.Ditto(lr=0.1, prox_weight=0.5), digits, **QUICK)
 
 
 def natural(num: int = 12, seed: int = 0) -> Clients:
@@ -66,7 +66,7 @@ def same_models(one: Path, other: Path) -> bool:
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
     clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
     # fmt: off
-    result = bf.run(bf.methods.Ditto(lr=0.1, personal_lr=0.1, pull=1.0), clients, model="mlp",
+    result = bf.run(bf.methods.Ditto(lr=0.1, personal_lr=0.1, prox_weight=1.0), clients, model="mlp",
                     rounds=20, batch_size=32, local_epochs=1, participation=0.5, seed=0)
     # fmt: on
     assert result.personal["accuracy"].mean() == pytest.approx(result.summary()["personal"]["accuracy"]["mean"])
@@ -111,7 +111,7 @@ def test_the_order_of_clients_does_not_matter() -> None:
 
 
 def test_workers_do_not_change_the_result(digits: Clients, ditto: Result) -> None:
-    again = run(methods.Ditto(lr=0.1, pull=0.5), digits, **(QUICK | {"workers": 2}))
+    again = run(methods.Ditto(lr=0.1, prox_weight=0.5), digits, **(QUICK | {"workers": 2}))
     assert again.clients == ditto.clients
 
 
@@ -328,7 +328,7 @@ def test_the_folder_of_a_run(digits: Clients, ditto: Result, tmp_path: Path) -> 
 
     summary = json.loads((path / "result.json").read_text())
     assert summary["method"] == "ditto"
-    assert summary["hyper"] == plain(methods.Ditto(lr=0.1, pull=0.5).hyper())
+    assert summary["hyper"] == plain(methods.Ditto(lr=0.1, prox_weight=0.5).hyper())
     assert (summary["data"], summary["split"], summary["split_hash"]) == ("digits", "dirichlet(alpha=0.4)", digits.hash)
     assert (summary["model"], summary["seed"], summary["rounds"], summary["rounds_done"]) == ("mlp", 0, 2, 2)
     for kind in ("personal", "global"):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import bespokefl as bf
 from bespokefl import cli, methods
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.workflows.run import jobs
@@ -32,7 +32,7 @@ from bespokefl.workflows.tune.result import Tuning, command, expand
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16, "model": "logistic"}
-GRID = {"pull": (0.1, 2.0), "lr": (0.01, 0.5)}
+GRID = {"prox_weight": (0.1, 2.0), "lr": (0.01, 0.5)}
 
 
 def federation(num: int = 5, seed: int = 0) -> Clients:
@@ -56,9 +56,14 @@ def tuning(clients: Clients) -> Tuning:
 
 
 def test_every_point_is_the_run_it_says(clients: Clients, tuning: Tuning) -> None:
-    assert [(line["pull"], line["lr"]) for line in tuning.table] == [(0.1, 0.01), (0.1, 0.5), (2.0, 0.01), (2.0, 0.5)]
+    assert [(line["prox_weight"], line["lr"]) for line in tuning.table] == [
+        (0.1, 0.01),
+        (0.1, 0.5),
+        (2.0, 0.01),
+        (2.0, 0.5),
+    ]
     for line in tuning.table:
-        result = run(methods.Ditto(pull=line["pull"], lr=line["lr"]), clients, **QUICK)
+        result = run(methods.Ditto(prox_weight=line["prox_weight"], lr=line["lr"]), clients, **QUICK)
         assert line["validation_accuracy"] == pytest.approx(float(result.personal["validation_accuracy"].mean()))
         assert line["validation_loss"] == pytest.approx(float(result.personal["validation_loss"].mean()))
         assert line["failed"] is None
@@ -79,7 +84,7 @@ def test_the_best_on_validation_data_is_chosen_and_can_be_run(clients: Clients, 
 def test_ties_keep_the_first(clients: Clients) -> None:
     """Equal models, as Ditto's global rate does not touch the personal ones where nothing pulls."""
     for rates in ((0.01, 0.5), (0.5, 0.01)):
-        found = tune(methods.Ditto(pull=0.0), clients, grid={"lr": rates}, **QUICK)
+        found = tune(methods.Ditto(prox_weight=0.0), clients, grid={"lr": rates}, **QUICK)
         assert len({line["validation_accuracy"] for line in found.table}) == 1
         assert found.chosen == 0 and found.best == {"lr": rates[0]}
 
@@ -112,7 +117,7 @@ def test_test_data_that_overflow_stop_nothing(tmp_path: Path) -> None:
     assert any("test loss is not finite" in note for note in result.notes)
     written = json.loads((result.save(tmp_path / "run") / "result.json").read_text())
     assert written["personal"]["loss"]["mean"] is None and written["personal"]["train_loss"]["mean"] > 0
-    assert tune("ditto", clients, grid={"pull": (0.1, 1)}, **QUICK).chosen is not None
+    assert tune("ditto", clients, grid={"prox_weight": (0.1, 1)}, **QUICK).chosen is not None
 
 
 def test_regression_is_chosen_by_loss() -> None:
@@ -134,10 +139,14 @@ def test_a_loss_of_ones_own_leaves_the_accuracy_to_choose_by(clients: Clients) -
 
 
 def test_several_seeds_are_averaged(clients: Clients) -> None:
-    found = tune("ditto", clients, grid={"pull": (0.1, 2.0)}, seeds=(3, 4), **QUICK)
+    found = tune("ditto", clients, grid={"prox_weight": (0.1, 2.0)}, seeds=(3, 4), **QUICK)
     for line in found.table:
         own = [
-            float(run(methods.Ditto(pull=line["pull"]), clients, seed=seed, **QUICK).personal["validation_loss"].mean())
+            float(
+                run(methods.Ditto(prox_weight=line["prox_weight"]), clients, seed=seed, **QUICK)
+                .personal["validation_loss"]
+                .mean()
+            )
             for seed in (3, 4)
         ]
         assert own[0] != own[1]
@@ -163,16 +172,18 @@ def test_the_start_is_shared(clients: Clients) -> None:
 
 
 def test_those_held_back_are_not_tuned_with(clients: Clients) -> None:
-    found = tune("ditto", clients, grid={"pull": (0.5,)}, newcomers=0.4, **QUICK)
+    found = tune("ditto", clients, grid={"prox_weight": (0.5,)}, newcomers=0.4, **QUICK)
     trained, _ = hold_back(clients, 0.4, 0)
-    expected = run(methods.Ditto(pull=0.5), trained, **QUICK).personal["validation_loss"].mean()
+    expected = run(methods.Ditto(prox_weight=0.5), trained, **QUICK).personal["validation_loss"].mean()
     assert found.table[0]["validation_loss"] == pytest.approx(float(expected))
     assert found.about["clients"] == list(trained.names)
 
 
 def test_arrays_and_lists_are_values_too(clients: Clients) -> None:
-    points = expand(methods.Ditto(), {"pull": np.logspace(-1, 0, 2), "lr": [np.float32(0.5)]}, {"local_steps": None})
-    assert [point.values for point in points] == [{"pull": 0.1, "lr": 0.5}, {"pull": 1.0, "lr": 0.5}]
+    points = expand(
+        methods.Ditto(), {"prox_weight": np.logspace(-1, 0, 2), "lr": [np.float32(0.5)]}, {"local_steps": None}
+    )
+    assert [point.values for point in points] == [{"prox_weight": 0.1, "lr": 0.5}, {"prox_weight": 1.0, "lr": 0.5}]
     (point,) = expand(methods.PersFL(), {"imitations": [[0, 0.5]]}, {"local_steps": None})
     assert point.values == {"imitations": (0, 0.5)}
 
@@ -213,7 +224,7 @@ def test_the_folder_of_a_tuning(clients: Clients, tuning: Tuning, tmp_path: Path
     with (found.path / "grid.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["validation_loss"]) for row in rows] == [line["validation_loss"] for line in found.table]
-    assert [(float(row["pull"]), float(row["lr"])) for row in rows] == [
+    assert [(float(row["prox_weight"]), float(row["lr"])) for row in rows] == [
         (0.1, 0.01),
         (0.1, 0.5),
         (2.0, 0.01),
@@ -237,25 +248,29 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[methods.Ditto]:
 
 def test_what_is_done_is_not_done_again(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = counted(monkeypatch)
-    first = tune("ditto", clients, grid={"pull": (0.1, 2.0)}, out=tmp_path, **QUICK)
+    first = tune("ditto", clients, grid={"prox_weight": (0.1, 2.0)}, out=tmp_path, **QUICK)
     assert len(trained) == 2
-    again = tune("ditto", clients, grid={"pull": (0.1, 2.0)}, out=tmp_path, **(QUICK | {"workers": 2}))
+    again = tune("ditto", clients, grid={"prox_weight": (0.1, 2.0)}, out=tmp_path, **(QUICK | {"workers": 2}))
     assert len(trained) == 2 and again.table == first.table and again.best == first.best
-    wider = tune("ditto", clients, grid={"pull": (1.0, 2.0), "lr": (0.05, 0.1)}, out=tmp_path, **QUICK)
-    assert [(one.pull, one.lr) for one in trained[2:]] == [(1.0, 0.05), (1.0, 0.1), (2.0, 0.1)]  # 0.05 is the default
+    wider = tune("ditto", clients, grid={"prox_weight": (1.0, 2.0), "lr": (0.05, 0.1)}, out=tmp_path, **QUICK)
+    assert [(one.prox_weight, one.lr) for one in trained[2:]] == [
+        (1.0, 0.05),
+        (1.0, 0.1),
+        (2.0, 0.1),
+    ]  # 0.05 is the default
     assert wider.table[2]["validation_loss"] == first.table[1]["validation_loss"]
-    tune("ditto", clients, grid={"pull": (0.1, 2.0)}, out=tmp_path, **QUICK)
+    tune("ditto", clients, grid={"prox_weight": (0.1, 2.0)}, out=tmp_path, **QUICK)
     assert len(trained) == 5  # points of other grids stay
     assert len(json.loads((tmp_path / "tuning.json").read_text())["points"]) == 2  # but the table is of this one
-    tune("ditto", clients, grid={"pull": (2.0,)}, seeds=(0, 1), out=tmp_path, **QUICK)
-    tune("ditto", clients, grid={"pull": (2.0,)}, out=tmp_path, **(QUICK | {"rounds": 3}))
+    tune("ditto", clients, grid={"prox_weight": (2.0,)}, seeds=(0, 1), out=tmp_path, **QUICK)
+    tune("ditto", clients, grid={"prox_weight": (2.0,)}, out=tmp_path, **(QUICK | {"rounds": 3}))
     assert len(trained) == 7
-    tune("ditto", clients, grid={"pull": (2.0,)}, out=tmp_path, overwrite=True, **QUICK)
+    tune("ditto", clients, grid={"prox_weight": (2.0,)}, out=tmp_path, overwrite=True, **QUICK)
     assert len(trained) == 8
 
 
 def test_a_folder_of_something_else_is_refused(clients: Clients, tmp_path: Path) -> None:
-    grid = {"pull": (0.5,)}
+    grid = {"prox_weight": (0.5,)}
     tune("ditto", clients, grid=grid, out=tmp_path / "t", **QUICK)
     for settings, sentence in (
         ({"model": "mlp"}, "holds a tuning with another model"),
@@ -338,11 +353,13 @@ def test_a_second_ctrl_c_keeps_it_as_well(clients: Clients, tmp_path: Path) -> N
 
 def test_progress_is_told_of_all_points(clients: Clients) -> None:
     steps: list[Step] = []
-    tune("ditto", clients, grid={"pull": (0.1, 1)}, seeds=(0, 1), progress=steps.append, **QUICK)
+    tune("ditto", clients, grid={"prox_weight": (0.1, 1)}, seeds=(0, 1), progress=steps.append, **QUICK)
     assert [(step.number, step.total, step.rounds.done) for step in steps] == [
         (number, 4, done) for number in (1, 2, 3, 4) for done in (1, 2)
     ]
-    assert [step.text for step in steps[::2]] == [f"pull={pull}, seed {seed}" for pull in (0.1, 1.0) for seed in (0, 1)]
+    assert [step.text for step in steps[::2]] == [
+        f"prox_weight={pull}, seed {seed}" for pull in (0.1, 1.0) for seed in (0, 1)
+    ]
 
 
 # -- side by side
@@ -392,14 +409,16 @@ def test_where_that_does_not_pay_or_fit_each_point_gets_all_workers(
     monkeypatch.setattr(tuning_module, "run", counting)
     monkeypatch.setattr(tuning_module, "_check_settings", lambda settings: None)
     monkeypatch.setattr(jobs, "MANY", many or jobs.MANY)
-    found = tune("ditto", clients, grid={"pull": values}, **(QUICK | settings))
+    found = tune("ditto", clients, grid={"prox_weight": values}, **(QUICK | settings))
     assert given == [settings["workers"]] * len(values) and found.chosen is not None
 
 
 def test_progress_of_points_side_by_side_is_one(clients: Clients) -> None:
     steps: list[Step] = []
     tune("ditto", clients, grid=GRID, progress=steps.append, **(QUICK | {"workers": 2, "rounds": 20}))
-    assert {step.text for step in steps} == {f"pull={pull}, lr={lr}" for pull in GRID["pull"] for lr in GRID["lr"]}
+    assert {step.text for step in steps} == {
+        f"prox_weight={pull}, lr={lr}" for pull in GRID["prox_weight"] for lr in GRID["lr"]
+    }
     assert all(step.total == 4 and step.rounds.total == 20 and step.rounds.phase == "train" for step in steps)
     done = [step.done for step in steps]
     assert done == sorted(done) and 0 < done[0] < done[-1] <= 4
@@ -438,7 +457,7 @@ def test_a_process_that_dies_is_told_and_trained_again_when_asked(
     here = os.getpid()
 
     def deadly(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if method.pull == 0.1 and method.lr == 0.5:
+        if method.prox_weight == 0.1 and method.lr == 0.5:
             assert os.getpid() != here
             os.kill(os.getpid(), signal.SIGKILL)
         return run(method, *args, **kwargs)
@@ -451,8 +470,8 @@ def test_a_process_that_dies_is_told_and_trained_again_when_asked(
     assert "its process died twice (exit code -9)" in found.table[1]["failed"]
     assert [line["failed"] is None for line in found.table] == [True, False, True, True]
     assert found.chosen is not None and not found.interrupted
-    assert "pull=0.1, lr=0.5: its process died (exit code -9); this is done again" in caplog.text
-    assert "pull=0.1, lr=0.5: its process died twice" in caplog.text
+    assert "prox_weight=0.1, lr=0.5: its process died (exit code -9); this is done again" in caplog.text
+    assert "prox_weight=0.1, lr=0.5: its process died twice" in caplog.text
     again = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
     assert timeless(again) == timeless(tuning)
 
@@ -489,15 +508,15 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("grid", "sentence"),
     [
-        ({}, 'a grid needs at least one key and its values, such as "pull=0.1,1,2", got none.'),
-        ({"pul": (1,)}, "unknown grid key for ditto 'pul'; did you mean 'pull'?"),
+        ({}, 'a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.'),
+        ({"pul": (1,)}, "unknown grid key for ditto 'pul'; did you mean 'prox_weight'?"),
         ({"seed": (1, 2)}, "unknown grid key for ditto 'seed'"),
-        ({"pull": ()}, "the grid's pull must be one or more values to try, got ()."),
-        ({"pull": 3}, "the grid's pull must be one or more values to try, got 3."),
-        ({"pull": "3"}, "the grid's pull must be one or more values to try, got '3'."),
-        ({"pull": ("abc",)}, "pull of ditto must be a float such as 1.0, got 'abc'."),
-        ({"pull": (1, -1)}, "pull must be >= 0, got -1.0"),
-        ({"pull": (1, 1.0)}, "the grid has pull=1.0 twice"),
+        ({"prox_weight": ()}, "the grid's prox_weight must be one or more values to try, got ()."),
+        ({"prox_weight": 3}, "the grid's prox_weight must be one or more values to try, got 3."),
+        ({"prox_weight": "3"}, "the grid's prox_weight must be one or more values to try, got '3'."),
+        ({"prox_weight": ("abc",)}, "prox_weight of ditto must be a float such as 1.0, got 'abc'."),
+        ({"prox_weight": (1, -1)}, "prox_weight must be >= 0, got -1.0"),
+        ({"prox_weight": (1, 1.0)}, "the grid has prox_weight=1.0 twice"),
         ({"rounds": (0,)}, "rounds must be at least 1, got 0."),
         ({"rounds": ("x",)}, "rounds must be a whole number, got 'x'."),
         ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect beside local_steps"),
@@ -510,7 +529,7 @@ def test_a_grid_that_makes_no_sense_is_refused(clients: Clients, grid: Any, sent
 
 
 def test_other_mistakes_are_refused(clients: Clients) -> None:
-    grid = {"pull": (1,)}
+    grid = {"prox_weight": (1,)}
     with pytest.raises(InputError, match="unknown setting 'ronds'; did you mean 'rounds'"):
         tune("ditto", clients, grid=grid, ronds=3)
     with pytest.raises(InputError, match="clients must be Clients, got Dataset"):
@@ -518,7 +537,7 @@ def test_other_mistakes_are_refused(clients: Clients) -> None:
     for seeds in ((), (1, 1), (0.5,)):
         with pytest.raises(InputError, match="seeds must be one or more different whole numbers"):
             tune("ditto", clients, grid=grid, seeds=seeds)  # type: ignore[arg-type]
-    blind = replace(clients, validation=Part.of_lists([[]] * len(clients)))  # type: ignore[list-item]
+    blind = replace(clients, validation=ClientIndex.of_lists([[]] * len(clients)))  # type: ignore[list-item]
     with pytest.raises(InputError, match="tuning needs validation data"):
         tune("ditto", blind, grid=grid)
     with pytest.raises(InputError, match="local_epochs has no effect beside local_steps"):

@@ -44,7 +44,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="METHOD.KEY=VALUES",
-            help='What to try when this method is tuned, such as "ditto.pull=0.1,1". Can be repeated.',
+            help='What to try when this method is tuned, such as "ditto.prox_weight=0.1,1". Can be repeated.',
             rich_help_panel=LOCALLY,
         ),
     ] = None,
@@ -53,7 +53,7 @@ def compare(
 ) -> None:
     """Compare methods on the same clients, or runs that are there: who is better off, and how sure is that.
 
-    bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.pull=0.5 --out runs/compare
+    bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.prox_weight=0.5 --out runs/compare
     """
     asked, given = _grids(grid or []), numbers(seeds)
     folders = [name for name in methods if _is_folder(name)]
@@ -147,13 +147,13 @@ def _is_folder(name: str) -> bool:
 
 
 def _grids(entries: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """`ditto.pull=0.1,1` as a method, a name and values."""
+    """`ditto.prox_weight=0.1,1` as a method, a name and values."""
     found: dict[str, dict[str, list[Any]]] = {}
     for key, values in read_grid(entries).items():
         method, dot, name = key.partition(".")
         if not dot or not name:
             raise InputError(
-                f"--grid must be followed by method.key=value,value, such as ditto.pull=0.1,1, got {key!r}."
+                f"--grid must be followed by method.key=value,value, such as ditto.prox_weight=0.1,1, got {key!r}."
             )
         found.setdefault(method.replace("_", "-"), {})[name] = values
     return found

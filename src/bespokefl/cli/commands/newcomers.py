@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli.commands.run import beside
+from bespokefl.cli.commands.run import finetune_note
 from bespokefl.cli.options import COMPUTED, Out, Overwrite, Quiet, RunFolder, Text, Workers
 from bespokefl.core.errors import count
 
@@ -52,7 +52,7 @@ def personalize(
         highlight=False,
     )
     screen.print(terminal.newcomer_figures(found))
-    for note in (beside(found), *found.notes):
+    for note in (finetune_note(found), *found.notes):
         screen.print(note, markup=False)
     screen.print(
         f"Written to {path}: newcomers.csv has a line for each. To use a model: "

@@ -34,7 +34,7 @@ Processes = Annotated[
 def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> None:
     """Train one method and write what comes out.
 
-    bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set pull=0.5 --out runs/ditto
+    bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set prox_weight=0.5 --out runs/ditto
     """
     from bespokefl.cli import terminal
     from bespokefl.workflows.run.api import run_config
@@ -97,7 +97,7 @@ def _show(result: "Result", quiet: bool) -> None:
     )
     screen.print(terminal.figures(result))
     late = result.newcomers
-    for note in [*result.notes, *([] if late is None else [beside(late), *late.notes])]:
+    for note in [*result.notes, *([] if late is None else [finetune_note(late), *late.notes])]:
         screen.print(note, markup=False)
     path = result.path
     files = "clients.csv" if late is None else "clients.csv (and newcomers.csv)"
@@ -109,7 +109,7 @@ def _show(result: "Result", quiet: bool) -> None:
         screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
 
 
-def beside(newcomers: "Newcomers") -> str:
+def finetune_note(newcomers: "Newcomers") -> str:
     about = newcomers.about
     return (
         f"Finetune: newcomers train the run's {about['finetune_from']} model on, with lr {about['finetune_lr']:g} and "

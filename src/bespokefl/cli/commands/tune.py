@@ -16,7 +16,7 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help='Values to try of a hyper-parameter, such as "pull=0.1,1,2", or of --rounds, --participation, '
+            help='Values to try of a hyper-parameter, such as "prox_weight=0.1,1,2", or of --rounds, --participation, '
             "--batch-size, --local-epochs, --local-steps. Can be repeated.",
             rich_help_panel=LOCALLY,
         ),
@@ -30,7 +30,7 @@ def tune(
 ) -> None:
     """Choose hyper-parameters on validation data; test data choose nothing.
 
-    bespoke tune ditto --grid "pull=0.1,1,2" --grid "lr=0.01,0.1" --out runs/tune
+    bespoke tune ditto --grid "prox_weight=0.1,1,2" --grid "lr=0.01,0.1" --out runs/tune
     """
     asked, given = read_grid(grid or []), numbers(seeds)
 
@@ -63,14 +63,14 @@ def tune(
 
 
 def read_grid(entries: list[str]) -> dict[str, list[Any]]:
-    """`pull=0.1,1,2` as a name and values; commas within brackets are a value's own."""
+    """`prox_weight=0.1,1,2` as a name and values; commas within brackets are a value's own."""
     found: dict[str, list[Any]] = {}
     for entry in entries:
         key, equals, text = entry.partition("=")
         name = key.strip().replace("-", "_")
         values = [one.strip() for one in _apart(text)]
         if not equals or not name or not all(values):
-            raise InputError(f"--grid must be followed by key=value,value, such as pull=0.1,1, got {entry!r}.")
+            raise InputError(f"--grid must be followed by key=value,value, such as prox_weight=0.1,1, got {entry!r}.")
         if name in found:
             raise InputError(f"the grid has {name} twice; give all its values at once.")
         found[name] = [literal(value) for value in values]

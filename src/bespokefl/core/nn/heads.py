@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, Plan
+from bespokefl.core.cohort_data import Batch, BatchSchedule
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 
@@ -18,7 +18,7 @@ from bespokefl.core.task import Task
 class Sweep:
     """The mean loss over a whole sweep, as a function of the head: the base stays as it is."""
 
-    def __init__(self, task: Task, rows: Rows, plan: Plan) -> None:
+    def __init__(self, task: Task, rows: Rows, plan: BatchSchedule) -> None:
         self.task, self.rows, self.plan = task, rows, plan
         below = task.without_head(plan.batch(0).x[0, :2]) if len(plan) else None
         self._batches: list[Batch] | None = None  # with features for examples

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.data.tables.features import Features
 
 BLOCK = 1 << 22  # numbers that are held in float64 at a time
@@ -37,7 +37,7 @@ class Sums:
         return sums
 
     @classmethod
-    def of_each(cls, x: np.ndarray, train: Part, features: Features) -> "Sums":
+    def of_each(cls, x: np.ndarray, train: ClientIndex, features: Features) -> "Sums":
         """Every client's `of`, (clients, features), without a step for each of them."""
         indices, sizes = train.indices.numpy(), train.sizes.numpy()
         shape = (len(sizes), features.channels)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.feature_sums import Sums
@@ -148,7 +148,7 @@ def _unshared(clients: Clients) -> Clients:
     parts = (clients.train, clients.validation, clients.test)
     num = len(clients)
 
-    def keys(part: Part) -> np.ndarray:
+    def keys(part: ClientIndex) -> np.ndarray:
         """One number for each pair of an example and its client."""
         return part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy())
 
@@ -157,8 +157,8 @@ def _unshared(clients: Clients) -> Clients:
     if (which[1:] != which[:-1]).all():
         return clients
 
-    def moved(part: Part) -> Part:
-        return Part(torch.from_numpy(np.searchsorted(pairs, keys(part))), part.offsets)
+    def moved(part: ClientIndex) -> ClientIndex:
+        return ClientIndex(torch.from_numpy(np.searchsorted(pairs, keys(part))), part.offsets)
 
     copied = torch.from_numpy(which)
     train, validation, test = (moved(part) for part in parts)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 
-Parts = tuple[Part, Part, Part]
+Parts = tuple[ClientIndex, ClientIndex, ClientIndex]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def transformed(
         new_y[start:end] = one.targets(y[origin[start:end]])
     borders = np.cumsum([len(one) for one in keys])[:-1]
     first, second, third = (
-        Part(torch.from_numpy(place.astype(np.int64)), part.offsets)
+        ClientIndex(torch.from_numpy(place.astype(np.int64)), part.offsets)
         for place, part in zip(np.split(places.ravel(), borders), parts, strict=True)
     )
     return new_x, new_y, (first, second, third), origin

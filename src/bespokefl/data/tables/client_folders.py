@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.clients import Clients, assemble
 from bespokefl.data.dataset import PARTS, Dataset, Fractions
@@ -110,12 +110,12 @@ def clients(table: Dataset) -> Clients:
         raise InputError("these data must name each row's client and part (train, validation or test), but do not")
     names, owner = np.unique(table.client.astype(np.str_), return_inverse=True)
 
-    def cut(part: str) -> Part:
+    def cut(part: str) -> ClientIndex:
         chosen = np.flatnonzero(table.columns["part"] == part)
         ordered = chosen[np.argsort(owner[chosen], kind="stable")]
         sizes = np.bincount(owner[chosen], minlength=len(names))
         offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-        return Part(torch.from_numpy(ordered), torch.from_numpy(offsets))
+        return ClientIndex(torch.from_numpy(ordered), torch.from_numpy(offsets))
 
     train, validation, test = (cut(part) for part in PARTS)
     return assemble(table, tuple(names.tolist()), (train, validation, test), "given", 0)

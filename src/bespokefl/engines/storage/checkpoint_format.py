@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
-from bespokefl.engines.storage.client_states import Snapshot
+from bespokefl.engines.storage.client_states import StatesSnapshot
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 from bespokefl.engines.transports import wire
 
@@ -43,18 +43,18 @@ DAMAGED = (  # what reading such a one can raise; another error of the disk is n
 
 
 @dataclass
-class Moment:
+class RunSnapshot:
     """A run between two rounds. Nothing in it changes any more."""
 
     number: int
     server: State
-    clients: Snapshot
+    clients: StatesSnapshot
     kept: Sequence[Rows] = ()  # the common model after each round
     record: dict[str, Any] = field(default_factory=dict)  # for JSON
 
 
 @dataclass
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was read."""
 
     number: int
@@ -65,7 +65,7 @@ class Found:
     record: dict[str, Any]
 
 
-def write(moment: Moment, folder: Path, **about: Mapping[str, Any]) -> None:
+def write(moment: RunSnapshot, folder: Path, **about: Mapping[str, Any]) -> None:
     """The two files, synced."""
     server, tensors = wire.flatten(moment.server)
     kept_header, kept_tensors = wire.flatten({f"{at}": rows for at, rows in enumerate(moment.kept)})
@@ -110,7 +110,7 @@ def verified(folder: Path) -> dict[str, Any]:
     return content
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> LoadedCheckpoint:
     content = verified(folder)
     if content["format"] != FORMAT:
         raise InputError(
@@ -129,7 +129,7 @@ def read(folder: Path) -> Found:
             states[name] = Rows(value.layout, value.blocks, size=len(content["clients"]))
         else:
             states[name] = tensors[f"clients/{name}"]
-    return Found(
+    return LoadedCheckpoint(
         number=content["number"],
         server=wire.unflatten(content["server"], server),
         clients=content["clients"],
@@ -139,7 +139,7 @@ def read(folder: Path) -> Found:
     )
 
 
-def refuse_nonsense(found: Found, rounds: int, clients: int) -> None:
+def refuse_nonsense(found: LoadedCheckpoint, rounds: int, clients: int) -> None:
     """Hashes tell what was altered by accident; whoever writes them anew is still not believed everything."""
     if type(found.number) is not int or not 0 < found.number <= rounds:
         raise ValueError(f"it is of round {in_brief(repr(found.number))} of {rounds}")
@@ -158,7 +158,7 @@ def refuse_nonsense(found: Found, rounds: int, clients: int) -> None:
 
 
 @contextmanager
-def understood(found: Found) -> Iterator[None]:
+def understood(found: LoadedCheckpoint) -> Iterator[None]:
     """While a run becomes what a checkpoint says it was: what cannot be is told in a sentence."""
     try:
         yield

@@ -24,7 +24,7 @@ import torch
 from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief
 from bespokefl.core.files import cure, sync
 from bespokefl.engines.storage import checkpoint_format
-from bespokefl.engines.storage.checkpoint_format import Found, Moment
+from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
 
 log = logging.getLogger("bespokefl")
 
@@ -35,14 +35,14 @@ USUAL = "of Bespoke's own"
 
 
 @dataclass(frozen=True)
-class Every:
+class CheckpointInterval:
     """How often: after so many rounds, or when so many seconds have passed; neither: only when a run is stopped."""
 
     rounds: int | None = None
     seconds: float | None = None
 
     @classmethod
-    def of(cls, text: str | int) -> "Every":
+    def of(cls, text: str | int) -> "CheckpointInterval":
         """ "10" or 10: rounds; "60s": seconds; 0: never."""
         found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
         if not found:
@@ -97,7 +97,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,
-        every: Every,
+        every: CheckpointInterval,
         identity: Mapping[str, Any],
         begin: Callable[[Path], None] | None = None,
         *,
@@ -114,7 +114,7 @@ class Checkpoints:
         self._begin, self._put, self._begun = begin, put, False
         self._good: list[Path] = []  # whole ones, oldest first
         self._thread: threading.Thread | None = None
-        self._writing: Moment | None = None
+        self._writing: RunSnapshot | None = None
         self._error: Exception | None = None
         self._new: list[Path] = []  # what was made for the first checkpoint
         self._last = time.monotonic()
@@ -128,7 +128,7 @@ class Checkpoints:
             return number % self.every.rounds == 0
         return self.every.seconds is not None and time.monotonic() - self._last >= self.every.seconds
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: RunSnapshot) -> None:
         """Write it while the run goes on; waits for the one before."""
         self.wait()
         self._last = time.monotonic()
@@ -161,7 +161,7 @@ class Checkpoints:
         with suppress(BespokeError):
             self.wait()
 
-    def _work(self, moment: Moment) -> None:
+    def _work(self, moment: RunSnapshot) -> None:
         try:
             if self._begun:
                 self._write(moment, self.folder)
@@ -172,7 +172,7 @@ class Checkpoints:
             if not any_in(self.folder):
                 self._take_back()
 
-    def _open(self, moment: Moment) -> None:
+    def _open(self, moment: RunSnapshot) -> None:
         """The first checkpoint, and what stands beside it. Of another run's folder nothing goes before it is whole."""
         above = self.folder.parent
         if self._put is not None:
@@ -185,7 +185,7 @@ class Checkpoints:
                 self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
         self._begun = True
 
-    def _fill(self, above: Path, moment: Moment) -> None:
+    def _fill(self, above: Path, moment: RunSnapshot) -> None:
         into = above / self.folder.name
         into.mkdir(parents=True, exist_ok=True)
         if self._begin is not None:
@@ -200,7 +200,7 @@ class Checkpoints:
             else:
                 one.unlink(missing_ok=True)
 
-    def _write(self, moment: Moment, into: Path) -> None:
+    def _write(self, moment: RunSnapshot, into: Path) -> None:
         target = into / f"round-{moment.number:08d}"
         new = into / f".{target.name}.{os.getpid()}"
         shutil.rmtree(new, ignore_errors=True)
@@ -223,7 +223,7 @@ class Checkpoints:
 
     # -- reading
 
-    def latest(self, rounds: int, clients: int) -> Found | None:
+    def latest(self, rounds: int, clients: int) -> LoadedCheckpoint | None:
         """The newest checkpoint that is whole, of a run of so many rounds and clients; says if a newer one is not."""
         if self._put is not None:
             return None

@@ -118,11 +118,11 @@ class Store:
 
     # -- snapshots
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> "StatesSnapshot":
         """Everybody's states as they are now, whatever is put later; to be released."""
         slots = list(self._slots.values())
         self._pins.update(slots)
-        return Snapshot(self, list(self._slots), slots, dict(self._held))
+        return StatesSnapshot(self, list(self._slots), slots, dict(self._held))
 
     def release(self, slots: Sequence[int]) -> None:
         """These slots of a snapshot are no longer needed for it."""
@@ -202,7 +202,7 @@ class Store:
 
 
 @dataclass
-class Snapshot:
+class StatesSnapshot:
     """The states of all clients that had been active at some moment."""
 
     _store: Store

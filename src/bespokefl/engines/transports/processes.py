@@ -168,7 +168,7 @@ class Pool:
         self._workers = []
 
 
-class Here:
+class InProcessPool:
     """The same without other processes: jobs are answered one after the other, in this one."""
 
     def __init__(self, answer: Answer) -> None:
@@ -185,11 +185,11 @@ class Here:
 
 
 @contextmanager
-def open_pool(answer: Answer, size: int) -> Iterator[Pool | Here]:
+def open_pool(answer: Answer, size: int) -> Iterator[Pool | InProcessPool]:
     """Workers that answer, one thread each, for as long as they are needed."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    pool: Pool | Here = Pool(answer, size) if size > 1 else Here(answer)
+    pool: Pool | InProcessPool = Pool(answer, size) if size > 1 else InProcessPool(answer)
     try:
         yield pool
     finally:

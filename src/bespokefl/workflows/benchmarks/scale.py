@@ -24,7 +24,7 @@ from bespokefl.core.task import Task
 from bespokefl.data import Clients
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import Ditto
 from bespokefl.models import build
 from bespokefl.workflows.run.convert import engine_data
@@ -107,7 +107,7 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     needed = [data.x.nbytes + data.y.nbytes + ids.nbytes]
     fixed = needed[0]
     with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
-        checkpoints = Checkpoints(Path(place) / "checkpoints", Every(rounds=SAVED), {})
+        checkpoints = Checkpoints(Path(place) / "checkpoints", CheckpointInterval(rounds=SAVED), {})
 
         def train(number: int) -> None:
             run.round(pool, number, phase)

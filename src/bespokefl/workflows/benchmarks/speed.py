@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bespokefl import models
 from bespokefl.core import rng as chance
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import unknown
 from bespokefl.core.method import Phase
 from bespokefl.core.task import Task
@@ -94,8 +94,8 @@ def federation(case: Case, seed: int = 0) -> Data:
     total = sum(case.sizes)
     x = torch.from_numpy(rng.standard_normal((total, *case.shape), dtype=np.float32))
     y = x.flatten(1).sum(1) if case.classes is None else torch.from_numpy(rng.integers(0, case.classes, total))
-    train = Part.of_lists(np.split(np.arange(total), np.cumsum(case.sizes)[:-1]))
-    nothing = Part.of_lists([np.zeros(0)] * len(case.sizes))
+    train = ClientIndex.of_lists(np.split(np.arange(total), np.cumsum(case.sizes)[:-1]))
+    nothing = ClientIndex.of_lists([np.zeros(0)] * len(case.sizes))
     names = tuple(f"{i:04d}" for i in range(len(case.sizes)))
     return Data(x, y, names, train, nothing, nothing)
 

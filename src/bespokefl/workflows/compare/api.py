@@ -13,7 +13,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Report
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare import storage as compare_folder
-from bespokefl.workflows.compare.plan import NOT_HERE, Plan
+from bespokefl.workflows.compare.plan import NOT_HERE, ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.compare.runner import carry_out
 from bespokefl.workflows.results import run_directory
@@ -43,11 +43,12 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed on the same clients, and compare them client by client.
 
-    methods   with their hyper-parameters, `methods.Ditto(pull=0.5)`, or names; Local and FedAvg, over which gains are
-              measured, always take part
+    methods   with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names; Local and FedAvg, over
+              which gains are measured, always take part
     seeds     of the start, the draws of clients and the batches; for one seed they are the same for all methods
     tune      choose every method's hyper-parameters on validation data first, with the first seed
-    grids     what to try, {"ditto": {"pull": (0.1, 1)}}, instead of the default grid; these methods are tuned anyway
+    grids     what to try, {"ditto": {"prox_weight": (0.1, 1)}}, instead of the default grid; these methods are
+              tuned anyway
     out       a folder for everything: what is in it already is not trained again
     settings  all else that `run` takes: model, rounds, participation, …
     """
@@ -74,7 +75,7 @@ def compare(
             result.save(place, overwrite=True)
         return result
 
-    plan = Plan(candidates.of(methods), clients, _seeds(seeds), config, given, model, train)
+    plan = ComparisonPlan(candidates.of(methods), clients, _seeds(seeds), config, given, model, train)
     return carry_out(plan, tune, grids or {}, None if out is None else Path(out), overwrite, progress)
 
 
@@ -87,7 +88,7 @@ def compare_config(
     grids: Mapping[str, Grid] | None = None,
     progress: jobs.Report | None = None,
 ) -> Comparison:
-    """The same for what a config says: its seed is the split's, its `set` has keys such as "ditto.pull"."""
+    """The same for what a config says: its seed is the split's, its `set` has keys such as "ditto.prox_weight"."""
     numbers = _seeds(SEEDS if seeds is None else seeds)
     for name in NOT_HERE:
         if getattr(config, name) != getattr(Config, name):
@@ -112,7 +113,7 @@ def compare_config(
 
     apart = {*LOADING, "method", "seed", "set", "out", "overwrite", *NOT_HERE}
     settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
-    plan = Plan(chosen, clients, numbers, config, settings, config.model, train)
+    plan = ComparisonPlan(chosen, clients, numbers, config, settings, config.model, train)
     plan.command = candidates.command(config, methods, numbers, tune, grids or {})
     return carry_out(plan, tune, grids or {}, target, config.overwrite, progress)
 

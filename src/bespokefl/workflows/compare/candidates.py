@@ -20,15 +20,15 @@ EVERYTHING = "all"  # in the place of methods' names
 RATES = (0.2, 1.0, 5.0)  # times a method's own lr
 # What is tried beside the lr, or, where it is named, instead of it.
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "fedprox": {"pull": (0.01, 0.1, 1.0)},
-    "ditto": {"lr": (0.05, 0.25), "personal_lr": (0.05, 0.25), "pull": (0.1, 1.0)},
+    "fedprox": {"prox_weight": (0.01, 0.1, 1.0)},
+    "ditto": {"lr": (0.05, 0.25), "personal_lr": (0.05, 0.25), "prox_weight": (0.1, 1.0)},
     "selffl": {"max_steps": (10, 40)},
     "persfl": {"distil_lr": (0.02, 0.1)},
     "persfl-gd": {"distil_lr": (0.02, 0.1)},
     "pfedvem": {"head_lr": (0.001, 0.01), "base_lr": (0.01, 0.05), "initial_variance": (0.01, 0.1)},
     "fedavg-ft": {"tune_lr": (0.01, 0.05)},
     "perfedavg": {"inner_rate": (0.01, 0.05)},
-    "pfedme": {"lr": (0.005, 0.05), "personal_lr": (0.09, 0.25), "pull": (1.0, 15.0)},
+    "pfedme": {"lr": (0.005, 0.05), "personal_lr": (0.09, 0.25), "prox_weight": (1.0, 15.0)},
     "apfl": {"alpha": (0.25, 0.5, 0.75)},
     "fedper": {"lr": (0.01, 0.05, 0.25)},
     "fedrep": {"head_epochs": (5, 10)},
@@ -74,7 +74,7 @@ def of(given: Sequence[Method | str]) -> list[Contender]:
 
 
 def named(names: Sequence[str], hyper: Mapping[str, Any]) -> list[Contender]:
-    """Methods by name; `hyper` has "ditto.pull" for one of them, "lr" for all that have it."""
+    """Methods by name; `hyper` has "ditto.prox_weight" for one of them, "lr" for all that have it."""
     asked = list(registry.REGISTRY) if list(names) == [EVERYTHING] else list(names)
     if not asked:
         return of([])
@@ -102,7 +102,7 @@ def named(names: Sequence[str], hyper: Mapping[str, Any]) -> list[Contender]:
 
 
 def flattened(hyper: Mapping[str, Any]) -> dict[str, Any]:
-    """`[set.ditto] pull = 1` of a TOML file as "ditto.pull"."""
+    """`[set.ditto] prox_weight = 1` of a TOML file as "ditto.prox_weight"."""
     found: dict[str, Any] = {}
     for key, value in hyper.items():
         if isinstance(value, Mapping):

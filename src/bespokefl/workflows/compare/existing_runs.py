@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare import storage as compare_folder
 from bespokefl.workflows.compare.plan import FREE
-from bespokefl.workflows.compare.result import FILE, Comparison, Facts
+from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run import toml
@@ -67,7 +67,7 @@ def _compared(results: Sequence[Result], notes: Sequence[str] = (), **told: Any)
     about, settings = first.about, first.about["settings"]
     config = {"rounds": about["rounds"], **{name: value for name, value in settings.items() if name not in FREE}}
     data = {name: about[name] for name in ("split", "split_hash", "split_seed", "clients")}
-    facts = Facts(
+    facts = ComparisonMetadata(
         data={"name": about["data"], **data, **{name: about["examples"][name] for name in ("shape", "labels")}},
         model=about["model"],
         config=config,

@@ -15,7 +15,7 @@ from bespokefl.engines.progress import Report
 from bespokefl.models import build
 from bespokefl.workflows.compare import storage as compare_folder
 from bespokefl.workflows.compare.candidates import Contender
-from bespokefl.workflows.compare.result import BASELINES, Comparison, Entry, Facts
+from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
@@ -34,7 +34,7 @@ Train = Callable[[Method, int, Path, int, Report], Result]  # method, seed, fold
 
 
 @dataclass
-class Plan:
+class ComparisonPlan:
     """A comparison that is to be carried out."""
 
     contenders: list[Contender]
@@ -169,7 +169,7 @@ class Plan:
         }
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
-        facts = Facts(
+        facts = ComparisonMetadata(
             data=data,
             model=config.model,
             config={name: value for name, value in common.items() if name != "model"},

@@ -57,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ComparisonMetadata:
     """What a comparison is of, beside its methods."""
 
     data: Page  # name, split, split_hash, split_seed, clients, shape, labels
@@ -76,7 +76,7 @@ class Facts:
 class Comparison:
     """Methods × seeds × clients, and what follows from them. `print(comparison)` shows the table."""
 
-    def __init__(self, entries: Sequence[Entry], facts: Facts, keep: object = None) -> None:
+    def __init__(self, entries: Sequence[Entry], facts: ComparisonMetadata, keep: object = None) -> None:
         self.entries = {entry.name: entry for entry in sorted(entries, key=_place)}
         self.facts = facts
         self.path: Path | None = None  # where it was saved

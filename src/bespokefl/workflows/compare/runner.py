@@ -16,7 +16,7 @@ from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare import storage as compare_folder
 from bespokefl.workflows.compare.candidates import Contender
-from bespokefl.workflows.compare.plan import Plan
+from bespokefl.workflows.compare.plan import ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.run import jobs
@@ -28,7 +28,7 @@ log = logging.getLogger("bespokefl")
 
 
 def carry_out(
-    plan: Plan,
+    plan: ComparisonPlan,
     tuning: bool,
     grids: Mapping[str, Grid],
     out: Path | None,
@@ -56,7 +56,7 @@ def carry_out(
 
 
 def _carry_out(
-    plan: Plan,
+    plan: ComparisonPlan,
     wanted: Mapping[str, Grid],
     parallel: tuple[int, int],
     place: Path,
@@ -84,7 +84,7 @@ def _carry_out(
 
 
 def _tune_all(
-    plan: Plan,
+    plan: ComparisonPlan,
     grids: Mapping[Contender, Grid],
     place: Path,
     processes: int,
@@ -100,7 +100,9 @@ def _tune_all(
         _take_tuning(plan, *todo[job.name], outcome)
 
 
-def _tune_job(plan: Plan, one: Contender, grid: Grid, place: Path, workers: int, tell: jobs.Tell) -> dict[str, Any]:
+def _tune_job(
+    plan: ComparisonPlan, one: Contender, grid: Grid, place: Path, workers: int, tell: jobs.Tell
+) -> dict[str, Any]:
     def report(step: Step) -> None:
         tell(step.done / step.total, f"{step.text}, round {step.rounds.done}/{step.rounds.total}", step.rounds.scores)
 
@@ -123,7 +125,7 @@ def _tune_job(plan: Plan, one: Contender, grid: Grid, place: Path, workers: int,
     return {"chosen": found.chosen, "by": found.by, "points": score_tables.plain(found.table)}
 
 
-def _take_tuning(plan: Plan, one: Contender, grid: Grid, outcome: Any) -> None:
+def _take_tuning(plan: ComparisonPlan, one: Contender, grid: Grid, outcome: Any) -> None:
     """Use what was chosen."""
     if isinstance(outcome, Exception):
         plan.give_up(one, outcome)
@@ -139,14 +141,16 @@ def _take_tuning(plan: Plan, one: Contender, grid: Grid, outcome: Any) -> None:
     plan.contenders[plan.contenders.index(one)] = replace(one, method=method)
 
 
-def _again(plan: Plan, place: Path) -> str:
+def _again(plan: ComparisonPlan, place: Path) -> str:
     """How to go on with less memory."""
     if plan.command is None:
         return "the same call with workers=1"
     return f"the same command with --out {shlex.quote(str(place))} --workers 1"
 
 
-def _run_all(plan: Plan, place: Path, processes: int, workers: int, again: str, progress: jobs.Report | None) -> None:
+def _run_all(
+    plan: ComparisonPlan, place: Path, processes: int, workers: int, again: str, progress: jobs.Report | None
+) -> None:
     """Train what is not there: all methods with the first seed, then with the next.
 
     again    how a run whose workers died is gone on with, if it can be
@@ -171,7 +175,7 @@ def _run_all(plan: Plan, place: Path, processes: int, workers: int, again: str, 
 
 
 def _run_job(
-    plan: Plan, one: Contender, seed: int, place: Path, workers: int, again: str, tell: jobs.Tell
+    plan: ComparisonPlan, one: Contender, seed: int, place: Path, workers: int, again: str, tell: jobs.Tell
 ) -> str | None:
     """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""
 

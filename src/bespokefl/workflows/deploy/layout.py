@@ -22,7 +22,7 @@ from typing import Any
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.engines.transports.flower.run_names import check_run
-from bespokefl.engines.transports.flower.timeouts import Patience
+from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.workflows.deploy.addresses import is_host, port_of
 
 log = logging.getLogger("bespokefl")
@@ -37,11 +37,11 @@ class ServerSettings:
     address: str
     listen: str = "127.0.0.1"
     insecure: bool = False
-    minimum: int = Patience.minimum
-    timeout: float = Patience.timeout
-    give_up: float = Patience.give_up
-    gather: float = Patience.gather
-    resend: float = Patience.resend
+    minimum: int = Timeouts.minimum
+    timeout: float = Timeouts.timeout
+    give_up: float = Timeouts.give_up
+    gather: float = Timeouts.gather
+    resend: float = Timeouts.resend
 
     def __post_init__(self) -> None:
         port_of(self.address)
@@ -59,8 +59,8 @@ class ServerSettings:
         return port_of(self.address)
 
     @property
-    def patience(self) -> Patience:
-        return Patience(
+    def patience(self) -> Timeouts:
+        return Timeouts(
             minimum=self.minimum,
             timeout=self.timeout,
             give_up=self.give_up,

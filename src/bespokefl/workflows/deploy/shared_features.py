@@ -11,7 +11,7 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.data.preprocessing.feature_sums import Sums
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.features import Features, together
-from bespokefl.engines.transports.flower.messenger import Known
+from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.workflows.run.settings import Config
 
 log = logging.getLogger("bespokefl")
@@ -19,7 +19,7 @@ log = logging.getLogger("bespokefl")
 SHOWN = 5  # nodes in a sentence
 
 
-def agreed(known: Mapping[str, Known], config: Config) -> tuple[Preparation, list[str] | None]:
+def agreed(known: Mapping[str, NodeInfo], config: Config) -> tuple[Preparation, list[str] | None]:
     """How examples are made to fit, and the labels. The columns must be the same at all nodes; the texts of a category,
     the classes, and the sums that a table's means and spreads are worked out from are those of all nodes together."""
     abouts = {name: known[name].about for name in sorted(known)}

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from bespokefl.core import rng
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.losses import Loss, fitting
 from bespokefl.core.rows import Rows
@@ -178,7 +178,7 @@ def _check(steps: int, lr: float) -> None:
 def _untested(data: Data) -> Data:
     """The same without test examples: what is not there cannot decide anything."""
     nothing: list[Positions] = [np.zeros(0, dtype=np.int64)] * len(data)
-    return replace(data, test=Part.of_lists(nothing))
+    return replace(data, test=ClientIndex.of_lists(nothing))
 
 
 def _survey(task: Task, data: Data, settings: Settings, classes: int | None) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: f
         x=data.x,
         y=data.y,
         names=tuple(f"{name}/{half}" for name in data.names for half in (1, 2)),
-        train=Part.of_lists(halves),
+        train=ClientIndex.of_lists(halves),
         validation=data.validation.take(twice),
         test=data.test.take(twice),
     )

@@ -17,9 +17,9 @@ from bespokefl.workflows.newcomers import arrays
 from bespokefl.workflows.newcomers import trainer as engine
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import score_tables, server_artifact
-from bespokefl.workflows.results.models import PRECISIONS, Kept, Stored, no_client
+from bespokefl.workflows.results.models import PRECISIONS, InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.results.server_artifact import Final
+from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.convert import (
     check_clients,
     engine_data,
@@ -128,7 +128,7 @@ def serve(
         sizes={part: getattr(clients, part).sizes.numpy() for part in score_tables.SIZES},
         personal=scores_of(clients, data, served.personal),
         finetune=scores_of(clients, data, served.finetune),
-        weights=Kept(kept.recipe, in_order(clients, data, served.rows)),
+        weights=InMemoryModels(kept.recipe, in_order(clients, data, served.rows)),
         preparation=preparation or result.preparation,
     )
 
@@ -140,10 +140,10 @@ def plain_rate(method: Method) -> tuple[float, float]:
     return float(lr), float(hyper.get("momentum", 0.0))
 
 
-def _final(result: Result) -> Final:
+def _final(result: Result) -> ServerArtifact:
     if result.final is not None:
         return result.final
-    assert isinstance(result.weights, Stored)
+    assert isinstance(result.weights, SavedModels)
     loss = "mse" if result.about["examples"]["labels"] is None else "cross_entropy"
     python: dict[str, str] = result.about["python"]
     return server_artifact.read(result.weights.folder, result.config, result.weights.recipe, loss, python)

@@ -17,7 +17,15 @@ from torch import nn
 from bespokefl.core.errors import InputError, count
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import NEWCOMERS, START, Kept, Model, Stored, no_client, write_state
+from bespokefl.workflows.results.models import (
+    NEWCOMERS,
+    START,
+    InMemoryModels,
+    Model,
+    SavedModels,
+    no_client,
+    write_state,
+)
 from bespokefl.workflows.results.score_tables import Scores, Sizes
 
 KINDS = ("personal", "finetune")
@@ -38,7 +46,7 @@ class Newcomers:
         sizes: Sizes,
         personal: Scores,
         finetune: Scores,
-        weights: Kept | Stored,
+        weights: InMemoryModels | SavedModels,
         preparation: Preparation | None = None,
     ) -> None:
         self.about = dict(about)  # how they were served
@@ -95,7 +103,7 @@ class Newcomers:
             self.write(into)
             if self.preparation is not None:
                 (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
-            if isinstance(self.weights, Kept):
+            if isinstance(self.weights, InMemoryModels):
                 if self.weights.recipe.shared:
                     write_state(self.weights.recipe.shared, into / START)
             elif (self.weights.folder / START).exists():
@@ -107,7 +115,7 @@ class Newcomers:
     def write(self, into: Path) -> None:
         """Table and models, into the folder of a run or into their own."""
         score_tables.write_csv(into / TABLE, self.clients)
-        if isinstance(self.weights, Kept):
+        if isinstance(self.weights, InMemoryModels):
             self.weights.write(into, self.names, NEWCOMERS)
         else:
             shutil.copyfile(self.weights.folder / NEWCOMERS, into / NEWCOMERS)
@@ -137,7 +145,7 @@ def within(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], mo
         sizes=sizes,
         personal=scores["personal"],
         finetune=scores["finetune"],
-        weights=Stored(source.resolve(), model, NEWCOMERS),
+        weights=SavedModels(source.resolve(), model, NEWCOMERS),
         preparation=read_preparation(source),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bespokefl.core.local_sgd import descend
+from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
 from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
@@ -26,7 +26,7 @@ KINDS = ("personal", "finetune")
 
 
 @dataclass(frozen=True)
-class Served:
+class NewcomerModels:
     """What newcomers get, in the order of `Data.names`."""
 
     rows: Rows  # their personal models
@@ -46,7 +46,7 @@ def serve(
     number: int,
     lr: float,
     momentum: float,
-) -> Served:
+) -> NewcomerModels:
     """Personal models by the method's own rule, and plain fine-tuning with this rate and the same budget.
 
     number    the round that all this counts as: the one after the last
@@ -65,8 +65,8 @@ def serve(
         cohort: list[int] = values["cohort"].tolist()
         work = side.work(cohort, number)
         rows = method.newcomer(task, server, work).expand(len(cohort))
-        steps = work.num_steps() * work.lifetime
-        tuned = descend(task.gradient, begin, work, lr, momentum=momentum, steps=steps)
+        steps = work.num_steps() * work.expected_rounds
+        tuned = local_sgd(task.gradient, begin, work, lr, momentum=momentum, steps=steps)
         found = zip(KINDS, (rows, tuned), strict=True)
         scores = {
             f"{kind}/{name}": values
@@ -91,7 +91,7 @@ def serve(
     personal, finetune = (joined(kind) for kind in KINDS)
     refuse_non_finite(personal, data, number)
     lost = _lost(finetune, data)
-    return Served(
+    return NewcomerModels(
         rows=Rows.cat([values["rows"] for values in answers])[back],
         personal=personal,
         finetune={name: values.masked_fill(lost, torch.nan) for name, values in finetune.items()},

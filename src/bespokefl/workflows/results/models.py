@@ -106,7 +106,7 @@ class Recipe:
         return self.blueprint.build(self.model, weights, self.shared)
 
 
-class Kept:
+class InMemoryModels:
     """Weights in memory, as a run has just left them; rows in the order of the clients."""
 
     def __init__(self, recipe: Recipe, personal: Rows, common: Rows | None = None) -> None:
@@ -129,7 +129,7 @@ class Kept:
             write_state(common.state_dict(), folder / GLOBAL)
 
 
-class Stored:
+class SavedModels:
     """Weights in the folder of a run, read when they are asked for."""
 
     def __init__(self, folder: Path, model: Model | None = None, file: str = PERSONAL) -> None:

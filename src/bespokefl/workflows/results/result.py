@@ -32,9 +32,9 @@ from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import Kept, Model, Stored, no_client
+from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
 from bespokefl.workflows.results.score_tables import Scores, Sizes, dumps
-from bespokefl.workflows.results.server_artifact import Final
+from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run import settings as configs
 from bespokefl.workflows.run.settings import Config
 
@@ -56,8 +56,8 @@ class Result:
         global_: Scores | None,
         rounds: list[dict[str, Any]],
         client_rounds: list[dict[str, Any]],
-        weights: Kept | Stored,
-        final: Final | None = None,
+        weights: InMemoryModels | SavedModels,
+        final: ServerArtifact | None = None,
         newcomers: Newcomers | None = None,
         write_rest: Callable[[Path], None] | None = None,
         comments: Mapping[str, str] | None = None,
@@ -173,7 +173,7 @@ class Result:
         return self.path
 
     def _fill(self, into: Path) -> None:
-        if isinstance(self.weights, Stored):
+        if isinstance(self.weights, SavedModels):
             for file in self.weights.folder.iterdir():
                 if file.is_file():
                     shutil.copyfile(file, into / file.name)
@@ -225,7 +225,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             global_=None if about["global"] is None else scores["global"],
             rounds=rounds,
             client_rounds=client_rounds,
-            weights=Stored(source.resolve(), model),
+            weights=SavedModels(source.resolve(), model),
             newcomers=None if late is None else newcomers.within(source, late, about, model),
             preparation=newcomers.read_preparation(source),
         )

@@ -48,7 +48,7 @@ def no_room(error: DiskError, path: Path, *, stays: bool = False) -> DiskError:
     return DiskError(error.fact, kept=left, cure=error.cure, then=again)
 
 
-class Other:
+class ReplacedFolder:
     """Another run's folder, or a place where there is none: it stays as it is until something new is whole."""
 
     def __init__(self, path: Path) -> None:

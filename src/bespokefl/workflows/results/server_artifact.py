@@ -30,7 +30,7 @@ SERVER, ROUNDS = "server.safetensors", "rounds.safetensors"
 
 
 @dataclass(frozen=True)
-class Final:
+class ServerArtifact:
     """All that a newcomer's model is made of, but for the newcomer's own data."""
 
     method: Method
@@ -74,7 +74,7 @@ class Final:
             write_rows(self.rounds, folder / ROUNDS, json.dumps(len(self.rounds)))
 
 
-def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[str, str]) -> Final:
+def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[str, str]) -> ServerArtifact:
     """What the folder of a finished run holds."""
     if not (folder / SERVER).exists():
         raise InputError(f"the run in {str(folder)!r} has kept nothing for newcomers, no {SERVER}; run it once more.")
@@ -95,7 +95,7 @@ def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[s
     if (folder / ROUNDS).exists():
         kept = read_state(folder / ROUNDS)
         rounds = Rows(start.layout, [kept[name] for name in start.layout.names])
-    return Final(
+    return ServerArtifact(
         method=methods.build(config.method, dict(config.set)),
         recipe=recipe,
         loss=loss,

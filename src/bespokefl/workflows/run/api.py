@@ -64,7 +64,7 @@ def run(
 ) -> Result:
     """Train these clients by this method.
 
-    method      with its hyper-parameters, `methods.Ditto(pull=0.5)`, or the name of one with its defaults
+    method      with its hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or the name of one with its defaults
     model       a name ("mlp", "mlp(hidden=(50,))", "module:function"), a function that makes a module, or a module,
                 with whose weights it then begins
     local_steps instead of local_epochs
@@ -178,7 +178,7 @@ def _run_config(
         stored["split"] = run_directory.SPLIT_FILE
     given = (replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress)
     with ExitStack() as ending:
-        other = run_directory.Other(target) if config.overwrite and not resumed else None
+        other = run_directory.ReplacedFolder(target) if config.overwrite and not resumed else None
         try:
             put = None if other is None else other.replace
             result = train(*given, target, put=put, ending=ending, command=f"bespoke resume {quote(str(target))}")

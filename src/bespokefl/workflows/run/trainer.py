@@ -26,7 +26,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.interrupts import stop_softly
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every, any_in, kept
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, any_in, kept
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.models import build
 from bespokefl.workflows.newcomers.personalize import serve
@@ -36,7 +36,7 @@ from bespokefl.workflows.results.models import (
     PRECISIONS,
     START,
     Blueprint,
-    Kept,
+    InMemoryModels,
     Model,
     Recipe,
     State,
@@ -44,7 +44,7 @@ from bespokefl.workflows.results.models import (
     write_state,
 )
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.server_artifact import Final
+from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import privacy_accounting
 from bespokefl.workflows.run.client_loading import hold_back
@@ -133,7 +133,7 @@ def train(
 
     checkpoints = None
     if place is not None:
-        every = Every.of(config.checkpoint_every)
+        every = CheckpointInterval.of(config.checkpoint_every)
         identity = _identity(final_config, everybody, task) | {"python": python}
         made_with = {"device": str(device), "method": mark(method), "first losses": _first_losses(task, data)}
         checkpoints = Checkpoints(
@@ -187,8 +187,8 @@ def train(
         global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
         rounds=rounds_of(clients, data, outcome.history, outcome.by_client),
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=Kept(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
-        final=Final(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
+        weights=InMemoryModels(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
+        final=ServerArtifact(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
         comments=comments,
         preparation=preparation if preparation.changes else None,

@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from bespokefl.core import rng as chance
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import TrainingError
 from bespokefl.core.files import write_text
@@ -96,7 +96,7 @@ class Mean(Task):
         self.start = self.start * 0.0  # θ⁰ = 0
 
     def gradient(
-        self, rows: Rows, batch: Batch, objective: Objective | None = None, beside: Sequence[Any] = ()
+        self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
     ) -> Rows:
         x, (theta,) = batch.x, rows.expand(len(batch)).blocks  # (K, 1, 1) each
         return Rows(rows.layout, [x * (x * theta - batch.y.unsqueeze(2))])  # (5)
@@ -113,12 +113,12 @@ def federation(case: Case, repeat: int) -> Federation:
     observed = np.repeat(truth, sizes) + math.sqrt(NOISE) * rng.standard_normal(sizes.sum())
     measured = np.add.reduceat(observed, np.cumsum(sizes) - sizes) / sizes
     scale = np.sqrt(sizes / NOISE)  # 1/σ_m
-    nothing = Part.of_lists([np.zeros(0)] * CLIENTS)
+    nothing = ClientIndex.of_lists([np.zeros(0)] * CLIENTS)
     data = Data(
         x=torch.from_numpy(scale).unsqueeze(1),
         y=torch.from_numpy(scale * measured),
         names=tuple(f"{repeat:05d}/{m:02d}" for m in range(CLIENTS)),
-        train=Part.of_lists(np.arange(CLIENTS).reshape(-1, 1)),
+        train=ClientIndex.of_lists(np.arange(CLIENTS).reshape(-1, 1)),
         validation=nothing,
         test=nothing,
     )
@@ -144,8 +144,8 @@ def method(name: str, case: Case, members: Sequence[Federation], unnamed: float 
         )
     makers: dict[str, Callable[[], Method]] = {
         "FedAvg": lambda: FedAvg(lr=LR),
-        "Ditto": lambda: Ditto(lr=LR, personal_lr=LR, pull=unnamed),
-        "pFedMe": lambda: PFedMe(lr=LR, personal_lr=LR, pull=unnamed),
+        "Ditto": lambda: Ditto(lr=LR, personal_lr=LR, prox_weight=unnamed),
+        "pFedMe": lambda: PFedMe(lr=LR, personal_lr=LR, prox_weight=unnamed),
         "Per-FedAvg": lambda: PerFedAvg(lr=LR, inner_rate=unnamed),
         "Local": lambda: Local(lr=LR),
     }

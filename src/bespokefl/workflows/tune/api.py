@@ -20,7 +20,7 @@ import torch
 
 from bespokefl import methods
 from bespokefl.core import rng
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import DiskError, InputError, TrainingError, unknown
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
@@ -88,7 +88,8 @@ def tune(
     """Train every point of a grid with the same clients and choose by the mean personal accuracy on validation data.
 
     grid      hyper-parameters of the method, or rounds, participation, batch_size, local_epochs, local_steps, and the
-              values to try, {"pull": (0.1, 1), "lr": (0.01, 0.1)}; regression is chosen by loss, ties keep the first
+              values to try, {"prox_weight": (0.1, 1), "lr": (0.01, 0.1)}; regression is chosen by loss, ties
+              keep the first
     seeds     the figures are means over runs with these seeds
     out       a folder for the table; what is in it already is not trained again
     settings  all else that `run` takes; `workers` are shared by the points that are trained at the same time
@@ -216,8 +217,8 @@ def _about(config: Config, method: Method, clients: Clients, start: str) -> dict
     }
 
 
-def _nothing(part: Part) -> Part:
-    return Part(torch.zeros(0, dtype=torch.int64), torch.zeros(len(part) + 1, dtype=torch.int64))
+def _nothing(part: ClientIndex) -> ClientIndex:
+    return ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(len(part) + 1, dtype=torch.int64))
 
 
 def _prepared(clients: Clients, config: Config) -> Clients:

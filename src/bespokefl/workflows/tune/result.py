@@ -111,7 +111,7 @@ class Tuning:
 
     @property
     def flags(self) -> str:
-        """The chosen point as `bespoke run` takes it: "--set pull=1.0 --batch-size 32"."""
+        """The chosen point as `bespoke run` takes it: "--set prox_weight=1.0 --batch-size 32"."""
         hyper = self.method.hyper()
         return " ".join(_flag(name, value, name in hyper) for name, value in self.best.items())
 
@@ -157,7 +157,7 @@ class Tuning:
 def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point]:
     """All points of a grid, the last key changing fastest; refuses what the method or a run does not take."""
     if not isinstance(grid, Mapping) or not grid:
-        raise InputError('a grid needs at least one key and its values, such as "pull=0.1,1,2", got none.')
+        raise InputError('a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.')
     hyper, name = method.hyper(), method.name or type(method).__name__
     tried = {key: _values(values) for key, values in grid.items()}
     for key, values in tried.items():

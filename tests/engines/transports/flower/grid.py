@@ -19,15 +19,15 @@ from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower.apps import client_app
-from bespokefl.engines.transports.flower.messenger import Post
+from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import Node, Prepared
-from bespokefl.engines.transports.flower.run_plan import Plan, fingerprint
+from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.flower.server import Server
-from bespokefl.engines.transports.flower.timeouts import Patience
+from bespokefl.engines.transports.flower.timeouts import Timeouts
 from tests.federations import BATCH, CLASSES, mlp
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-QUICK = Patience(timeout=30, gather=5, give_up=40, resend=10, poll=0.001)
+QUICK = Timeouts(timeout=30, gather=5, give_up=40, resend=10, poll=0.001)
 NODES = {"north": (0, 2), "south": (1,), "west": (3, 4, 5)}  # clients by position; one node has several
 Tamper = Callable[[Message], Message | None]
 
@@ -116,7 +116,7 @@ class TestHost:
             }
         }
 
-    def prepare(self, plan: Plan) -> Prepared:
+    def prepare(self, plan: RunPlan) -> Prepared:
         task = Task(self.factory, "cross_entropy", dtype=self.data.x.dtype, seed=plan.seed)
         probe.check(task, self.data.x[:3], self.data.y[:3], CLASSES)
         executor = choose_executor(task, self.data, Settings(batch_size=plan.batch_size, chunk=self.chunk))
@@ -141,7 +141,7 @@ def deployment(
     data: Data,
     folder: Path,
     *,
-    patience: Patience = QUICK,
+    patience: Timeouts = QUICK,
     hosts: dict[str, TestHost] | None = None,
     run: str = "run",
     grid: LocalGrid | None = None,
@@ -149,7 +149,7 @@ def deployment(
 ) -> tuple[Server, LocalGrid]:
     """Three nodes and a server that has met them."""
     grid = local_grid(method, data, folder, hosts=hosts) if grid is None else grid
-    post = Post(grid, patience)
+    post = NodeMessenger(grid, patience)
     post.gather(lambda known: len(known) == len(grid.apps) - len(grid.away))
     task = Task(mlp, "cross_entropy", dtype=data.x.dtype)
     chosen = Settings(**({"rounds": 2, "batch_size": BATCH} | settings))

@@ -18,7 +18,7 @@ from typing import Any
 
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.transports.flower.node import Node, Prepared
-from bespokefl.engines.transports.flower.run_plan import Plan
+from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.workflows.deploy import entry as machines
 from bespokefl.workflows.deploy.node.host import LocalHost
 
@@ -49,7 +49,7 @@ def odd_train(self: ClientSide, cohort: Any, message: Any, state: Any, round: An
     return made
 
 
-def odd_prepare(self: LocalHost, plan: Plan) -> Prepared:
+def odd_prepare(self: LocalHost, plan: RunPlan) -> Prepared:
     return prepare(self, replace(plan, recipe={**plan.recipe, "model": "logistic"}) if told("other") else plan)
 
 

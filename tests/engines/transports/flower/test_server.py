@@ -14,7 +14,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import Phase
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.engines.transports.flower import messenger, records
 from bespokefl.engines.transports.flower.node import Node
 from bespokefl.engines.transports.flower.server import Server
@@ -158,10 +158,10 @@ def run_without(method: Any, absent: dict[int, tuple[int, ...]], rounds: int) ->
 
 
 def states_of(server: Server, grid: LocalGrid, folder: Path, node: str, number: int) -> Any:
-    from bespokefl.engines.transports.flower.client_state_store import Shelf
+    from bespokefl.engines.transports.flower.client_state_store import ClientStateStore
 
     names = sorted(only(DATA, NODES[node]).names)
-    ((_, state),) = Shelf(folder / node / "run").states(names, [number] * len(names), number + 1)
+    ((_, state),) = ClientStateStore(folder / node / "run").states(names, [number] * len(names), number + 1)
     return state
 
 
@@ -208,7 +208,7 @@ def test_a_request_that_comes_twice_is_answered_from_disk(tmp_path: Path, monkey
 def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int, where: str, tmp_path: Path) -> None:
     method, settings = Ditto(), {"rounds": 3, "participation": 0.7}
     whole, _ = deployment(method, DATA, tmp_path / "whole", **settings)
-    expected = whole.run(checkpoints=Checkpoints(tmp_path / "a", Every(rounds=1), {}))
+    expected = whole.run(checkpoints=Checkpoints(tmp_path / "a", CheckpointInterval(rounds=1), {}))
 
     class Killed(BaseException):
         pass
@@ -231,12 +231,12 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
     else:
         server._save = dies_then  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        server.run(checkpoints=Checkpoints(tmp_path / "b", Every(rounds=1), {}))
-    left = Checkpoints(tmp_path / "b", Every(rounds=1), {}).latest(3, len(DATA))
+        server.run(checkpoints=Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}))
+    left = Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}).latest(3, len(DATA))
     assert (0 if left is None else left.number) == killed_at - 1
     fresh = local_grid(method, DATA, tmp_path / "nodes", first=200)  # the nodes were restarted, with other ids
     second, _ = deployment(method, DATA, tmp_path / "nodes", grid=fresh, **settings)
-    found = second.run(checkpoints=Checkpoints(tmp_path / "b", Every(rounds=1), {}))
+    found = second.run(checkpoints=Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}))
     assert same_bits(found.server, expected.server) and same_bits(found.personal, expected.personal)
     plain = [{k: v for k, v in line.items() if k != "seconds"} for line in found.history]
     assert plain == [{k: v for k, v in line.items() if k != "seconds"} for line in expected.history]
@@ -246,7 +246,7 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
 def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -> None:
     """Between two rounds, and in the middle of one that would take its whole time; it goes on from its checkpoint."""
     server, grid = deployment(Ditto(), DATA, tmp_path, rounds=3)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", Every(rounds=1), {})
+    checkpoints = Checkpoints(tmp_path / "checkpoints", CheckpointInterval(rounds=1), {})
 
     def report(progress: Any) -> None:
         if progress.done == 1 and answers:

@@ -19,7 +19,7 @@ NAMES = {PULL: b"flwr-public-key", LISTEN: b"flwr-task-token"}  # the header tha
 SHORT, LONG = 0.05, 60.0  # seconds that a request is kept
 
 
-class Post:
+class NodeMessenger:
     """Stands for Flower behind its bell: a box for everyone who asks, whose letters are fetched one by one."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("send", ASKS)
 def test_a_request_is_kept_until_there_is_a_message(send: str) -> None:
     async def story() -> None:
-        post, look = Post(), ASKS[send]
+        post, look = NodeMessenger(), ASKS[send]
         assert await at_once(post.ask(look)) == b""  # nothing is known of who asks for the first time
         others = [other for other in ASKS if other != send]
         for other in others:
@@ -113,7 +113,7 @@ def test_nobody_waits_while_there_are_messages() -> None:
     """Two letters at once, and they are fetched one by one."""
 
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         assert await at_once(post.ask(PULL)) == b""
         await at_once(post.ask(PUSH))
         await at_once(post.ask(PUSH))
@@ -127,7 +127,7 @@ def test_that_another_found_nothing_makes_nobody_wait(send: str) -> None:
     """Two nodes, by their keys, and two runs, by their tokens."""
 
     async def story() -> None:
-        post, look = Post(), ASKS[send]
+        post, look = NodeMessenger(), ASKS[send]
         await at_once(post.ask(send, b"north"))
         assert await at_once(post.ask(look, b"south")) == b""
         assert await at_once(post.ask(look, b"north")) == b"letter"
@@ -137,7 +137,7 @@ def test_that_another_found_nothing_makes_nobody_wait(send: str) -> None:
 
 def test_that_one_of_the_same_name_found_nothing_of_another_kind_makes_nobody_wait() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         await at_once(post.ask(PUSH, b"south"))
         await at_once(post.ask(ANSWER, b"north"))  # as many as were sent to nodes
         assert await at_once(post.ask(PULL, b"north")) == b""
@@ -148,7 +148,7 @@ def test_that_one_of_the_same_name_found_nothing_of_another_kind_makes_nobody_wa
 
 def test_one_message_wakes_everybody() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         for who in (b"north", b"south"):
             await at_once(post.ask(PULL, who))
         north, south = await kept(post.ask(PULL, b"north")), await kept(post.ask(PULL, b"south"))
@@ -160,7 +160,7 @@ def test_one_message_wakes_everybody() -> None:
 
 def test_who_was_woken_in_vain_is_kept_again() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         await at_once(post.ask(PULL, b"south"))
         for _ in range(2):
             south = await kept(post.ask(PULL, b"south"))
@@ -174,7 +174,7 @@ def test_who_is_woken_finds_the_message() -> None:
     """The bell is rung when the message lies in its box, not when it comes in."""
 
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         await at_once(post.ask(PULL))
         waiting = await kept(post.ask(PULL))
         post.stores.clear()
@@ -189,7 +189,7 @@ def test_who_is_woken_finds_the_message() -> None:
 
 def test_what_comes_during_a_look_is_found_by_the_next() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         post.replies.clear()
         looking = await kept(post.ask(PULL))
         assert post.looks == 1  # it has found an empty box, and not yet said so
@@ -203,7 +203,7 @@ def test_what_comes_during_a_look_is_found_by_the_next() -> None:
 
 def test_what_is_being_stored_during_a_look_is_found_by_the_next() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         post.stores.clear()
         sending = await kept(post.ask(PUSH))
         assert await at_once(post.ask(PULL)) == b""
@@ -218,7 +218,7 @@ def test_nobody_looks_in_the_place_of_one_who_hung_up() -> None:
     """It would take the message with it."""
 
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         await at_once(post.ask(PULL))
         waiting = await kept(post.ask(PULL))
         post.gone.set()
@@ -232,7 +232,7 @@ def test_nobody_looks_in_the_place_of_one_who_hung_up() -> None:
 
 def test_to_be_refused_is_not_to_find_nothing() -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         post.status = 401
         for looks in (1, 2):
             assert await at_once(post.ask(PULL)) == b"" and post.looks == looks
@@ -245,7 +245,7 @@ def test_to_be_refused_is_not_to_find_nothing() -> None:
 
 def test_what_comes_without_a_bell_is_found_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        post = Post()
+        post = NodeMessenger()
         await at_once(post.ask(PULL))
         post.boxes[PULL, b"north"] += [b"by another way", b"and one more"]
         monkeypatch.setattr(superlink, "LONGEST", SHORT)

@@ -106,7 +106,7 @@ def answers(link: SuperLink, tmp_path: Path) -> list[str]:
         heard.append(str(records.unpack(message.content)["what"]))
         return Message(RecordDict(), reply_to=message)
 
-    line = supernode.Line("127.0.0.1:1", None, None, tmp_path / "node-id")
+    line = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "node-id")
     supernode.carry(line, answer, link.stopped)
     return heard
 
@@ -190,7 +190,7 @@ def test_a_node_that_is_refused_is_told_once_and_ends(
     made = Refusing(away=20)
     monkeypatch.setattr(supernode, "PAUSE", 0.01)
     monkeypatch.setattr(supernode, "REFUSED", 0.15)
-    line = supernode.Line("127.0.0.1:1", None, tmp_path / "key", tmp_path / "node-id")
+    line = supernode.Endpoint("127.0.0.1:1", None, tmp_path / "key", tmp_path / "node-id")
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(TrainingError, match="refuses this node: its key is not registered there"),

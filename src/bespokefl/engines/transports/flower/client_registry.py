@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from bespokefl.core.client_index import Part
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.engines.client import Data
-from bespokefl.engines.transports.flower.messenger import Post
+from bespokefl.engines.transports.flower.messenger import NodeMessenger
 
 
-def homes(post: Post) -> dict[str, list[str]]:
+def homes(post: NodeMessenger) -> dict[str, list[str]]:
     """The clients of every node; a client that two nodes name is refused."""
     found: dict[str, str] = {}
     for node in sorted(post.known):
@@ -21,7 +21,7 @@ def homes(post: Post) -> dict[str, list[str]]:
     return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(post.known)}
 
 
-def remote_data(post: Post) -> Data:
+def remote_data(post: NodeMessenger) -> Data:
     """The clients' data without the data: the parts have numbers of examples, and nothing else."""
     clients: dict[str, dict[str, Any]] = {}
     for known in post.known.values():
@@ -29,7 +29,7 @@ def remote_data(post: Post) -> Data:
     names = tuple(sorted(clients))
     empty = torch.zeros(0)
 
-    def part(kind: str) -> Part:
+    def part(kind: str) -> ClientIndex:
         return counted(torch.tensor([int(clients[name][kind]) for name in names], dtype=torch.int64))
 
     groups = [clients[name].get("group") for name in names]
@@ -37,6 +37,8 @@ def remote_data(post: Post) -> Data:
     return Data(empty, empty, names, part("train"), part("validation"), part("test"), known_groups)
 
 
-def counted(sizes: torch.Tensor) -> Part:
+def counted(sizes: torch.Tensor) -> ClientIndex:
     """A part of which only the numbers of examples are known."""
-    return Part(torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+    return ClientIndex(
+        torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    )

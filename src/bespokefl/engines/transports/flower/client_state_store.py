@@ -32,7 +32,7 @@ KEPT = 2  # states of a client: the one that the server accepted last, and the o
 LATEST = -1  # instead of a round: whatever the client did last
 
 
-class Shelf:
+class ClientStateStore:
     """The rounds of one run at one node."""
 
     def __init__(self, folder: Path) -> None:

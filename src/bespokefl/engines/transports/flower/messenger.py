@@ -17,7 +17,7 @@ from bespokefl.core.errors import BespokeError
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.blob import UnreadableError
 from bespokefl.engines.transports.flower.node import HELLO
-from bespokefl.engines.transports.flower.timeouts import Patience
+from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
@@ -42,7 +42,7 @@ class Grid(Protocol):
 
 
 @dataclass
-class Known:
+class NodeInfo:
     """A node that has said who it is."""
 
     name: str
@@ -51,7 +51,7 @@ class Known:
 
 
 @dataclass
-class _Letter:
+class PendingRequest:
     """One request on its way."""
 
     values: Values
@@ -61,25 +61,25 @@ class _Letter:
     not_before: float = 0.0
 
 
-class Post:
+class NodeMessenger:
     """Sends requests to nodes by their names, and gathers the answers."""
 
     def __init__(
         self,
         grid: Grid,
-        patience: Patience,
+        patience: Timeouts,
         clock: Callable[[], float] = time.monotonic,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """stopped: whether the run is to stop, in the middle of whatever it waits for"""
         self.grid, self.patience, self.clock, self.stopped = grid, patience, clock, stopped
-        self.known: dict[str, Known] = {}
-        self._greeting: dict[int, _Letter] = {}
+        self.known: dict[str, NodeInfo] = {}
+        self._greeting: dict[int, PendingRequest] = {}
         self._greeted: set[int] = set()
         self._present: dict[int, tuple[str, str]] = {}  # by id: the name that it is registered by, and since when
         self._looked = -LOOK
 
-    def gather(self, enough: Callable[[Mapping[str, Known]], bool]) -> None:
+    def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
         """Wait for nodes until there are enough, or the time is over."""
         until = self.clock() + self.patience.gather
         while not enough(self.known) and self.clock() < until:
@@ -97,7 +97,7 @@ class Post:
         until   whether the answers are enough after so many seconds; the time-out, if not given
         """
         over = until or (lambda answers, seconds: seconds >= self.patience.timeout)
-        letters = {name: _Letter(values) for name, values in requests.items()}
+        letters = {name: PendingRequest(values) for name, values in requests.items()}
         answers: dict[str, Values] = {}
         began = self.clock()
         while len(answers) < len(letters) and not over(answers, self.clock() - began):
@@ -107,7 +107,7 @@ class Post:
 
     # -- inside
 
-    def _turn(self, letters: Mapping[str, _Letter], answers: dict[str, Values], number: int = 0) -> bool:
+    def _turn(self, letters: Mapping[str, PendingRequest], answers: dict[str, Values], number: int = 0) -> bool:
         """Look who is there, send what is to be sent, take in what has come; whether something came."""
         if self.stopped():
             raise StoppedError("the run was stopped.")
@@ -132,23 +132,24 @@ class Post:
             return
         for node in self._present:
             if node not in self._greeted and node not in self._greeting:
-                self._greeting[node] = _Letter({"what": HELLO})
+                self._greeting[node] = PendingRequest({"what": HELLO})
         for node in [one for one in self._greeting if one not in self._present]:
             del self._greeting[node]
 
-    def _due(self, letter: _Letter, node: int, now: float) -> bool:
+    def _due(self, letter: PendingRequest, node: int, now: float) -> bool:
         if now < letter.not_before:
             return False
         # a node that was started again does not know what it was sent before
         moved = letter.to != (node, self._present[node][1])
         return letter.sent is None or moved or now - letter.sent >= self.patience.resend
 
-    def _send(self, due: list[tuple[int, _Letter]], number: int, now: float) -> None:
+    def _send(self, due: list[tuple[int, PendingRequest]], number: int, now: float) -> None:
         if not due:
             return
-        lifetime = max(self.patience.timeout, self.patience.give_up) + 60
+        time_to_live = max(self.patience.timeout, self.patience.give_up) + 60
         messages = [
-            Message(records.pack(letter.values), node, KIND, ttl=lifetime, group_id=str(number)) for node, letter in due
+            Message(records.pack(letter.values), node, KIND, ttl=time_to_live, group_id=str(number))
+            for node, letter in due
         ]
         try:
             ids = list(self.grid.push_messages(messages))
@@ -162,8 +163,8 @@ class Post:
             letter.sent, letter.to = now, (node, self._present[node][1])
             letter.ids.add(id)
 
-    def _collect(self, letters: Mapping[str, _Letter], answers: dict[str, Values], now: float) -> bool:
-        wanted: dict[str, tuple[str | None, _Letter]] = {}
+    def _collect(self, letters: Mapping[str, PendingRequest], answers: dict[str, Values], now: float) -> bool:
+        wanted: dict[str, tuple[str | None, PendingRequest]] = {}
         for letter in self._greeting.values():
             wanted |= dict.fromkeys(letter.ids, (None, letter))
         for name, letter in letters.items():
@@ -183,7 +184,9 @@ class Post:
                 self._take(asked[0], asked[1], reply, answers, now)
         return bool(replies)
 
-    def _take(self, name: str | None, letter: _Letter, reply: Message, answers: dict[str, Values], now: float) -> None:
+    def _take(
+        self, name: str | None, letter: PendingRequest, reply: Message, answers: dict[str, Values], now: float
+    ) -> None:
         if reply.has_error():  # the node went away, or its process died: it will be asked again
             letter.sent, letter.not_before = None, now + AGAIN
             return
@@ -198,7 +201,7 @@ class Post:
             log.warning("node %s: %s", name, values["error"])
         answers[name] = values
 
-    def _meet(self, letter: _Letter, values: Values) -> None:
+    def _meet(self, letter: PendingRequest, values: Values) -> None:
         """A node says who it is. One that is registered under another name than it says is not believed."""
         assert letter.to is not None
         node = letter.to[0]
@@ -224,4 +227,4 @@ class Post:
         if other is not None and other.about != about:
             log.warning("node %s came back with other clients or data and is left out", name)
             return
-        self.known[name] = Known(name, node, about)
+        self.known[name] = NodeInfo(name, node, about)

@@ -22,8 +22,8 @@ from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 from bespokefl.engines.transports.flower import blob
-from bespokefl.engines.transports.flower.client_state_store import Shelf, join, stack
-from bespokefl.engines.transports.flower.run_plan import Plan
+from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, join, stack
+from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.wire import Values, under
 
 log = logging.getLogger("bespokefl")
@@ -52,7 +52,7 @@ class Host(Protocol):
     def about(self) -> dict[str, Any]:
         """Its clients and their numbers of examples, and what the examples look like, for JSON."""
 
-    def prepare(self, plan: Plan) -> Prepared: ...
+    def prepare(self, plan: RunPlan) -> Prepared: ...
 
 
 class Node:
@@ -60,9 +60,9 @@ class Node:
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder = host, folder
-        self._plan: Plan | None = None
+        self._plan: RunPlan | None = None
         self._prepared: Prepared | None = None
-        self._shelf: Shelf | None = None
+        self._shelf: ClientStateStore | None = None
 
     def answer(self, values: Values) -> Values:
         try:
@@ -87,8 +87,8 @@ class Node:
 
     # -- a run
 
-    def _prepare(self, values: Values) -> tuple[Plan, Prepared]:
-        plan = Plan.read(values["plan"])
+    def _prepare(self, values: Values) -> tuple[RunPlan, Prepared]:
+        plan = RunPlan.read(values["plan"])
         if self._prepared is None or plan != self._plan:
             torch.set_num_threads(1)
             prepared = self.host.prepare(plan)
@@ -98,7 +98,7 @@ class Node:
                     f"{str(values['fingerprint'])[:12]}): give both the same model, and the same versions."
                 )
             self._plan, self._prepared = plan, prepared
-            self._shelf = Shelf(self.folder / plan.run)
+            self._shelf = ClientStateStore(self.folder / plan.run)
         if "start" in values:
             self._prepared.side.task.start = values["start"]
         return plan, self._prepared
@@ -111,7 +111,7 @@ class Node:
             raise InputError(f"node {self.host.name} has no client {listing(strange)}.")
         return names, [place[name] for name in names]
 
-    def _train(self, plan: Plan, prepared: Prepared, values: Values) -> Values:
+    def _train(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         side, shelf = prepared.side, self._shelf
         assert shelf is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
@@ -146,7 +146,7 @@ class Node:
         return reply
 
     def _state(
-        self, side: ClientSide, shelf: Shelf, names: Sequence[str], accepted: Sequence[int], before: int
+        self, side: ClientSide, shelf: ClientStateStore, names: Sequence[str], accepted: Sequence[int], before: int
     ) -> State:
         """Each client's state as the server knows it: of the round that it accepted last."""
         found = shelf.states(names, accepted, before)
@@ -157,7 +157,7 @@ class Node:
             found.append((new, {name: _full(value, len(new)) for name, value in begun.items()}))
         return stack(found, len(names))
 
-    def _score(self, plan: Plan, prepared: Prepared, values: Values) -> Values:
+    def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         """What the personal models, and the common one, are worth to each client; the models are kept here."""
         side, shelf = prepared.side, self._shelf
         assert shelf is not None
@@ -193,7 +193,7 @@ class Node:
             **{f"common/{name}": value for name, value in (stack(globally, size) if globally else {}).items()},
         }
 
-    def _keep(self, plan: Plan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
+    def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """The personal models, for those whose they are."""
         path = self.folder / plan.run / PERSONAL
         aside = path.with_name(f".{path.name}.{os.getpid()}")

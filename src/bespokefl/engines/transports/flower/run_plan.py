@@ -17,7 +17,7 @@ from bespokefl.engines.transports.flower.run_names import check_run
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """Everything but tensors. `recipe` is for whoever builds method and model at the node; no path can be in it."""
 
     run: str
@@ -37,7 +37,7 @@ class Plan:
     @classmethod
     def of(
         cls, run: str, names: tuple[str, ...], groups: tuple[int, ...] | None, settings: Settings, recipe: Any
-    ) -> "Plan":
+    ) -> "RunPlan":
         return cls(
             run=check_run(run),
             names=names,
@@ -55,7 +55,7 @@ class Plan:
         )
 
     @classmethod
-    def read(cls, text: str) -> "Plan":
+    def read(cls, text: str) -> "RunPlan":
         try:
             values = json.loads(text)
             groups = values["groups"]

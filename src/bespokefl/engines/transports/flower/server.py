@@ -29,9 +29,9 @@ from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.transports.flower import replies as answered
 from bespokefl.engines.transports.flower.client_registry import homes, remote_data
 from bespokefl.engines.transports.flower.client_state_store import LATEST
-from bespokefl.engines.transports.flower.messenger import Post
+from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
-from bespokefl.engines.transports.flower.run_plan import Plan, fingerprint
+from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.wire import Values, under
 
 log = logging.getLogger("bespokefl")
@@ -47,14 +47,16 @@ class Deployed(Outcome):
 class Server:
     """One run over the nodes that a post knows."""
 
-    def __init__(self, method: Method, task: Task, settings: Settings, post: Post, run: str, recipe: Any) -> None:
+    def __init__(
+        self, method: Method, task: Task, settings: Settings, post: NodeMessenger, run: str, recipe: Any
+    ) -> None:
         self.method, self.task, self.settings, self.post = method, task, settings, post
         self.homes = homes(post)
         self.data = remote_data(post)
         groups = self.data.groups if method.needs_groups else None
         if method.needs_groups and groups is None:
             raise InputError(f"{method.name} needs the clients' true groups: every node must name them.")
-        self.plan = Plan.of(run, self.data.names, groups, settings, recipe)
+        self.plan = RunPlan.of(run, self.data.names, groups, settings, recipe)
         self.federation = Federation(method, task.start, self.data, settings)
         self.accepted = dict.fromkeys(self.data.names, 0)  # the round of the state that each client goes on from
         self._head = {"plan": self.plan.text(), "fingerprint": fingerprint(task, warm=settings.warm)}

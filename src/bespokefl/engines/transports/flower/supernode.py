@@ -73,7 +73,7 @@ Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
 
 
 @dataclass(frozen=True)
-class Line:
+class Endpoint:
     """How to reach the SuperLink, and as whom."""
 
     address: str  # host:port
@@ -96,7 +96,7 @@ def read_key(path: Path) -> Keys:
     return private, private.public_key()
 
 
-def carry(line: Line, answer: Answer, stopped: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
+def carry(line: Endpoint, answer: Answer, stopped: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
     """Answer messages until stopped; a server that is away is waited for."""
     keys = read_key(line.key) if line.key is not None else generate_key_pairs()
     authority = None
@@ -191,7 +191,7 @@ def _not_for_ever(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
 
 @contextmanager
-def _activated(client: FleetHttpClient, line: Line, keys: Keys, stopped: threading.Event) -> Iterator[NodeId]:
+def _activated(client: FleetHttpClient, line: Endpoint, keys: Keys, stopped: threading.Event) -> Iterator[NodeId]:
     """The node's number, for as long as it is there; heartbeats say that it still is."""
     node = NodeId(node_id=_activate(client, line, public_key_to_bytes(keys[1]), stopped))
     try:
@@ -217,7 +217,7 @@ def _activated(client: FleetHttpClient, line: Line, keys: Keys, stopped: threadi
             client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
 
 
-def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threading.Event) -> int:
+def _activate(client: FleetHttpClient, line: Endpoint, public: bytes, stopped: threading.Event) -> int:
     refused: float | None = None  # since when
     told = away = False
     while True:
@@ -249,7 +249,7 @@ def _activate(client: FleetHttpClient, line: Line, public: bytes, stopped: threa
             raise KeyboardInterrupt
 
 
-def _give_back(client: FleetHttpClient, line: Line) -> None:
+def _give_back(client: FleetHttpClient, line: Endpoint) -> None:
     with suppress(OSError, ValueError, httpx.HTTPError):
         client.DeactivateNode(DeactivateNodeRequest(node_id=int(line.memory.read_text(encoding="utf-8"))))
 
@@ -271,7 +271,7 @@ def _patiently(stopped: threading.Event, call: Callable[[], T]) -> T:
             raise KeyboardInterrupt
 
 
-def _refuse_bad_certificate(error: httpx.TransportError, line: Line) -> None:
+def _refuse_bad_certificate(error: httpx.TransportError, line: Endpoint) -> None:
     text = str(error).lower()
     if "certificate" in text:
         raise TrainingError(

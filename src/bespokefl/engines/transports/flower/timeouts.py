@@ -6,7 +6,7 @@ from bespokefl.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """In seconds."""
 
     timeout: float = 600.0  # for the answers of a round

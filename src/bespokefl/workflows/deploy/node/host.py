@@ -26,7 +26,7 @@ from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower.node import Prepared
-from bespokefl.engines.transports.flower.run_plan import Plan, fingerprint
+from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.models import build
 from bespokefl.workflows.deploy.layout import NodeSettings
 from bespokefl.workflows.results.models import HOME, PRECISIONS, Blueprint
@@ -74,7 +74,7 @@ class LocalHost:
     def features(self) -> Features:
         return features_of(self.clients)
 
-    def prepare(self, plan: Plan) -> Prepared:
+    def prepare(self, plan: RunPlan) -> Prepared:
         recipe = dict(plan.recipe)
         model, labels = str(recipe["model"]), recipe["labels"]
         if ":" in model and model != self.settings.model:

@@ -19,7 +19,7 @@ def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, read
 
     from bespokefl.engines.transports.flower.apps import answer
     from bespokefl.engines.transports.flower.node import Node
-    from bespokefl.engines.transports.flower.supernode import Line, carry
+    from bespokefl.engines.transports.flower.supernode import Endpoint, carry
     from bespokefl.workflows.deploy.node.host import LocalHost
 
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, read
         )
     port_of(settings.server)
     state = place / settings.state
-    line = Line(
+    line = Endpoint(
         settings.server,
         place / "ca.crt" if secure else None,
         place / "node.key" if secure else None,

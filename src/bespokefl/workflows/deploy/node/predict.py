@@ -8,7 +8,7 @@ from bespokefl.core.errors import InputError, unknown
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.transports.flower.run_names import check_run
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
-from bespokefl.workflows.results.models import HOME, PERSONAL, Stored, no_client, read_about
+from bespokefl.workflows.results.models import HOME, PERSONAL, SavedModels, no_client, read_about
 
 
 def predict(
@@ -28,7 +28,7 @@ def predict(
     name = names[0] if client is None else client
     if name not in names:
         raise no_client(name, names)
-    model = Stored(place).module(names.index(name))
+    model = SavedModels(place).module(names.index(name))
     kept = about[HOME]
     preparation = None if kept["preparation"] is None else Preparation.from_json(kept["preparation"])
     return name, by_model(model, name, data, kept["examples"], preparation)

@@ -16,8 +16,8 @@ from bespokefl.core.task import Task
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.progress import Progress
-from bespokefl.engines.storage.checkpoints import Checkpoints, Every
-from bespokefl.engines.transports.flower.messenger import Grid, Post, StoppedError
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
+from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Deployed, Server
 from bespokefl.models import build
@@ -33,14 +33,14 @@ from bespokefl.workflows.results.models import (
     PRECISIONS,
     START,
     Blueprint,
-    Kept,
+    InMemoryModels,
     Recipe,
     untrained,
     write_blueprint,
     write_state,
 )
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.server_artifact import Final
+from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.results.summary import summary
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
@@ -53,7 +53,7 @@ LOG = "log.txt"
 HANDOVER = 30.0  # seconds to wait for whoever works on the run: the command that started it, or an app that ends
 
 
-class AtTheNodes(Kept):
+class RemoteModels(InMemoryModels):
     """The models of a deployment: the common one is here, everybody's own is at home."""
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
@@ -83,7 +83,7 @@ def _serve(grid: Grid, deployment: Deployment, place: Path) -> None:
         config = Config.of(configs.read(place / "config.toml"))
         done = told(place).get("round", 0)
         tell(place, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
-        post = Post(grid, deployment.settings.patience, stopped=lambda: asked_to_stop(place))
+        post = NodeMessenger(grid, deployment.settings.patience, stopped=lambda: asked_to_stop(place))
         result = run(post, config, place, set(deployment.nodes))
         result.save(place / RESULT, overwrite=True)
         tell(place, state="done")
@@ -102,7 +102,7 @@ def _serve(grid: Grid, deployment: Deployment, place: Path) -> None:
         handler.close()
 
 
-def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
+def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) -> Result:
     """Gather the nodes, train, and put together what is known of it here."""
     post.gather(lambda known: bool(known) and expected <= known.keys())
     if not post.known:
@@ -128,7 +128,7 @@ def run(post: Post, config: Config, place: Path, expected: set[str]) -> Result:
     if config.keep_rounds and method.global_model(server.federation.server) is None:
         raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
-    checkpoints = Checkpoints(place / folder.CHECKPOINTS, Every(rounds=1), identity)
+    checkpoints = Checkpoints(place / folder.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
     def report(progress: Progress) -> None:
         tell(place, state="running", round=progress.done, rounds=progress.total, scores=progress.scores)
@@ -191,8 +191,8 @@ def _result(
         global_=None if outcome.globally is None else named(outcome.globally),
         rounds=outcome.history,
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=AtTheNodes(recipe, task.start, outcome.global_rows),
-        final=Final(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
+        weights=RemoteModels(recipe, task.start, outcome.global_rows),
+        final=ServerArtifact(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
         write_rest=write_rest,
         preparation=preparation if preparation.changes else None,
         comments={"data": "The data stayed at the nodes of a deployment."},
