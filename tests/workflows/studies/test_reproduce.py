@@ -14,8 +14,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.data.sources.loader import load
 from bespokefl.theory import two_level
 from bespokefl.workflows.studies import reproduce, selffl_synthetic, where_it_pays
-
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
+from tests.requirements import require_fashion_mnist
 
 
 def synthetic_batch(one: selffl_synthetic.Federation) -> Batch:
@@ -220,8 +219,7 @@ def test_personalization_pays_on_fashion_mnist(tmp_path: Path) -> None:
     All claims hold, but one only by its slack, and docs/where-it-pays.md says so: with 300 examples a client, UCFL's
     survey gives clients that name the clothes differently 28 % of the weight, and UCFL is not above Local.
     """
-    if not FASHION.exists():
-        pytest.skip("needs Fashion-MNIST: install Debian's package dataset-fashion-mnist")
+    require_fashion_mnist()
     reproduce("fashion", out=tmp_path)
     cells = json.loads((tmp_path / "cells.json").read_text())
     failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
