@@ -1,4 +1,4 @@
-"""System packages that some tests need. `make test` installs them where it may; without them these tests are skipped."""
+"""System packages that some tests need; `make test` installs them where it may, else these tests are skipped."""
 
 import shutil
 from pathlib import Path

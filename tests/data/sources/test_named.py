@@ -25,6 +25,7 @@ from bespokefl.data.sources.packages import Package
 from bespokefl.data.tables.features import Table
 from tests.data import miniature
 from tests.data.readers import test_archive, test_leaf
+from tests.requirements import require_fashion_mnist
 
 PATH = os.environ["PATH"]
 
@@ -274,7 +275,6 @@ def test_femnist_and_sent140_come_with_clients(tmp_path: Path) -> None:
 
 NPM = """#!{python}
 import shutil, sys
-from tests.requirements import require_fashion_mnist
 assert sys.argv[1:3] == ["pack", "mini-data@1.0.0"] and "--ignore-scripts" in sys.argv, sys.argv
 if "{said}":
     print("{said}", file=sys.stderr)
