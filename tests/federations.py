@@ -13,8 +13,9 @@ from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
+from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.simulation import Simulation
 
 SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
@@ -131,7 +132,7 @@ def simulation(
     return Simulation(method, task, data, Settings(**chosen), CLASSES if loss == "cross_entropy" else None)
 
 
-def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Simulated]:
+def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Outcome]:
     made = simulation(method, data, **options)
     return made, made.run()
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.method import Method
-from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.outcome import Outcome
+from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, FedProx, Local
 from tests.federations import WIDTH, federation, line, run, work_of
 
@@ -31,7 +32,7 @@ OPTIMA = [torch.linalg.solve(h, b) for h, b in zip(H, B, strict=True)]
 SHARES = {"examples": [size / sum(SIZES) for size in SIZES], "equal": [1 / 3] * 3}
 
 
-def solve(method: Method, **settings: int) -> tuple[Simulation, Simulated]:
+def solve(method: Method, **settings: int) -> tuple[Simulation, Outcome]:
     return run(method, DATA, factory=line, loss="mse", batch_size=WHOLE, **settings)
 
 

@@ -56,8 +56,8 @@ def test_a_message_for_each_client() -> None:
             return train(task, message, state, work, round)
 
     made.side.method = Watching()
-    with made.pool() as pool:
-        made.round(pool, 1, made.method.phases(1)[1])
+    with made.open():
+        made.round(1, made.method.phases(1)[1])
     assert list(seen) != list(NAMES)  # clients are worked on in an order of their own
     for k, name in enumerate(NAMES):
         assert torch.equal(seen[name], streams.matrix()[k])
@@ -69,7 +69,7 @@ def test_a_message_for_each_client() -> None:
 def test_everybody_trains_and_a_sample_reports() -> None:
     made, outcome = run(Listening(), DATA, participation=0.5, rounds=1, chunk=2)
     assert (outcome.history[0]["trained"], outcome.history[0]["reported"]) == (6, 3)
-    states = made.federations[0].store.get(EVERYBODY)
+    states = made.store.get(EVERYBODY)
     assert states["rounds"].tolist() == [1] * 6
     assert apart(states["personal"], made.task.start) > 1e-4
     reports = drawn(1)
@@ -95,7 +95,7 @@ def test_step_counts_per_row() -> None:
 def test_several_rows_per_client() -> None:
     method = Trying()
     made, _ = run(method, DATA, rounds=1)
-    states = made.federations[0].store.get(EVERYBODY)
+    states = made.store.get(EVERYBODY)
     task, start = made.task, made.task.start
     for k in EVERYBODY:
         work = work_of(DATA, [k])
@@ -156,7 +156,7 @@ def test_notes_of_clients_and_a_running_variance() -> None:
     ]
     assert all(note["examples"] == SIZES[NAMES.index(note["client"])] for note in notes)
     assert all(note["moved"] > 0 for note in notes)
-    counts = made.federations[0].store.get(EVERYBODY)["count"].tolist()
+    counts = made.store.get(EVERYBODY)["count"].tolist()
     assert counts == [sum(k in drawn(number) for number in (1, 2, 3)) for k in EVERYBODY]
 
 

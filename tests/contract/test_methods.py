@@ -16,8 +16,9 @@ from bespokefl.core.method import NONE, SAMPLE, Message, Method, Phase, Round, S
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
+from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports import wire
 from bespokefl.methods import FedAvg, Local
 from bespokefl.workflows.run.settings import Config
@@ -36,7 +37,7 @@ NEWCOMERS = tuple(f"new {k}" for k in EVERYBODY)
 # -- what is compared
 
 
-def result(made: Simulation, outcome: Simulated) -> dict[str, Any]:
+def result(made: Simulation, outcome: Outcome) -> dict[str, Any]:
     """All that a run leaves, but for times."""
     return {
         "server": outcome.server,
@@ -57,7 +58,7 @@ def usual(method: Method, chunk: int) -> dict[str, Any]:
 
 
 def states(made: Simulation) -> State:
-    return made.federations[0].store.get(EVERYBODY)
+    return made.store.get(EVERYBODY)
 
 
 def rows_of(values: State) -> State:
@@ -102,16 +103,16 @@ def moments(method: Method, data: Data) -> Iterator[tuple[Simulation, Round]]:
     """The run as it stands before the last round of each phase: some clients have trained, others have not."""
     made = simulation(method, data, **HALF)
     rounds = rounds_of(method)
-    with made.pool() as pool:
+    with made.open():
         for number, phase in rounds:
             if number == len(rounds) or rounds[number][1] is not phase:
                 yield made, made.federations[0].round(number, phase.name, tuple(EVERYBODY))
             made.task.stack()
-            made.round(pool, number, phase)
+            made.round(number, phase)
 
 
 def send(made: Simulation, part: Sequence[int], round: Round) -> tuple[Message, State]:
-    return made.method.message(made.server, part, round), made.federations[0].store.get(part)
+    return made.method.message(made.server, part, round), made.store.get(part)
 
 
 def update(made: Simulation, parts: Sequence[Sequence[int]], round: Round) -> Update:
@@ -262,11 +263,11 @@ def test_who_did_not_train_is_unchanged(method: Method, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(made.side, "train", watched)
     idle = 0
-    with made.pool() as pool:
+    with made.open():
         for number, phase in rounds_of(method):
             trained.clear()
             before = states(made)
-            made.round(pool, number, phase)
+            made.round(number, phase)
             rest = [client for client in EVERYBODY if client not in trained]
             after = states(made)
             for name, value in before.items():
@@ -290,11 +291,11 @@ def test_only_reports_reach_the_server(method: Method, monkeypatch: pytest.Monke
         return replace(reply, upload=upload)
 
     monkeypatch.setattr(made.side, "train", spoiled)
-    with made.pool() as pool:
+    with made.open():
         for number, phase in rounds_of(method):
             draw = made.federations[0].draw(number, phase)
             mute = set(draw.trains) - set(draw.reports)
-            made.round(pool, number, phase)
+            made.round(number, phase)
     assert same_bits(made.server, usual(method, 2)["server"])
     if all(phase.reports == NONE for _, phase in rounds_of(method)):
         assert made.federations[0].communication.up_bytes == 0
@@ -400,7 +401,7 @@ def test_a_federation_of_one(method: Method) -> None:
 
 
 @cache
-def trained(method: Method) -> tuple[Simulation, Simulated]:
+def trained(method: Method) -> tuple[Simulation, Outcome]:
     """Two groups that contradict each other, for as many rounds as a run has by default."""
     return run(method, GROUPED, rounds=Config.rounds, batch_size=10, local_epochs=5)
 
@@ -437,13 +438,13 @@ def looks(upload: State) -> dict[str, Any]:
 
 def assert_it_says_what_it_uploads(method: Method, data: Data) -> None:
     made = simulation(method, data, **HALF)
-    with made.pool() as pool:
+    with made.open():
         for number, phase in rounds_of(method):
             round = made.federations[0].round(number, phase.name)
             said = method.upload(made.task.start, made.server, round)
             assert said is not None, f"say in `upload` what {method.name} uploads"
             assert looks(said) == looks(made.side.train([0], *send(made, [0], round), round).upload)
-            made.round(pool, number, phase)
+            made.round(number, phase)
 
 
 @pytest.mark.parametrize("data", [SINGLE, DOUBLE, federation((7,))], ids=["single", "double", "alone"])

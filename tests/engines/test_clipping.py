@@ -247,10 +247,10 @@ def test_workers_and_resuming_change_no_bit(chosen: Method, tmp_path: Path) -> N
     assert same_bits(result(*run(chosen, SINGLE, workers=2, **options)), expected)
     first = simulation(chosen, SINGLE, **options)
     kept = Checkpoints(tmp_path, CheckpointInterval(rounds=1), {})
-    with first.pool() as pool:
+    with first.open():
         for number in (1, 2):
-            first.round(pool, number, chosen.phases(4)[0])
-        kept.save(first._moment(2))
+            first.round(number, chosen.phases(4)[0])
+        kept.save(first.snapshot(2))
         kept.wait()
     second = simulation(chosen, SINGLE, **options)
     resumed = second.run(checkpoints=Checkpoints(tmp_path, CheckpointInterval(rounds=1), {}))

@@ -52,17 +52,17 @@ class TestCommunication:
 class TestCohorts:
     def test_the_drawn_clients_train(self) -> None:
         made = simulation(Local(), DATA, participation=0.5)
-        with made.pool() as pool:
+        with made.open():
             for number in (1, 2):
-                before = made.federations[0].store.get(range(6))["personal"]
-                made.round(pool, number, made.method.phases(2)[0])
-                after = made.federations[0].store.get(range(6))["personal"]
+                before = made.store.get(range(6))["personal"]
+                made.round(number, made.method.phases(2)[0])
+                after = made.store.get(range(6))["personal"]
                 changed = ((after - before).square_norm() > 0).nonzero().flatten().tolist()
                 assert changed == rng.sample(6, 0.5, 0, "cohort", number).tolist()
 
     def test_only_the_active_have_a_row(self) -> None:
         made, _ = run(Local(), DATA, rounds=1, participation=0.34)
-        assert len(made.federations[0].store) == 2
+        assert len(made.store) == 2
 
     def test_history(self) -> None:
         _, outcome = run(FedAvg(), DATA, rounds=3, participation=0.5, eval_every=2)
@@ -140,12 +140,12 @@ class TestEndings:
 
     def test_a_round_that_fails_leaves_no_trace(self) -> None:
         made = simulation(_Failing(), DATA, chunk=2)
-        with made.pool() as pool:
-            made.round(pool, 1, made.method.phases(2)[0])
-            server, states = made.server, made.federations[0].store.get(range(6))
+        with made.open():
+            made.round(1, made.method.phases(2)[0])
+            server, states = made.server, made.store.get(range(6))
             with pytest.raises(TrainingError, match="enough"):
-                made.round(pool, 2, made.method.phases(2)[0])
-        assert same_bits(made.server, server) and same_bits(made.federations[0].store.get(range(6)), states)
+                made.round(2, made.method.phases(2)[0])
+        assert same_bits(made.server, server) and same_bits(made.store.get(range(6)), states)
 
     def test_ctrl_c_ends_the_run_after_the_round_in_hand(self) -> None:
         seen: list[Progress] = []

@@ -87,7 +87,7 @@ def test_with_the_right_hash_it_is_not_believed_either(
     _, newest = begun(tmp_path / "run")
     alter(newest, ALTERED[what])
     again = run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
-    assert "round-00000003 is damaged" in caplog.text and "going on after round 2" in caplog.text
+    assert "round-00000003 is damaged" in caplog.text and "resuming after round 2" in caplog.text
     assert np.array_equal(again.personal["loss"], whole.personal["loss"])
 
 
@@ -263,4 +263,4 @@ def test_a_command_does_not_go_on_with_what_came_from_python(given: Any, tmp_pat
 def test_the_same_programs_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     begun(tmp_path / "run")
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
-    assert "going on after round 3" in caplog.text and "was made with" not in caplog.text
+    assert "resuming after round 3" in caplog.text and "was made with" not in caplog.text

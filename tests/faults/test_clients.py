@@ -18,7 +18,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.faults import KINDS, Faults
 from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.simulation import Simulated, Simulation
+from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.wire import under
 from bespokefl.methods import REGISTRY, FedAvg
@@ -108,11 +108,11 @@ class ByHand:
         message = made.method.message(self.server, [client], made.federations[0].round(number, "evaluate"))
         return made.side.personal([client], message, self.state(client), number)
 
-    def assert_same(self, made: Simulation, outcome: Simulated, *, sent: bool = True) -> None:
+    def assert_same(self, made: Simulation, outcome: Outcome, *, sent: bool = True) -> None:
         """Server, everybody's state and model, who was lost, and what was sent."""
         self.assert_same_server(outcome)
         for client in range(len(made.data)):
-            assert_near(made.federations[0].store.get([client]), self.state(client), 1e-10)
+            assert_near(made.store.get([client]), self.state(client), 1e-10)
             assert apart(outcome.personal_rows[client : client + 1], self.personal(client)) < 1e-10
         found = outcome.communication
         assert [found.down_bytes, found.down_floats] == self.down
@@ -138,7 +138,7 @@ def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Metho
         simulation(method, DATA, **OPTIONS), lambda number, name: drawn.of_client(0, number, name) == "slow"
     ).run()
     assert method.name == "local" or any(lost for _, lost in expected.history)
-    late: Simulated | None = None
+    late: Outcome | None = None
     for kind in ("slow", "nan", "huge", "wrong-shape"):
         made, outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:0.3"), **OPTIONS)
         expected.assert_same(made, outcome)
@@ -151,12 +151,12 @@ def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Metho
 def test_who_is_refused_keeps_the_state_of_before(stateful: Method, kind: str) -> None:
     """To the last bit; the others have another one. Where everybody trains, whoever reports, all have another."""
     made = simulation(stateful, DATA, faults=Faults.of(f"{kind}:0.5"), rounds=2)
-    store, refusals = made.federations[0].store, 0
+    store, refusals = made.store, 0
     phases = [phase for phase in stateful.phases(2) for _ in range(phase.rounds)]
-    with made.pool() as pool:
+    with made.open():
         for number, phase in enumerate(phases, start=1):
             before = [store.get([client]) for client in range(len(DATA))]
-            made.round(pool, number, phase)
+            made.round(number, phase)
             lost = made.federations[0].history[-1].get("lost", {})
             for client, name in enumerate(DATA.names):
                 back = name in lost and phase.trains != ALL

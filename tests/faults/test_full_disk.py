@@ -94,7 +94,7 @@ def small(tmp_path: Path) -> Small:
 def resumed(run: Path, after: int, *options: object) -> dict[str, Any]:
     """What is there when a run has gone on after this round, from a checkpoint that was found whole."""
     ended = bespoke("resume", run, "--quiet", *options)
-    assert (ended.returncode, ended.stderr) == (0, f"warning: going on after round {after}\n")
+    assert (ended.returncode, ended.stderr) == (0, f"warning: resuming after round {after}\n")
     return contents(run)
 
 
@@ -212,7 +212,7 @@ def test_a_comparison(workers: int, data: Path, compared: Path, small: Small) ->
     assert not list(kept.rglob("failed.json")) and not (kept / "compare.json").exists()
     before = {name: file.stat().st_mtime_ns for name, file in whole.items()}
     ended = bespoke(*common, "--out", kept, "--quiet")
-    assert ended.returncode == 0 and "going on after round" in ended.stderr
+    assert ended.returncode == 0 and "resuming after round" in ended.stderr
     assert came_out(kept) == came_out(compared)
     assert before == {name: file.stat().st_mtime_ns for name, file in whole.items()}
 

@@ -127,7 +127,7 @@ def test_no_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytes
         "began it once more: it goes on."
     )
     run_config(config(place.parent / "own.npz", "ditto", place))
-    assert "going on after round" in caplog.text and run_directory.is_run(place)
+    assert "resuming after round" in caplog.text and run_directory.is_run(place)
 
 
 def test_no_config_beside_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -318,7 +318,7 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     assert [one.name for one in kept] == ["round-00000003", "round-00000004"]
     damage(kept[-1], how)
     again = run("ditto", clients(), checkpoint=tmp_path, **SMALL)
-    assert "round-00000004 is damaged" in caplog.text and "going on after round 3" in caplog.text
+    assert "round-00000004 is damaged" in caplog.text and "resuming after round 3" in caplog.text
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
 
 
@@ -344,7 +344,7 @@ def test_a_damaged_one_is_in_nobody_s_way(tmp_path: Path, caplog: pytest.LogCapt
     later = kept[1].rename(kept[1].with_name("round-00000009"))
     damage(later, "cut")
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=0, progress=stop_after(3), **SMALL)
-    assert "round-00000009 is damaged" in caplog.text and "going on after round 2" in caplog.text
+    assert "round-00000009 is damaged" in caplog.text and "resuming after round 2" in caplog.text
     assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000002", "round-00000004"]
 
 

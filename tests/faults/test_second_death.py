@@ -118,7 +118,7 @@ def test_a_second_death_costs_its_round_alone(
     assert len(named) == (6 if where == "train" else 9)  # scores need no equal chunks
     assert [one.name for one in (tmp_path / "run" / "checkpoints").iterdir()] == [f"round-{kept:08d}"]
     run(method, clients(), checkpoint=tmp_path / "run", workers=1, **SMALL).save(tmp_path / "run")
-    assert f"going on after round {kept}" in caplog.text
+    assert f"resuming after round {kept}" in caplog.text
     run(method, clients(), workers=1, **SMALL).save(tmp_path / "whole")  # it dies no more
     found, expected = of_run(tmp_path / "run"), of_run(tmp_path / "whole")
     assert found["result.json"]["communication"] == expected["result.json"]["communication"]
@@ -256,7 +256,7 @@ def test_the_command_that_is_told_goes_on(marks: Path, tmp_path: Path) -> None:
     assert said is not None and 0 < int(said[1]) < 12, ended.stderr
     assert "Traceback" not in ended.stderr
     again = told_by(said[2].replace("bespoke", f"{sys.executable} -m bespokefl.cli", 1), tmp_path)
-    assert again.returncode == 0 and f"going on after round {said[1]}" in again.stderr, again.stderr
+    assert again.returncode == 0 and f"resuming after round {said[1]}" in again.stderr, again.stderr
     (marks / "armed").unlink()
     assert told_by(words("whole", 2), tmp_path).returncode == 0
     assert of_run(tmp_path / "my $HOME run") == of_run(tmp_path / "whole")
@@ -317,7 +317,7 @@ def test_a_comparison_goes_on_by_the_same_command(
     assert said is not None and said[3] == str(tmp_path) and len(list(marks.glob("death*"))) == 2
     assert came_out(tmp_path / "c") != came_out(tmp_path / "whole")
     compare_config(replace(given, workers=1), ["ditto"], seeds=(0,))
-    assert f"going on after round {said[2]}" in caplog.text
+    assert f"resuming after round {said[2]}" in caplog.text
     assert came_out(tmp_path / "c") == came_out(tmp_path / "whole")
 
 

@@ -106,7 +106,7 @@ def test_three_rounds_in_plain_torch() -> None:
             uploads.append(w)
         common = torch.stack(uploads).mean(0)
     torch.testing.assert_close(outcome.server["weights"].matrix()[0], common, rtol=1e-9, atol=1e-11)
-    state = made.federations[0].store.get(range(6))
+    state = made.store.get(range(6))
     torch.testing.assert_close(state["alpha"], torch.stack(alpha), rtol=1e-9, atol=1e-11)
     assert len(set(state["alpha"].tolist())) > 3
     for k in range(6):

@@ -119,9 +119,7 @@ def test_heads_never_leave_their_clients() -> None:
     head = set(made.task.layout.head)
     round = made.federations[0].round(1, "train")
     message = made.method.message(made.server, EVERYBODY, round)
-    upload, _ = made.method.local_update(
-        made.task, message, made.federations[0].store.get(EVERYBODY), work_of(DATA), round
-    )
+    upload, _ = made.method.local_update(made.task, message, made.store.get(EVERYBODY), work_of(DATA), round)
     for values in (upload, message.shared, message.own, made.server):
         for rows in values.values():
             assert not head & set(rows.layout.names)

@@ -93,7 +93,7 @@ def test_head_epochs_come_first_then_base_epochs(phase: str, expected: list[str]
 
     made.task.gradient = watched  # type: ignore[method-assign]
     round = made.federations[0].round(1, phase)
-    state = made.federations[0].store.get([0])
+    state = made.store.get([0])
     upload, new = made.method.local_update(
         made.task, made.method.message(made.server, [0], round), state, work_of(two), round
     )
@@ -107,12 +107,12 @@ def test_the_run_ends_with_everybodys_head() -> None:
     made = simulation(method, DATA, participation=0.5, rounds=1)
     phases = method.phases(1)
     assert [phase.rounds for phase in phases] == [1, 1]
-    with made.pool() as pool:
-        made.round(pool, 1, phases[0])
-        server, heads = dict(made.server), made.federations[0].store.get(EVERYBODY)["head"]
-        made.round(pool, 2, phases[1])
+    with made.open():
+        made.round(1, phases[0])
+        server, heads = dict(made.server), made.store.get(EVERYBODY)["head"]
+        made.round(2, phases[1])
     assert same_bits(made.server, server)
-    after = made.federations[0].store.get(EVERYBODY)["head"]
+    after = made.store.get(EVERYBODY)["head"]
     assert all(apart(after[k : k + 1], heads[k : k + 1]) > 1e-4 for k in EVERYBODY)
     line = made.federations[0].history[-1]
     assert (line["trained"], line["reported"], line["up_bytes"]) == (6, 0, 0)

@@ -322,7 +322,7 @@ def test_until_it_is_distilled_a_client_uses_the_common_model() -> None:
     last = outcome.history[-1]
     assert last["phase"] == "distil" and last["reported"] == 0 and last["up_bytes"] == 0
     assert last["personal"] != last["global"]
-    assert same_bits(outcome.personal_rows, made.federations[0].store.get(range(len(DATA)))["personal"])
+    assert same_bits(outcome.personal_rows, made.store.get(range(len(DATA)))["personal"])
 
 
 def test_only_weights_are_uploaded() -> None:

@@ -81,7 +81,7 @@ def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
         server = [(1 - mix) * old + mix * mean for old, mean in zip(server, means, strict=True)]
     for name, expected in zip(("mean", "rho"), server, strict=True):
         torch.testing.assert_close(outcome.server[name].matrix()[0], expected, rtol=1e-9, atol=1e-11)
-    state = made.federations[0].store.get(range(6))
+    state = made.store.get(range(6))
     torch.testing.assert_close(state["mean"].matrix(), torch.stack([one for one, _ in own]), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(state["rho"].matrix(), torch.stack([one for _, one in own]), rtol=1e-9, atol=1e-11)
     assert same_bits(outcome.personal_rows, state["mean"]) and same_bits(outcome.global_rows, outcome.server["mean"])
@@ -202,7 +202,7 @@ def test_both_moments_travel_and_the_personal_distribution_does_not() -> None:
     assert [(row["trained"], row["reported"]) for row in outcome.history] == [(6, 3)] * 3
     assert outcome.communication.up_floats == 3 * 3 * 2 * WIDTH
     assert outcome.communication.down_floats == 3 * 6 * 2 * WIDTH
-    state, message = made.federations[0].store.get([0, 1]), made.method.message(made.server, [0, 1], ROUND)
+    state, message = made.store.get([0, 1]), made.method.message(made.server, [0, 1], ROUND)
     upload, new = made.method.local_update(made.task, message, state, work_of(data, [0, 1]), ROUND)
     assert upload.keys() == {"mean", "rho"}
     assert not torch.isin(upload["mean"].matrix(), new["mean"].matrix()).any()

@@ -124,7 +124,7 @@ def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
 
 def test_what_is_evaluated_is_theta() -> None:
     made, outcome = run(PFedMe(), DATA, rounds=1)
-    theta = made.federations[0].store.get(range(6))["personal"]
+    theta = made.store.get(range(6))["personal"]
     assert same_bits(outcome.personal_rows, theta)
     upload, new = made.method.local_update(
         made.task,

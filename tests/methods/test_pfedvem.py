@@ -339,13 +339,13 @@ def test_everybody_trains_and_some_report() -> None:
     (phase,) = method.phases(7)
     assert (phase.rounds, phase.trains, phase.reports, phase.sampling) == (7, "all", "sample", "bernoulli")
     sizes = set()
-    with made.pool() as pool:
+    with made.open():
         for number in range(1, 6):
-            before = made.federations[0].store.get(range(6))["personal"].clone() if number > 1 else None
-            made.round(pool, number, phase)
+            before = made.store.get(range(6))["personal"].clone() if number > 1 else None
+            made.round(number, phase)
             row = made.federations[0].history[-1]
             drawn = chance.sample(6, 0.5, 0, "cohort", number, sampling="bernoulli").tolist()
-            state = made.federations[0].store.get(range(6))
+            state = made.store.get(range(6))
             assert (row["trained"], row["reported"]) == (6, len(drawn))
             assert state["rounds"].tolist() == [number] * 6
             assert before is None or (state["personal"] - before).square_norm().min() > 0
@@ -384,7 +384,7 @@ def test_before_its_first_round_a_client_uses_what_it_receives() -> None:
 
 def test_the_personal_model_is_the_own_base_and_the_head_mean() -> None:
     made, outcome = run(PFedVEM(), federation(), rounds=2)
-    assert same_bits(outcome.personal_rows, made.federations[0].store.get(range(6))["personal"])
+    assert same_bits(outcome.personal_rows, made.store.get(range(6))["personal"])
     assert outcome.global_rows is not None and same_bits(outcome.global_rows, made.server["weights"])
 
 
@@ -570,7 +570,7 @@ def test_two_rounds_are_those_of_a_plain_loop() -> None:
         for k, client in enumerate(clients):
             expected = torch.cat([*(p.detach().flatten() for p in client.base.parameters()), client.mean])
             torch.testing.assert_close(outcome.personal_rows.matrix()[k], expected, rtol=1e-9, atol=1e-11)
-            state = made.federations[0].store.get([k])
+            state = made.store.get([k])
             torch.testing.assert_close(F.softplus(state["raw"].matrix()[0]), client.std, rtol=1e-9, atol=1e-11)
             (noted,) = [n for n in outcome.client_notes if n["client"] == client.name and n["round"] == 2]
             assert noted["confidence"] == pytest.approx(float(client.tau), rel=1e-9)

@@ -55,7 +55,7 @@ def test_after_one_step_a_control_is_the_gradient_met() -> None:
     """c_k⁺ = c_k − c + (x − y)/η = c_k − c + (g_k − c_k + c) = g_k, whatever the controls were."""
     made, _ = run(Scaffold(lr=0.2), DATA, rounds=2, local_steps=1, batch_size=WHOLE)
     before = run(Scaffold(lr=0.2), DATA, rounds=1, local_steps=1, batch_size=WHOLE)[1].server["weights"]
-    controls = made.federations[0].store.get(EVERYBODY)["control"]
+    controls = made.store.get(EVERYBODY)["control"]
     for k in EVERYBODY:
         stepped = train(made.task, work_of(DATA, [k], batch_size=WHOLE), 0, before, lr=1.0)
         assert apart(controls[k : k + 1], before - stepped) < 1e-12
@@ -71,7 +71,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(participation: float, we
     made, outcome = run(Scaffold(lr=0.2, weights=weights), DATA, rounds=6, participation=participation)
     drawn = {int(k) for number in range(1, 7) for k in rng.sample(6, participation, 0, "cohort", number)}
     assert len(drawn) == 6
-    controls = made.federations[0].store.get(EVERYBODY)["control"]
+    controls = made.store.get(EVERYBODY)["control"]
     assert apart(outcome.server["control"], controls.mean(counted(weights))) < 1e-12
     other = next(one for one in WEIGHTS if one != weights)
     assert apart(outcome.server["control"], controls.mean(counted(other))) > 1e-3
@@ -81,7 +81,7 @@ def test_a_client_not_yet_heard_of_counts_as_the_others_do_on_average() -> None:
     """c = Σ_S n_k c_k / n, where n is N times the mean n_k of S."""
     made, outcome = run(Scaffold(weights="examples"), DATA, rounds=1, participation=0.5)
     drawn = rng.sample(6, 0.5, 0, "cohort", 1).tolist()
-    controls = made.federations[0].store.get(drawn)["control"]
+    controls = made.store.get(drawn)["control"]
     sizes = [SIZES[k] for k in drawn]
     parts = [controls[i : i + 1] for i in range(3)]
     assert apart(outcome.server["control"], weighted(parts, sizes) * (3 / 6)) < 1e-12
@@ -146,7 +146,7 @@ def test_rounds_by_hand(weights: str) -> None:
         c = weighted(controls, n.tolist()) * (float(n.sum()) / everybody)
     assert apart(outcome.server["weights"], x) < 1e-10
     assert apart(outcome.server["control"], c) < 1e-10
-    assert apart(made.federations[0].store.get(EVERYBODY)["control"], Rows.cat(controls)) < 1e-10
+    assert apart(made.store.get(EVERYBODY)["control"], Rows.cat(controls)) < 1e-10
 
 
 # -- what is sent, what comes out

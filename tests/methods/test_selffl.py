@@ -583,7 +583,7 @@ def test_a_client_that_was_never_active_uses_the_common_model():
         own = outcome.personal_rows[k : k + 1]
         assert (apart(own, theta) == 0) == (name not in been)
         if name in been:
-            assert apart(own, made.federations[0].store.get([k])["personal"]) == 0
+            assert apart(own, made.store.get([k])["personal"]) == 0
 
 
 def test_a_newcomer_does_what_a_first_activation_does():

@@ -9,7 +9,7 @@ import torch
 
 from bespokefl.core.method import Method
 from bespokefl.engines.faults import Faults
-from bespokefl.engines.federation import Federation
+from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import REGISTRY, UCFL, FedRep, PersFL
 from tests.contract.conftest import quick
 from tests.federations import federation, same_bits, simulation
@@ -31,15 +31,15 @@ def test_every_method_has_its_line() -> None:
     assert told().keys() == REGISTRY.keys()
 
 
-def rounds(method: Method, failing: dict[str, str]) -> Federation:
+def rounds(method: Method, failing: dict[str, str]) -> Simulation:
     """A round of every phase, in which everybody fails if the phase is named here."""
     made = simulation(method, DATA, rounds=1)
     found = made.federations[0]
-    with made.pool() as pool:
+    with made.open():
         for number, phase in enumerate(method.phases(1), start=1):
             found.settings = replace(made.settings, faults=Faults.of(failing.get(phase.name, "")))
-            made.round(pool, number, phase)
-    return found
+            made.round(number, phase)
+    return made
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -47,7 +47,7 @@ def test_what_a_late_client_has_trained_for_itself(name: str) -> None:
     method = quick(REGISTRY[name])
     only = {"train": "slow:1"} | {phase.name: "drop:1" for phase in method.phases(1) if phase.name != "train"}
     found = rounds(method, only)
-    state, start = (one.store.get([0]) for one in (found, simulation(method, DATA).federations[0]))
+    state, start = (one.store.get([0]) for one in (found, simulation(method, DATA)))
     fate = "there is nothing" if not state else "is forgotten" if same_bits(state, start) else "stays"
     assert told()[name] == fate
     before = simulation(method, DATA).federations[0].server

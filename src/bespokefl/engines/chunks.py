@@ -69,9 +69,11 @@ def choose_executor(task: Task, data: Data, settings: Settings) -> Executor:
     return choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
 
 
-def to_score(task: Task, data: Data) -> int:
-    """How many clients are scored at once: of many with few examples each, more."""
-    examples = max(1.0, sum(len(part.indices) for part in (data.train, data.validation, data.test)) / len(data))
+def to_score(task: Task, data: Data, clients: Sequence[int] | None = None) -> int:
+    """How many of these clients (default: all) to score at once: more if they have few examples each."""
+    chosen = slice(None) if clients is None else torch.tensor(clients, dtype=torch.int64)
+    total = sum(int(part.sizes[chosen].sum()) for part in (data.train, data.validation, data.test))
+    examples = max(1.0, total / (len(data) if clients is None else max(1, len(clients))))
     width = task.layout.width
     cost = examples * width * (REUSED if _heavy(task) else 1)
     return max(8, min(int(SCORED / cost), int(CELLS / (width + examples * data.x[0].numel()))))

@@ -46,7 +46,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ClientResult:
     """What comes back from a chunk of clients."""
 
     upload: State = field(default_factory=dict)
@@ -89,7 +89,7 @@ class ClientSide:
             loop=self.loop,
         )
 
-    def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> Reply:
+    def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> ClientResult:
         work = self.work(cohort, round.number)
         upload, new = self.method.local_update(self.task, message, state, work, round)
         upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
@@ -98,7 +98,7 @@ class ClientSide:
             if isinstance(value, Rows) and value.blocks:
                 fine &= (value.largest() <= limit).cpu()  # a NaN is not
         upload = self.privacy.release(self.method, self.task, message, upload, work)
-        return Reply(upload, new, work.notes, ~fine)
+        return ClientResult(upload, new, work.notes, ~fine)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
         """The cohort's personal models, one row each."""

@@ -1,7 +1,7 @@
-"""What a model is worth to each client: scores per client, never NaN or infinity without a word."""
+"""Scores of models, one value per client and metric, and what to do with values that are not finite."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -12,11 +12,11 @@ from bespokefl.engines.client import PARTS, Data
 log = logging.getLogger("bespokefl")
 
 Scores = dict[str, Tensor]  # "test_accuracy", "validation_loss", … -> one value per client; NaN: no data
-COURSE = ("loss", "accuracy")  # what is followed over the rounds; the rest is known of the last one only
+FOLLOWED = ("loss", "accuracy")  # metrics recorded over the rounds; the others are computed at the end only
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
-    """A loss that is not finite though there are data: the training has failed. Test data stop nothing."""
+    """Raise if a training or validation loss is not finite. Test data decide nothing: there it becomes NaN."""
     for part in PARTS:
         names = non_finite(scores[f"{part}_loss"], getattr(data, part).sizes, data.names)
         if names and part != "test":
@@ -35,11 +35,34 @@ def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:
 
 
 def without_number(loss: Tensor, sizes: Tensor) -> Tensor:
-    """Which losses are not finite though there are data: NaN says that there are none."""
+    """Which losses are not finite although there are data; NaN is right where there are none."""
     return torch.isinf(loss) | (torch.isnan(loss) & (sizes > 0))
 
 
+def mask_non_finite(scores: Scores, data: Data, clients: Collection[int]) -> set[int]:
+    """Replace values that are not finite by NaN; returns those of the clients that have no finite loss to train on.
+
+    A client without a finite training or validation loss has no scores at all.
+    """
+    if not scores:
+        return set()
+    bad = without_number(scores["train_loss"], data.train.sizes)
+    bad |= without_number(scores["validation_loss"], data.validation.sizes)
+    for name, values in scores.items():
+        scores[name] = values.masked_fill(bad | torch.isinf(values), torch.nan)
+    return {client for client in bad.nonzero().flatten().tolist() if client in clients}
+
+
+def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -> None:
+    """Write some clients' scores to their positions among all `size` clients; the others stay NaN."""
+    at = torch.tensor(clients, dtype=torch.int64)
+    for name, own in values.items():
+        if name not in scores:
+            scores[name] = torch.full((size,), torch.nan if own.is_floating_point() else 0, dtype=own.dtype)
+        scores[name][at] = own
+
+
 def means(scores: Scores) -> dict[str, float | None]:
-    """The mean loss and accuracy over clients that have data, for the course of a run; None if nobody has."""
-    found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name.endswith(COURSE)}
+    """The mean loss and accuracy over clients that have data; None if no client has."""
+    found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name.endswith(FOLLOWED)}
     return {name: float(values.mean()) if len(values) else None for name, values in found.items()}

@@ -1,67 +1,50 @@
-"""The server's side of one run: its state, everybody's kept states, what was sent, what was noted."""
+"""The server's side of one federation: its state, who is drawn, which uploads count, and what is recorded."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bespokefl.core import rng as chance
-from bespokefl.core.errors import TrainingError, listing
-from bespokefl.core.method import ALL, NONE, Method, Phase, Round, State, Uploads
+from bespokefl.core import rng as rngs
+from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import spoil
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
-from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.traffic import DownlinkCounter, Traffic, columns
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.wire import Values, under
+from bespokefl.engines.transports.protocol import Draw, TrainReply
 
-
-@dataclass(frozen=True)
-class Draw:
-    """Who takes part in a round."""
-
-    round: Round
-    trains: list[int]
-    reports: list[int]
-    dropped: tuple[int, ...] = ()  # asked, but gone
-    everyone: bool = False  # all clients train, whoever reports
+DROPPED, TOO_LATE = "dropped out", "too late"  # reasons why an upload is lost, beside those of the screening
 
 
 class Federation:
-    """A server and the clients' states. Clients are positions in `data.names`."""
+    """A server and what it knows of its clients, which are positions in `data.names`."""
 
     def __init__(self, method: Method, start: Rows, data: Data, settings: Settings) -> None:
         settings.privacy.check(method)
-        self.method, self.data, self.settings = method, data, settings
+        self.method, self.start, self.data, self.settings = method, start, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
-        self.store = Store(
-            lambda new: method.start_clients(start, [data.names[i] for i in new]),
-            len(data),
-            None if settings.state_dir is None else Path(settings.state_dir),
-        )
         self.server: State = method.start_server(start, self.round(0, "start"))
         self.communication = Traffic()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
-        self.lost: dict[str, Counter[str]] = {}  # by client: why and how often its upload did not count
-        self.uploaded: Counter[str] = Counter()  # by client: uploads that have left it, whether they counted or not
-        self.by_client: set[str] = set()  # names in the history with a place for every client
+        self.lost: dict[str, Counter[str]] = {}  # by client: reasons why its uploads were not used, with counts
+        self.uploaded: Counter[str] = Counter()  # by client: uploads that left it, whether they were used or not
+        self.by_client: set[str] = set()  # names in the history with a value for every client
+        self.kept: list[Rows] = []  # the global model after each round, if requested
         self._sent = 0  # bytes sent down up to the last round
-        self._layout = start.layout
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
-        self.kept: list[Rows] = []  # the common model after each round, where it is asked for
 
     def round(self, number: int, phase: str, reporting: tuple[int, ...] = ()) -> Round:
+        """What server and clients know about a round."""
         settings = self.settings
         return Round(
             number=number,
@@ -75,67 +58,134 @@ class Federation:
         )
 
     def draw(self, number: int, phase: Phase) -> Draw:
-        """Who trains and who reports."""
-        count, key = len(self.data), (self.settings.seed, "cohort", number - self._undrawn(number))
-        drawn = chance.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
-        everyone = phase.trains == ALL
-        trains = list(range(count)) if everyone else drawn
+        """Draw the clients that train and those that report."""
+        count, key = len(self.data), (self.settings.seed, "cohort", number - self._rounds_without_draw(number))
+        drawn = rngs.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
+        all_train = phase.trains == ALL
+        trains = list(range(count)) if all_train else drawn
         dropped = [client for client in trains if self._fault(number, client) == "drop"]
         if dropped:
-            gone = set(dropped)
-            trains, drawn = ([client for client in who if client not in gone] for who in (trains, drawn))
+            absent = set(dropped)
+            trains, drawn = ([client for client in who if client not in absent] for who in (trains, drawn))
         reports = {ALL: trains, NONE: []}.get(phase.reports, drawn)
-        return Draw(self.round(number, phase.name, tuple(reports)), trains, reports, tuple(dropped), everyone)
+        return Draw(self.round(number, phase.name, tuple(reports)), trains, reports, tuple(dropped), all_train)
 
-    def _undrawn(self, number: int) -> int:
-        """Rounds of earlier phases that are everybody's, as a survey is: without them all methods draw the same."""
-        found, begun = 0, 1
+    def _rounds_without_draw(self, number: int) -> int:
+        """Rounds of earlier phases in which all clients take part: without them all methods draw the same cohorts."""
+        found, begin = 0, 1
         for phase in self.method.phases(self.settings.rounds):
-            if number < begun + phase.rounds:
+            if number < begin + phase.rounds:
                 break
             found += phase.rounds * (phase.trains == ALL and phase.reports in (ALL, NONE))
-            begun += phase.rounds
+            begin += phase.rounds
         return found
 
-    def request(self, part: Sequence[int], round: Round, *, count: bool) -> Values:
-        """What these clients get: the server's message, and their own state, which they would have kept."""
-        message = self.method.message(self.server, part, round)
+    def message(self, clients: Sequence[int], round: Round, *, count: bool = False) -> Message:
+        """The server's message to these clients; `count` adds it to the traffic."""
+        message = self.method.message(self.server, clients, round)
         if count and self.settings.record:
             shared, own = wire.size(message.shared), wire.size(message.own)
-            down = (shared[0] * len(part) + own[0], shared[1] * len(part) + own[1])
+            down = (shared[0] * len(clients) + own[0], shared[1] * len(clients) + own[1])
             self.communication = self.communication.plus(down=down)
-            self._down.add(message, len(part))
-        return {
-            "number": round.number,
-            "phase": round.phase,
-            **{f"shared/{name}": value for name, value in message.shared.items()},
-            **{f"own/{name}": value for name, value in message.own.items()},
-            **{f"state/{name}": value for name, value in self.store.get(part).items()},
-        }
+            self._down.add(message, len(clients))
+        return message
 
-    def commit(self, draw: Draw, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
-        """The round becomes true: states first, then the server, then a line of history."""
-        number = draw.round.number
+    def commit(self, draw: Draw, replies: Sequence[TrainReply]) -> dict[int, str]:
+        """Aggregate a round's uploads and record it; returns the clients whose uploads were not used, and why."""
+        draw = self._without_missing(draw, replies)
         workload = self.method.workload(self.server, draw.round) if self.settings.record else None
-        self._refuse_broken(number, parts, replies)
         before = self.communication
-        uploads, lost = self._uploads(draw.round, parts, replies, set(draw.reports))
-        for part, values in zip(parts, replies, strict=True):
-            self._put(part, under("state", values), set() if draw.everyone else lost.keys())
-            if self.settings.record:
-                self._keep_notes(number, part, under("note", values))
+        uploads, lost = self._usable(draw, replies)
         if len(uploads):
             accepted = replace(draw.round, reporting=uploads.clients) if lost else draw.round
             self.server = self.method.aggregate(self.server, uploads, accepted)
-        lost = dict(sorted((lost | dict.fromkeys(draw.dropped, "dropped out")).items()))
+        lost = dict(sorted((lost | dict.fromkeys(draw.dropped, DROPPED)).items()))
         for client, reason in lost.items():
             self.lost.setdefault(self.data.names[client], Counter())[reason] += 1
-        common = self.method.global_model(self.server) if self.settings.keep_rounds else None
-        if common is not None:
-            self.kept.append(common)
-        if not self.settings.record:
-            self.history.append({"round": number})
-            return
+        global_model = self.method.global_model(self.server) if self.settings.keep_rounds else None
+        if global_model is not None:
+            self.kept.append(global_model)
+        if self.settings.record:
+            self._record(draw, replies, uploads, lost, before, workload)
+        else:
+            self.history.append({"round": draw.round.number})
+        return lost
+
+    def _without_missing(self, draw: Draw, replies: Sequence[TrainReply]) -> Draw:
+        """The draw without clients that did not answer; these count as dropped out."""
+        answered = {client for reply in replies for client in reply.clients}
+        missing = [client for client in draw.trains if client not in answered]
+        if not missing:
+            return draw
+        if not replies or any(reply.upload for reply in replies):
+            # a reply that did not arrive, or arrived too late, may have left its client all the same
+            reporting = set(draw.reports)
+            self.uploaded.update(self.data.names[client] for client in missing if client in reporting)
+        reports = [client for client in draw.reports if client in answered]
+        return replace(
+            draw,
+            round=replace(draw.round, reporting=tuple(reports)),
+            trains=[client for client in draw.trains if client in answered],
+            reports=reports,
+            dropped=(*draw.dropped, *missing),
+        )
+
+    def _usable(self, draw: Draw, replies: Sequence[TrainReply]) -> tuple[Uploads, dict[int, str]]:
+        """The uploads that arrived in time and can be used; for the others, the reason why not."""
+        lost: dict[int, str] = {}
+        entries: list[Entry] = []
+        reports = set(draw.reports)
+        for reply in replies:
+            kept = [at for at, client in enumerate(reply.clients) if client in reports]
+            if not kept:
+                continue
+            upload = reply.upload
+            if upload:
+                self.uploaded.update(self.data.names[reply.clients[at]] for at in kept)
+            if len(kept) < len(reply.clients):
+                upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
+            if self.settings.record:
+                self.communication = self.communication.plus(up=wire.size(upload))
+            entries += self._with_faults(draw.round.number, [reply.clients[at] for at in kept], upload, lost)
+        used, refused = self._screening(entries, self.server, draw.round) if self.settings.record else (entries, {})
+        clients = [client for own, _ in used for client in own]
+        sizes = torch.tensor([self.sizes[client] for client in clients])
+        return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
+
+    def _with_faults(self, number: int, clients: list[int], upload: State, lost: dict[int, str]) -> list[Entry]:
+        """A chunk of uploads after simulated faults."""
+        faults = [self._fault(number, client) for client in clients]
+        if not upload or not any(faults):  # a client that sends nothing sends nothing broken
+            return [(clients, upload)]
+        lost |= {client: TOO_LATE for client, fault in zip(clients, faults, strict=True) if fault == "slow"}
+        sound = [at for at, fault in enumerate(faults) if fault is None]
+        index = torch.tensor(sound, dtype=torch.int64)
+        entries = [([clients[at] for at in sound], {name: value[index] for name, value in upload.items()})]
+        for at, fault in enumerate(faults):
+            if fault is not None and fault != "slow":
+                own = {name: value[at : at + 1] for name, value in upload.items()}
+                rng = rngs.generator(self.settings.seed, "spoil", number, self.data.names[clients[at]])
+                entries.append(([clients[at]], spoil(own, fault, rng)))
+        return entries if sound else entries[1:]
+
+    def _fault(self, number: int, client: int) -> str | None:
+        return self.settings.faults.of_client(self.settings.seed, number, self.data.names[client])
+
+    # -- records
+
+    def _record(
+        self,
+        draw: Draw,
+        replies: Sequence[TrainReply],
+        uploads: Uploads,
+        lost: dict[int, str],
+        before: Traffic,
+        workload: float | None,
+    ) -> None:
+        """Append a line to the history, and clients' notes."""
+        number, width = draw.round.number, self.start.layout.width
+        for reply in replies:
+            self._keep_notes(number, reply)
         self.history.append(
             {
                 "round": number,
@@ -145,8 +195,8 @@ class Federation:
                 **({"lost": {self.data.names[client]: reason for client, reason in lost.items()}} if lost else {}),
                 "up_bytes": self.communication.up_bytes - before.up_bytes,
                 "down_bytes": before.down_bytes - self._sent,
-                "down_streams": self._down.columns / self._layout.width,
-                "up_models": sum(map(columns, uploads)) / self._layout.width,
+                "down_streams": self._down.columns / width,
+                "up_models": sum(map(columns, uploads)) / width,
                 "workload": workload,
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
                 **{name: _plain(value) for name, value in draw.round.client_notes.items()},
@@ -156,19 +206,25 @@ class Federation:
         self._sent = before.down_bytes
         self._down = DownlinkCounter()
 
+    def _keep_notes(self, number: int, reply: TrainReply) -> None:
+        notes = {name: _plain(values) for name, values in reply.notes.items()}
+        for at, client in enumerate(reply.clients if notes else ()):
+            row = {name: values[at] for name, values in notes.items()}
+            self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+
     def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
-        """Note the mean scores with the last round; those on validation data come back, to be shown."""
+        """Add the mean scores to the last round; returns those on validation data, for a progress display."""
         found = means(personal)
         if self.history:
             self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
         shown = {name: value for name, value in found.items() if name.startswith("validation")}
         return {name: value for name, value in shown.items() if value is not None}
 
-    # -- to go on later
+    # -- checkpoints
 
-    def moment(self, number: int) -> RunSnapshot:
-        """All that this is between two rounds."""
-        record = {
+    def record(self) -> dict[str, Any]:
+        """All that a checkpoint needs beside tensors, for JSON."""
+        return {
             "communication": asdict(self.communication),
             "history": [dict(line) for line in self.history],
             "client_notes": list(self.client_notes),
@@ -177,90 +233,16 @@ class Federation:
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
         }
-        return RunSnapshot(number, self.server, self.store.snapshot(), list(self.kept), record)
 
-    def restore(self, found: LoadedCheckpoint) -> None:
-        """Be what this was then."""
-        self.server = found.server
-        self.store.put(found.clients, found.states)
-        self.kept = found.kept
-        record = found.record
+    def restore(self, checkpoint: LoadedCheckpoint) -> None:
+        """Restore the state from a checkpoint."""
+        record = checkpoint.record
+        self.server, self.kept = checkpoint.server, checkpoint.kept
         self.communication = Traffic(**record["communication"])
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client, self._sent = set(record["by_client"]), record["sent"]
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
-        self.uploaded = Counter(record.get("uploaded", {}))  # not kept by earlier versions, which had no noise
-
-    # -- inside
-
-    def _fault(self, number: int, client: int) -> str | None:
-        return self.settings.faults.of_client(self.settings.seed, number, self.data.names[client])
-
-    def _put(self, part: Sequence[int], state: State, lost: Collection[int]) -> None:
-        """Keep the states; whose upload did not count goes back to what it was."""
-        kept = [at for at, client in enumerate(part) if client not in lost]
-        if len(kept) < len(part):
-            state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
-        if kept:
-            self.store.put([part[at] for at in kept], state)
-
-    def _uploads(
-        self, round: Round, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]
-    ) -> tuple[Uploads, dict[int, str]]:
-        """What arrived in time and can be used; and of the others why not."""
-        lost: dict[int, str] = {}
-        entries: list[Entry] = []
-        for part, values in zip(parts, replies, strict=True):
-            kept = [at for at, client in enumerate(part) if client in reports]
-            if not kept:
-                continue
-            upload = under("upload", values)
-            if upload:
-                self.uploaded.update(self.data.names[part[at]] for at in kept)
-            if len(kept) < len(part):
-                upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
-            if self.settings.record:
-                self.communication = self.communication.plus(up=wire.size(upload))
-            entries += self._spoilt(round.number, [part[at] for at in kept], upload, lost)
-        used, refused = self._screening(entries, self.server, round) if self.settings.record else (entries, {})
-        clients = [client for own, _ in used for client in own]
-        sizes = torch.tensor([self.sizes[client] for client in clients])
-        return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
-
-    def _spoilt(self, number: int, clients: list[int], upload: State, lost: dict[int, str]) -> list[Entry]:
-        """A chunk of uploads as the simulated faults leave it."""
-        fates = [self._fault(number, client) for client in clients]
-        if not upload or not any(fates):  # who sends nothing sends nothing broken
-            return [(clients, upload)]
-        lost |= {client: "too late" for client, fate in zip(clients, fates, strict=True) if fate == "slow"}
-        sound = [at for at, fate in enumerate(fates) if fate is None]
-        index = torch.tensor(sound, dtype=torch.int64)
-        entries = [([clients[at] for at in sound], {name: value[index] for name, value in upload.items()})]
-        for at, fate in enumerate(fates):
-            if fate is not None and fate != "slow":
-                own = {name: value[at : at + 1] for name, value in upload.items()}
-                rng = chance.generator(self.settings.seed, "spoil", number, self.data.names[clients[at]])
-                entries.append(([clients[at]], spoil(own, fate, rng)))
-        return entries if sound else entries[1:]
-
-    def _refuse_broken(self, number: int, parts: Sequence[Sequence[int]], replies: Sequence[Values]) -> None:
-        names = [
-            self.data.names[client]
-            for part, values in zip(parts, replies, strict=True)
-            for client, broken in zip(part, values["broken"].tolist(), strict=True)
-            if broken
-        ]
-        if names:
-            raise TrainingError(
-                f"the weights became absurdly large or non-finite in round {number} for clients "
-                f"{listing(sorted(names))}: use a smaller learning rate."
-            )
-
-    def _keep_notes(self, number: int, part: Sequence[int], notes: dict[str, Tensor]) -> None:
-        listed = {name: _plain(values) for name, values in notes.items()}
-        for at, client in enumerate(part if notes else ()):
-            row = {name: values[at] for name, values in listed.items()}
-            self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+        self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
 
 
 def _plain(value: Any) -> Any:

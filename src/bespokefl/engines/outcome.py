@@ -1,61 +1,41 @@
-"""What every run leaves, simulated or deployed: the server's state, scores per client, and what was noted."""
+"""What a run leaves, simulated or deployed: the server's state, scores per client, and records."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
+from bespokefl.engines.chunks import Executor
 from bespokefl.engines.evaluation import Scores
-from bespokefl.engines.federation import Federation
 from bespokefl.engines.traffic import Traffic
 
 
 @dataclass
 class Outcome:
-    """A run's end. Scores are per client, in the order of `Data.names`."""
+    """The end of a run. Scores are per client, in the order of `Data.names`."""
 
     server: State
     global_rows: Rows | None
-    kept_rows: Rows | None  # the common model after each round, where that was asked for
+    models: Rows | None  # the personal models; None: they are at the nodes of a deployment
+    kept_rows: Rows | None  # the global model after each round, if requested
     personal: Scores
     globally: Scores | None
+    unscored: list[str]  # clients of a deployment whose final models could not be scored
     history: list[dict[str, Any]]
-    lost: dict[str, dict[str, int]]  # by client: why and how often its upload did not count
-    uploaded: dict[str, int]  # by client: uploads that have left it, whether they counted or not
-    by_client: set[str]  # names in the history with a place for every client on each axis
+    lost: dict[str, dict[str, int]]  # by client: reasons why its uploads were not used, with counts
+    uploaded: dict[str, int]  # by client: uploads that left it, whether they were used or not
+    by_client: set[str]  # names in the history with a value for every client on each axis
     client_notes: list[dict[str, Any]]
     communication: Traffic
     seconds_per_round: float
     rounds_done: int
     rounds_planned: int
+    executor: Executor
+    workers: int
+    states: str  # where clients' states were: "memory", "files" or "nodes"
 
-    @classmethod
-    def of(
-        cls,
-        federation: Federation,
-        personal: Scores,
-        globally: Scores | None,
-        *,
-        seconds: Sequence[float],
-        planned: int,
-        **own: Any,
-    ) -> Self:
-        """What this federation has come to. seconds: of every round; own: what only this engine leaves."""
-        return cls(
-            server=federation.server,
-            global_rows=federation.method.global_model(federation.server),
-            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
-            personal=personal,
-            globally=globally,
-            history=federation.history,
-            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
-            uploaded=dict(sorted(federation.uploaded.items())),
-            by_client=federation.by_client,
-            client_notes=federation.client_notes,
-            communication=federation.communication,
-            seconds_per_round=sum(seconds) / max(1, len(seconds)),
-            rounds_done=len(seconds),
-            rounds_planned=planned,
-            **own,
-        )
+    @property
+    def personal_rows(self) -> Rows:
+        """The personal models of a simulation."""
+        assert self.models is not None, "the personal models of a deployment are at its nodes"
+        return self.models

@@ -1,26 +1,49 @@
-"""Several federations trained as one: repeats and seeds of small problems are only more rows.
+"""Train several federations as one: repeats and seeds of small problems are only more rows.
 
-Every federation keeps its own server, draws and clients. What their clients compute is put into common chunks: one
-row each, as ever. So each federation gets what it would have got alone, within rounding.
+Every federation keeps its own server, draws and clients. Their clients are computed in common chunks, one row each, so
+each federation gets the result that it would get alone, up to rounding.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.method import Message
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
-from bespokefl.engines.transports.wire import Values
+from bespokefl.engines.transports.protocol import TrainReply
+
+
+class Members:
+    """The federations of a stack, and which of the joint clients belong to which."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.offsets = list(accumulate(sizes, initial=0))[:-1]
+        self._owner = [member for member, size in enumerate(sizes) for _ in range(size)]
+
+    def joint(self, member: int, clients: Sequence[int]) -> list[int]:
+        """Positions among all clients of positions in one federation."""
+        offset = self.offsets[member]
+        return [offset + client for client in clients] if offset else list(clients)
+
+    def split(self, clients: Sequence[int]) -> list[tuple[int, list[int]]]:
+        """Joint positions as positions in their own federations."""
+        if len(self.offsets) == 1:
+            return [(0, list(clients))]
+        groups = groupby(clients, key=self._owner.__getitem__)
+        return [(member, [client - self.offsets[member] for client in own]) for member, own in groups]
 
 
 def join(members: Sequence[Data], seeds: Sequence[int]) -> Data:
-    """All members' clients as one data set, end to end; each keeps its name and its own federation's seed."""
+    """Concatenate the clients of all federations; each keeps its name and its own federation's seed."""
     first = members[0]
+    if len(members) == 1:
+        return first
     common = all(data.x is first.x and data.y is first.y for data in members)
     shifts = [0] * len(members) if common else list(accumulate((len(data.y) for data in members[:-1]), initial=0))
 
@@ -43,41 +66,47 @@ def join(members: Sequence[Data], seeds: Sequence[int]) -> Data:
     )
 
 
-def mergeable(values: Values) -> bool:
-    """Whether a request can share a chunk with another federation's: what all its clients get is one row or number."""
+def mergeable(message: Message) -> bool:
+    """Whether a message can share a chunk with another federation's: its shared values are single rows or numbers."""
     return all(
         len(value) == 1 if isinstance(value, Rows) else not isinstance(value, Tensor) or value.dim() == 0
-        for name, value in values.items()
-        if name.startswith("shared/")
+        for value in message.shared.values()
     )
 
 
-def merge(requests: Sequence[Values], counts: Sequence[int]) -> Values:
-    """Requests of several federations as one: what one federation shares becomes each of its clients' own."""
-    merged: Values = {"number": requests[0]["number"], "phase": requests[0]["phase"]}
-    for name in requests[0]:
-        if name in merged:
-            continue
-        values = [request[name] for request in requests]
-        if name.startswith("shared/"):
-            own = [_own(value, count) for value, count in zip(values, counts, strict=True)]
-            merged["own/" + name.removeprefix("shared/")] = _cat(own)
-        else:
-            merged[name] = _cat(values)
-    return merged
+def merge(messages: Sequence[Message], counts: Sequence[int]) -> Message:
+    """Join messages of several federations: what a federation shares becomes each of its clients' own."""
+    if len(messages) == 1:
+        return messages[0]
+    own = {name: concatenate([message.own[name] for message in messages]) for name in messages[0].own}
+    for name in messages[0].shared:
+        shared = [_repeat(message.shared[name], count) for message, count in zip(messages, counts, strict=True)]
+        own[name] = concatenate(shared)
+    return Message(own=own)
 
 
-def divide(values: Values, counts: Sequence[int]) -> list[Values]:
-    """The answer to a merged request, federation by federation."""
-    edges = list(pairwise(accumulate(counts, initial=0)))
-    return [{name: value[start:stop] for name, value in values.items()} for start, stop in edges]
+def divide(reply: TrainReply, groups: Sequence[tuple[int, list[int]]]) -> list[tuple[int, TrainReply]]:
+    """Split a reply into those of its federations, with positions in each."""
+    if len(groups) == 1:
+        ((member, clients),) = groups
+        return [(member, replace(reply, clients=clients))]
+    edges = pairwise(accumulate((len(clients) for _, clients in groups), initial=0))
+
+    def rows(values: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+        return {name: value[start:stop] for name, value in values.items()}
+
+    return [
+        (member, TrainReply(own, rows(reply.upload, *edge), rows(reply.notes, *edge), reply.broken[slice(*edge)]))
+        for (member, own), edge in zip(groups, edges, strict=True)
+    ]
 
 
-def _own(value: Any, count: int) -> Any:
-    if isinstance(value, Rows):
-        return value.expand(count)
-    return torch.as_tensor(value).expand(count)
-
-
-def _cat(values: Sequence[Any]) -> Any:
+def concatenate(values: Sequence[Any]) -> Any:
+    """Rows or tensors of several groups of clients as one."""
+    if len(values) == 1:
+        return values[0]
     return Rows.cat(values) if isinstance(values[0], Rows) else torch.cat(list(values))
+
+
+def _repeat(value: Any, count: int) -> Any:
+    return value.expand(count) if isinstance(value, Rows) else torch.as_tensor(value).expand(count)

@@ -55,12 +55,12 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
     settings = Settings(rounds=1, batch_size=SMALL.batch_size, reference=True)
     engine = Simulation(FedAvg(lr=0.01), Task(build(SMALL)), data, settings, 10)
     ratios = []
-    with engine.pool() as pool:
+    with engine.open():
         for repeat in range(15):
             began = time.perf_counter()
             script(SMALL, data)
             between = time.perf_counter()
-            engine.round(pool, repeat + 1, Phase("train", 1))
+            engine.round(repeat + 1, Phase("train", 1))
             ratios.append((time.perf_counter() - between) / (between - began))
     assert statistics.median(ratios) < 1.25  # on an idle machine they are within a tenth
 

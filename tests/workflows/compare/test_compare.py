@@ -338,7 +338,7 @@ def test_a_run_whose_process_is_killed_is_done_once_more(
     found = compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", **settings)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert told[0] == "ditto, seed 0: its process died (exit code -9); this is done again"
-    assert any(one.startswith("going on after round") for one in told)
+    assert any(one.startswith("resuming after round") for one in told)
     if deaths == 1:
         assert found.figures["ditto"]["accuracy"] == expected.figures["ditto"]["accuracy"]  # type: ignore[index]
     else:

@@ -205,7 +205,7 @@ def test_the_server_app_is_killed(running: Running, expected: Callable[..., Resu
         os.kill(killed, signal.SIGKILL)
     result = running.wait(name)
     assert not result.about["lost"] and told(running.deployment.run(name))["pid"] != killed
-    assert "going on after round 1" in running.log(name)
+    assert "resuming after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
 
 
@@ -248,7 +248,7 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
         running.processes["server"] = demo.launch(running.deployment, "server", running.deployment.root)
         demo.wait_for(running.deployment, "server", running.processes["server"], LONGEST)
     result = running.wait(name)
-    assert not result.about["lost"] and "going on after round 1" in running.log(name)
+    assert not result.about["lost"] and "resuming after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
     assert {node: running.processes[node].pid for node in NODES} == nodes
     assert all(running.processes[node].poll() is None for node in NODES)

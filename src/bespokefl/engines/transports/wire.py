@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import TrainingError
+from bespokefl.core.method import Message
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
@@ -67,6 +68,21 @@ def under(prefix: str, values: Values) -> Values:
     """The values whose names begin with a prefix, without it."""
     start = prefix + "/"
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def prefixed(prefix: str, values: Mapping[str, Any]) -> Values:
+    """The same values under names that begin with a prefix."""
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def pack_message(message: Message) -> Values:
+    """A message as named values."""
+    return prefixed("shared", message.shared) | prefixed("own", message.own)
+
+
+def unpack_message(values: Values) -> Message:
+    """The message among named values."""
+    return Message(under("shared", values), under("own", values))
 
 
 def size(values: Mapping[str, Any]) -> tuple[int, int]:

@@ -106,12 +106,12 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     phase = run.method.phases(rounds)[0]
     needed = [data.x.nbytes + data.y.nbytes + ids.nbytes]
     fixed = needed[0]
-    with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
+    with run.open(), tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
         checkpoints = Checkpoints(Path(place) / "checkpoints", CheckpointInterval(rounds=SAVED), {})
 
         def train(number: int) -> None:
-            run.round(pool, number, phase)
-            needed[0] = fixed + len(run.federations[0].store) * task.layout.width * 4
+            run.round(number, phase)
+            needed[0] = fixed + len(run.store) * task.layout.width * 4
 
         for number in range(1, rounds + 1):  # timed, with nobody watching
             train(number)
@@ -119,7 +119,7 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
             for number in range(rounds + 1, 2 * rounds + 1):  # checkpoints may take time, but hardly memory
                 train(number)
                 if checkpoints.due(number):
-                    checkpoints.save(run._moment(number))
+                    checkpoints.save(run.snapshot(number))
             checkpoints.wait()
     return start, statistics.median(run._seconds[1:rounds]), most[0], needed[0]
 

@@ -128,11 +128,12 @@ def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, 
     runs = [simulation(reference=True), *(simulation(workers=count) for count in workers)]
     times: list[list[float]] = [[] for _ in runs]
     with ExitStack() as stack:
-        pools = [stack.enter_context(run.pool()) for run in runs]
+        for run in runs:
+            stack.enter_context(run.open())
         for repeat in range(repeats + 1):  # the first warms up
-            for run, pool, seconds in zip(runs, pools, times, strict=True):
+            for run, seconds in zip(runs, times, strict=True):
                 began = time.perf_counter()
-                run.round(pool, repeat + 1, Phase("train", 1))
+                run.round(repeat + 1, Phase("train", 1))
                 seconds.append(time.perf_counter() - began)
     plain = times[0][1:]
     ratios = {
@@ -186,7 +187,7 @@ def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int
     module = build(case)().eval()
     passes = 2 if personal else 1
     ratios = []
-    with run.pool() as pool:
+    with run.open():
         for _ in range(repeats + 1):
             began = time.perf_counter()
             with torch.no_grad():
@@ -194,7 +195,7 @@ def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int
                     for x in data.x[data.train.of(client)].split(256):
                         module(x)
             between = time.perf_counter()
-            run._evaluate(pool, run.federations[0], 0, keep=False)
+            run.evaluate(0, 0)
             ratios.append((time.perf_counter() - between) / (between - began) / passes)
     return statistics.median(ratios[1:])
 
@@ -207,10 +208,10 @@ def aggregation_share(repeats: int = 5) -> float:
     rows = run.task.start.expand(200).clone()
     weights = torch.full((200, 200), 1 / 200)
     shares = []
-    with run.pool() as pool:
+    with run.open():
         for repeat in range(repeats + 1):
             began = time.perf_counter()
-            run.round(pool, repeat + 1, Phase("train", 1))
+            run.round(repeat + 1, Phase("train", 1))
             between = time.perf_counter()
             weights @ rows
             mixing = time.perf_counter() - between

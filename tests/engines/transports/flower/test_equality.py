@@ -45,5 +45,5 @@ def test_same_numbers_as_in_simulation(method: Method, data: object, tmp_path: P
     assert [line["reported"] for line in found.history] == [line["reported"] for line in expected.history]
     assert [line["up_bytes"] for line in found.history] == [line["up_bytes"] for line in expected.history]
     assert found.communication.up_bytes == expected.communication.up_bytes
-    assert not found.lost and not found.unheard
+    assert not found.lost and not found.unscored
     assert len(grid.apps) == 3

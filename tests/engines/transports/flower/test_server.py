@@ -61,8 +61,8 @@ def test_uploads_that_cannot_be_used_are_refused_and_counted(lie: Any, reason: s
     grid.on_reply[WEST] = changed(lie)
     found = server.run()
     assert found.lost == {name: {reason: 2} for name in ("dan", "eve", "fay")}
-    assert found.rounds_done == 2 and not found.unheard
-    assert all(server.accepted[name] == 0 for name in ("dan", "eve", "fay"))
+    assert found.rounds_done == 2 and not found.unscored
+    assert all(server.transport.accepted[name] == 0 for name in ("dan", "eve", "fay"))
     honest, _ = deployment(Ditto(), DATA, tmp_path / "honest", hosts=hosts("north", "south"))
     assert apart(found.global_rows, honest.run().global_rows) < 1e-6  # as if the liar had not been there
 
@@ -93,7 +93,7 @@ def test_so_are_their_numbers(method: str, name: str, lie: float, reason: str, t
     for at, change in enumerate((spoilt, not_finite)):
         server, grid = deployment(quick(REGISTRY[method]), DATA, tmp_path / str(at))
         grid.on_reply[WEST] = changed(change, when)
-        outcomes.append((server.run(), server.federation.server))
+        outcomes.append((server.run(), server.server))
     (found, state), (expected, other) = outcomes
     assert set(found.lost) == {"dan", "eve", "fay"}
     assert {one for reasons in found.lost.values() for one in reasons} == {reason}
@@ -135,7 +135,7 @@ def test_a_client_that_was_late_goes_back_to_the_state_that_counted(tmp_path: Pa
     simulated = run_without(method, {2: (3, 4, 5)}, rounds=3)
     assert apart(found.global_rows, simulated.server["weights"]) < 1e-5
     state = states_of(server, grid, tmp_path, "west", 3)
-    assert apart(state["personal"], simulated.federations[0].store.get([3, 4, 5])["personal"]) < 1e-5
+    assert apart(state["personal"], simulated.store.get([3, 4, 5])["personal"]) < 1e-5
 
 
 def run_without(method: Any, absent: dict[int, tuple[int, ...]], rounds: int) -> Any:
@@ -151,9 +151,9 @@ def run_without(method: Any, absent: dict[int, tuple[int, ...]], rounds: int) ->
         return replace(full, trains=left, reports=left, round=replace(full.round, reporting=tuple(left)))
 
     made.federations[0].draw = thinned
-    with made.pool() as pool:
+    with made.open():
         for number in range(1, rounds + 1):
-            made.round(pool, number, Phase("train", 1))
+            made.round(number, Phase("train", 1))
     return made
 
 
@@ -214,12 +214,12 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
         pass
 
     server, _ = deployment(method, DATA, tmp_path / "nodes", **settings)
-    commit, save = server._commit, server._save
+    commit, save = server.federations[0].commit, server._save
 
-    def dies(draw: Any, *rest: Any) -> None:
+    def dies(draw: Any, *rest: Any) -> Any:
         if draw.round.number == killed_at:
             raise Killed
-        commit(draw, *rest)
+        return commit(draw, *rest)
 
     def dies_then(checkpoints: Checkpoints, number: int) -> None:
         if number == killed_at:
@@ -227,7 +227,7 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
         save(checkpoints, number)
 
     if where == "before the answers":
-        server._commit = dies  # type: ignore[method-assign]
+        server.federations[0].commit = dies  # type: ignore[method-assign]
     else:
         server._save = dies_then  # type: ignore[method-assign]
     with pytest.raises(Killed):
@@ -250,12 +250,12 @@ def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -
 
     def report(progress: Any) -> None:
         if progress.done == 1 and answers:
-            server.post.stopped = lambda: True
+            server.transport.messenger.stopped = lambda: True
         if progress.done == 1:
             grid.on_reply[WEST] = silent
 
     def silent(reply: Message) -> Message | None:
-        server.post.stopped = lambda: True
+        server.transport.messenger.stopped = lambda: True
         return None
 
     with pytest.raises(messenger.StoppedError):
@@ -380,7 +380,7 @@ def test_a_client_whose_loss_is_no_number_is_told_and_not_scored(tmp_path: Path)
     x[DATA.validation.of(1)] = torch.inf
     found = deployment(Ditto(), replace(DATA, x=x), tmp_path / "infinite")[0].run()
     expected = deployment(Ditto(), DATA, tmp_path / "sound")[0].run()
-    assert found.unheard == ["ben"] and torch.isnan(found.personal["test_accuracy"][1])
+    assert found.unscored == ["ben"] and torch.isnan(found.personal["test_accuracy"][1])
     others = [0, 2, 3, 4, 5]
     assert torch.equal(found.personal["test_accuracy"][others], expected.personal["test_accuracy"][others])
     server, grid = deployment(Ditto(), DATA, tmp_path / "all")
@@ -410,7 +410,7 @@ def test_scores_that_are_none(lie: Any, tmp_path: Path) -> None:
     server, grid = deployment(Ditto(), DATA, tmp_path)
     grid.on_reply[WEST] = changed(change, "score/train_loss")
     found = server.run()
-    assert found.unheard == ["dan", "eve", "fay"]
+    assert found.unscored == ["dan", "eve", "fay"]
     assert found.history[-1]["personal"]["test_accuracy"] is not None and not found.lost
 
 
@@ -424,7 +424,7 @@ def test_given_weights_reach_the_clients_that_begin(tmp_path: Path) -> None:
     server, _ = deployment(Ditto(), DATA, tmp_path, warm=True)
     start: Rows = server.task.start * 0.5
     server.task.start = start
-    again = Server(Ditto(), server.task, server.settings, server.post, "run", {})
+    again = Server(Ditto(), server.task, server.settings, server.transport.messenger, "run", {})
     found = again.run()
     _, expected = run(Ditto(), DATA, start=lambda rows: rows * 0.5, warm=True)
     assert apart(found.global_rows, expected.global_rows) < 1e-5

@@ -14,12 +14,12 @@ from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import fitting
 from bespokefl.core.task import Task
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.engines.chunks import Executor
+from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
-from bespokefl.engines.transports.flower.server import Deployed, Server
+from bespokefl.engines.transports.flower.server import Server
 from bespokefl.models import build
 from bespokefl.workflows.deploy.layout import PLACE, Deployment
 from bespokefl.workflows.deploy.lock import alone, asked_to_stop
@@ -125,7 +125,7 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
         "preparation": preparation.to_json(),
     }
     server = Server(method, task, settings, post, place.name, recipe)
-    if config.keep_rounds and method.global_model(server.federation.server) is None:
+    if config.keep_rounds and method.global_model(server.server) is None:
         raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(place / folder.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
@@ -160,7 +160,7 @@ def _result(
     method: Method,
     task: Task,
     server: Server,
-    outcome: Deployed,
+    outcome: Outcome,
     seconds: float,
     preparation: Preparation,
     labels: list[str] | None,
@@ -203,15 +203,15 @@ def _about(
     config: Config,
     method: Method,
     server: Server,
-    outcome: Deployed,
+    outcome: Outcome,
     seconds: float,
     preparation: Preparation,
     labels: list[str] | None,
 ) -> dict[str, Any]:
     nodes = count(len(server.homes), "node")
     notes = [f"Clients' own models are at {nodes}, in personal.safetensors of the run's folder."]
-    if outcome.unheard:
-        notes.append(f"Clients whose last models could not be scored: {listing(outcome.unheard)}.")
+    if outcome.unscored:
+        notes.append(f"Clients whose last models could not be scored: {listing(outcome.unscored)}.")
     origin = {
         "data": config.data,
         "split": nodes,
@@ -227,8 +227,8 @@ def _about(
         names=server.data.names,
         notes=notes,
         seconds=seconds,
-        executor=Executor(0, False, "the nodes choose for themselves"),
-        workers=len(server.homes),
+        executor=outcome.executor,
+        workers=outcome.workers,
         packages=("bespokefl", "torch", "numpy", "flwr"),
     )
     return found | {"nodes": server.homes}

@@ -1,0 +1,347 @@
+"""The round loop, the same for simulations and deployments.
+
+A round draws clients, makes messages, exchanges them for uploads through a transport, screens and aggregates these, and
+commits. Nothing of a round is visible before it is complete: a round that fails leaves the rounds before it intact.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import TypeVar
+
+from bespokefl.core.errors import BespokeError, TrainingError, listing
+from bespokefl.core.method import Method, Phase, State
+from bespokefl.core.rows import Rows
+from bespokefl.engines import evaluation
+from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.federation import Federation
+from bespokefl.engines.outcome import Outcome
+from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.stacking import Members, divide, merge, mergeable
+from bespokefl.engines.storage.checkpoint_format import RunSnapshot, understood
+from bespokefl.engines.storage.checkpoints import Checkpoints
+from bespokefl.engines.traffic import Traffic
+from bespokefl.engines.transports.protocol import Draw, ScoreRequest, TrainReply, TrainRequest, Transport
+
+log = logging.getLogger("bespokefl")
+
+T = TypeVar("T")
+
+
+class RoundLoop:
+    """Runs one federation over a transport; or several simulated ones, whose clients are trained as one.
+
+    Parameters
+    ----------
+    federations : sequence of Federation
+        Usually one. Several must have the same method and number of rounds, and cannot have checkpoints.
+    transport : Transport
+        Knows the clients of all federations, one after the other.
+    """
+
+    def __init__(self, federations: Sequence[Federation], transport: Transport) -> None:
+        self.federations, self.transport = list(federations), transport
+        self.method, self.settings = federations[0].method, federations[0].settings
+        self.failed = False  # whether an exchange failed; the rounds before it are saved
+        self._members = Members([len(one.data) for one in federations])
+        self._seconds: list[float] = []  # of every round
+        self._scores: dict[str, float] = {}  # the latest, for a progress display
+        self._checkpoints: Checkpoints | None = None
+        self._saved = 0  # the round of the newest checkpoint
+
+    @property
+    def server(self) -> State:
+        """The server's state, of the only federation."""
+        return self.federations[0].server
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Keep the transport open."""
+        self.transport.open()
+        try:
+            yield
+        finally:
+            self.transport.close()
+
+    # -- the run
+
+    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
+        """Run all rounds, from the start or from the last checkpoint."""
+        return self.run_all(report, checkpoints)[0]
+
+    def run_all(
+        self,
+        report: Report | None = None,
+        checkpoints: Checkpoints | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> list[Outcome]:
+        """Run all rounds and return every federation's outcome.
+
+        `stopped` is asked after each round whether to end the run early, with a checkpoint.
+        """
+        phases = self.method.phases(self.settings.rounds)
+        planned = sum(phase.rounds for phase in phases)
+        self._checkpoints = checkpoints
+        with ExitStack() as resources:
+            resources.enter_context(self.open())
+            if checkpoints is not None:
+                resources.callback(checkpoints.settle)  # in any case, no checkpoint is being written afterwards
+            done = self._resume(planned)
+            if done and "personal" not in self.federations[0].history[-1]:  # the run ended while it was evaluated
+                self._evaluate_if_due(done, planned)
+            schedule = enumerate((phase for phase in phases for _ in range(phase.rounds)), start=1)
+            for number, phase in islice(schedule, done, None):
+                self.round(number, phase)
+                stop = stopped()
+                self._evaluate_if_due(number, planned)
+                self._save_if_due(number, planned, stop)
+                if report is not None:
+                    report(Progress(number, planned, phase.name, self._scores))
+                if stop:
+                    break
+            if checkpoints is not None:
+                checkpoints.wait()
+            return [self._outcome(at, planned) for at in range(len(self.federations))]
+
+    def round(self, number: int, phase: Phase) -> None:
+        """Run one round and commit it."""
+        began = time.perf_counter()
+        draws = [federation.draw(number, phase) for federation in self.federations]
+        replies = list(self._guarded(self.transport.exchange(self._train_requests(draws))))
+        own: list[list[TrainReply]] = [[] for _ in draws]
+        for reply in replies:
+            for member, part in divide(reply, self._members.split(reply.clients)):
+                own[member].append(part)
+        for federation, parts in zip(self.federations, own, strict=True):
+            self._check_weights(federation, number, parts)
+        lost: dict[int, str] = {}
+        for at, (federation, draw, parts) in enumerate(zip(self.federations, draws, own, strict=True)):
+            refused = federation.commit(draw, parts)
+            lost |= dict(zip(self._members.joint(at, list(refused)), refused.values(), strict=True))
+        self.transport.commit(replace(draws[0], trains=self._joint_trains(draws)), lost)
+        seconds = time.perf_counter() - began
+        self._seconds.append(seconds)
+        for federation in self.federations:
+            federation.history[-1]["seconds"] = seconds / len(self.federations)
+
+    def _joint_trains(self, draws: Sequence[Draw]) -> list[int]:
+        return [client for at, draw in enumerate(draws) for client in self._members.joint(at, draw.trains)]
+
+    def _train_requests(self, draws: Sequence[Draw]) -> list[TrainRequest]:
+        clients = self._joint_trains(draws)
+        if len(draws) == 1:
+            parts = self.transport.partition(clients)
+        elif mergeable(self.federations[0].message(draws[0].trains[:1], draws[0].round)):
+            parts = [sorted(part) for part in self.transport.partition(clients)]
+        else:
+            groups = groupby(clients, key=lambda client: self._members.split([client])[0][0])
+            parts = [part for _, own in groups for part in self.transport.partition(list(own))]
+        reports = frozenset(draws[0].reports) if len(draws) == 1 else frozenset(clients)
+
+        def request(part: list[int]) -> TrainRequest:
+            own = self._members.split(part)
+            return TrainRequest(
+                part,
+                draws[0].round,
+                lambda: merge(
+                    [self.federations[at].message(who, draws[at].round, count=True) for at, who in own],
+                    [len(who) for _, who in own],
+                ),
+                reports,
+            )
+
+        return [request(part) for part in parts]
+
+    def _check_weights(self, federation: Federation, number: int, replies: Sequence[TrainReply]) -> None:
+        """Reject weights that diverged: a simulation ends, a deployment goes on without these clients."""
+        names = [
+            federation.data.names[client]
+            for reply in replies
+            for client, broken in zip(reply.clients, reply.broken.tolist(), strict=True)
+            if broken
+        ]
+        if not names:
+            return
+        fault = "became absurdly large or non-finite"
+        if not self.transport.remote:
+            raise TrainingError(
+                f"the weights {fault} in round {number} for clients {listing(sorted(names))}: "
+                "use a smaller learning rate."
+            )
+        log.warning("the weights of clients %s %s and are not used", listing(sorted(names)), fault)
+        if len(names) == sum(len(reply.clients) for reply in replies):
+            raise TrainingError(f"the weights of all clients {fault} in round {number}: use a smaller learning rate.")
+
+    # -- evaluation
+
+    def _evaluate_if_due(self, number: int, planned: int) -> None:
+        """Score all clients after every `eval_every` rounds. The last round is scored by the outcome."""
+        every = self.settings.eval_every
+        if number == planned or not every or number % every:
+            return
+        for at, federation in enumerate(self.federations):
+            personal, globally, _, _ = self.evaluate(at, number)
+            self._scores = federation.keep_scores(personal, globally)
+
+    def evaluate(
+        self, member: int, number: int, *, final: bool = False
+    ) -> tuple[Scores, Scores | None, Rows | None, list[str]]:
+        """Score the personal models and the global one on every client's own data.
+
+        Returns
+        -------
+        personal, globally : Scores
+            `globally` is None if the method has no global model.
+        models : Rows or None
+            The personal models, if this is the final evaluation and the clients are local.
+        unscored : list of str
+            The clients of a deployment that did not answer, or have no finite loss.
+        """
+        federation = self.federations[member]
+        size, offset = len(federation.data), self._members.offsets[member]
+        global_model = self.method.global_model(federation.server)
+        shared = global_model is not None and type(self.method).personal is Method.personal
+        round = federation.round(number, "evaluate")
+
+        def request(part: list[int]) -> ScoreRequest:
+            own = [client - offset for client in part]
+            message = None if shared else (lambda: federation.message(own, round))
+            return ScoreRequest(part, round, message, global_model, final)
+
+        parts = self.transport.partition(self._members.joint(member, range(size)), scoring=True)
+        personal: Scores = {}
+        globally: Scores = {}
+        scored: set[int] = set()
+        for reply in self._guarded(self.transport.evaluate([request(part) for part in parts])):
+            own = [client - offset for client in reply.clients]
+            scored.update(own)
+            if reply.personal is not None:
+                evaluation.scatter(personal, own, reply.personal, size)
+            if reply.globally is not None:
+                evaluation.scatter(globally, own, reply.globally, size)
+        personal = globally if shared else personal
+        unscored = self._check_scores(federation, number, scored, personal, globally)
+        models: Rows | None = None
+        if final and not self.transport.remote:
+            models = (
+                self.transport.personal_models(offset, size)
+                if global_model is None or not shared
+                else global_model.expand(size)
+            )
+        return personal, (globally if global_model is not None else None), models, unscored
+
+    def _check_scores(
+        self, federation: Federation, number: int, scored: set[int], personal: Scores, globally: Scores
+    ) -> list[str]:
+        """Losses that are not finite end a simulation; in a deployment they are left out."""
+        names = federation.data.names
+        if not self.transport.remote:
+            for scores in (personal,) if personal is globally else (globally, personal):
+                if scores:
+                    evaluation.refuse_non_finite(scores, federation.data, len(federation.history))
+            return []
+        if not scored:
+            raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
+        evaluation.mask_non_finite(globally, federation.data, scored)
+        failed = evaluation.mask_non_finite(personal, federation.data, scored)
+        if len(failed) == len(scored):
+            raise TrainingError(
+                f"the loss of all clients became non-finite by round {number}: use a smaller learning rate."
+            )
+        unscored = [name for at, name in enumerate(names) if at not in scored or at in failed]
+        if unscored:
+            log.warning("clients %s did not report the scores of their models", listing(unscored))
+        return unscored
+
+    def _outcome(self, member: int, planned: int) -> Outcome:
+        federation = self.federations[member]
+        personal, globally, models, unscored = self.evaluate(member, len(self._seconds), final=True)
+        self._scores = federation.keep_scores(personal, globally)
+        execution = self.transport.execution()
+        return Outcome(
+            server=federation.server,
+            global_rows=self.method.global_model(federation.server),
+            models=models,
+            kept_rows=Rows.cat(federation.kept) if federation.kept else None,
+            personal=personal,
+            globally=globally,
+            unscored=unscored,
+            history=federation.history,
+            lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},
+            uploaded=dict(sorted(federation.uploaded.items())),
+            by_client=federation.by_client,
+            client_notes=federation.client_notes,
+            communication=federation.communication,
+            seconds_per_round=sum(self._seconds) / max(1, len(self._seconds)),
+            rounds_done=len(self._seconds),
+            rounds_planned=planned,
+            executor=execution.executor,
+            workers=execution.workers,
+            states=execution.states,
+        )
+
+    # -- checkpoints
+
+    def _save_if_due(self, number: int, planned: int, stop: bool) -> None:
+        checkpoints = self._checkpoints
+        if checkpoints is None:
+            return
+        if self.transport.remote:  # nodes delete states that the server will not ask for again
+            self._save(checkpoints, number)
+            checkpoints.wait()
+        elif number < planned and (stop or checkpoints.due(number)):
+            self._save(checkpoints, number)
+
+    def snapshot(self, number: int) -> RunSnapshot:
+        """A snapshot of the run between two rounds."""
+        (federation,) = self.federations
+        states, where = self.transport.snapshot()
+        record = federation.record() | where | {"seconds": list(self._seconds)}
+        return RunSnapshot(number, federation.server, states, list(federation.kept), record)
+
+    def _save(self, checkpoints: Checkpoints, number: int) -> None:
+        checkpoints.save(self.snapshot(number))
+        self._saved = number
+
+    def _resume(self, planned: int) -> int:
+        """Return to the last checkpoint, if there is one; returns the number of rounds that are done."""
+        if self._checkpoints is None:
+            return 0
+        (federation,) = self.federations
+        found = self._checkpoints.latest(planned, len(federation.data))
+        if found is None:
+            return 0
+        with understood(found):
+            federation.restore(found)
+            self.transport.restore(found)
+        self._seconds, self._saved = list(found.record["seconds"]), found.number
+        log.warning("resuming after round %d", found.number)
+        return found.number
+
+    def _guarded(self, replies: Iterator[T]) -> Iterator[T]:
+        """Pass replies on. If an exchange fails, nothing of this round has changed yet: save the rounds before it."""
+        sent = [federation.communication for federation in self.federations]
+        try:
+            yield from replies
+        except Exception:
+            self._rescue(sent)
+            raise
+
+    def _rescue(self, sent: Sequence[Traffic]) -> None:
+        """Save the completed rounds after a failure."""
+        self.failed = True
+        self.transport.close()  # the machine may be short of memory
+        for federation, before in zip(self.federations, sent, strict=True):
+            federation.communication = before  # messages are counted when they are made
+        checkpoints, number = self._checkpoints, len(self._seconds)
+        if checkpoints is None:
+            return
+        try:
+            if number > self._saved:
+                self._save(checkpoints, number)
+            checkpoints.wait()
+        except BespokeError as error:  # the failure itself is raised, too, and ends the run
+            log.warning("%s", error)

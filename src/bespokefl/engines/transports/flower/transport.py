@@ -1,0 +1,200 @@
+"""The transport of a deployment: clients live at nodes, which Flower's messages reach.
+
+Clients' states never leave their nodes. The server only remembers which round it accepted last from each client; a
+client whose reply did not count returns to its state of that round.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bespokefl.core.errors import InputError, TrainingError, listing
+from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
+from bespokefl.engines.chunks import Executor
+from bespokefl.engines.client import Data
+from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
+from bespokefl.engines.storage.client_states import StatesSnapshot, Store
+from bespokefl.engines.transports.flower import replies as received
+from bespokefl.engines.transports.flower.client_state_store import LATEST
+from bespokefl.engines.transports.flower.messenger import NodeMessenger
+from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
+from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
+from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
+from bespokefl.engines.transports.wire import Values, pack_message
+
+log = logging.getLogger("bespokefl")
+
+
+class FlowerTransport:
+    """Exchanges messages with the nodes that a messenger knows.
+
+    Parameters
+    ----------
+    messenger : NodeMessenger
+    homes : mapping
+        The clients' names by node.
+    data : Data
+        The clients' names and numbers of examples, without examples.
+    task : Task
+        The model, to compare with the nodes' and to send as start.
+    plan : RunPlan
+        What nodes must know of the run.
+    """
+
+    remote = True
+
+    def __init__(
+        self, messenger: NodeMessenger, homes: Mapping[str, Sequence[str]], data: Data, task: Task, plan: RunPlan
+    ) -> None:
+        self.messenger, self.homes, self.data, self.task, self.plan = messenger, homes, data, task, plan
+        self.accepted = dict.fromkeys(data.names, 0)  # by client: the round of the state that it continues from
+        position = {name: at for at, name in enumerate(data.names)}
+        self._node_of = {position[name]: node for node, names in homes.items() for name in names}
+        self._answered: set[int] = set()  # clients whose replies of the current round have come
+        self._head = {"plan": plan.text(), "fingerprint": fingerprint(task, warm=plan.warm)}
+
+    # -- Transport
+
+    def open(self) -> None:
+        """Have every node build the model: a node whose model differs is found before the first round."""
+        answers = self.messenger.exchange(dict.fromkeys(self.homes, {"what": SETUP} | self._head), 0)
+        silent = [name for name in self.homes if name not in answers]
+        if silent:
+            log.warning("nodes %s have not answered yet", listing(silent))
+        errors = [str(values["error"]) for values in answers.values() if "error" in values]
+        if errors:
+            raise InputError(errors[0])
+
+    def close(self) -> None:
+        """Nodes stay connected: they may serve another run."""
+
+    def partition(self, clients: Sequence[int], *, scoring: bool = False) -> list[list[int]]:
+        """One group for each node, in canonical order."""
+        by_node: dict[str, list[int]] = {}
+        for client in sorted(clients):
+            by_node.setdefault(self._node_of[client], []).append(client)
+        return [by_node[node] for node in sorted(by_node)]
+
+    def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
+        number = requests[0].round.number if requests else 0
+        by_node = {self._node_of[one.clients[0]]: one for one in requests}
+        answers = self._ask({node: self._train_values(one) for node, one in by_node.items()}, by_node, number)
+        self._require_minimum(by_node, answers, number)
+        replies: list[TrainReply] = []
+        for node, values in answers.items():
+            request = by_node[node]
+            found = received.training_replies(request.clients, request.reports, values)
+            if found is None:
+                if "error" not in values or values.get("damaged"):
+                    log.warning("node %s: its reply is rejected because it is malformed", node)
+                continue
+            replies += found
+        self._answered = {client for reply in replies for client in reply.clients}
+        yield from received.in_canonical_order(replies, self.data.train.sizes.tolist())
+
+    def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
+        number = requests[0].round.number if requests else 0
+        by_node = {self._node_of[one.clients[0]]: one for one in requests}
+        answers = self._ask({node: self._score_values(one) for node, one in by_node.items()}, by_node, number)
+        for node, request in by_node.items():
+            reply = received.score_reply(request, answers.get(node, {}))
+            if reply is not None:
+                yield reply
+
+    def personal_models(self, first: int, count: int) -> Rows | None:
+        return None
+
+    def commit(self, draw: Draw, lost: Mapping[int, str]) -> None:
+        number, names = draw.round.number, self.data.names
+        for client in draw.trains:
+            if client in self._answered and (draw.all_train or client not in lost):
+                self.accepted[names[client]] = number
+            elif draw.all_train:  # clients that train in every round never return to an earlier state
+                self.accepted[names[client]] = LATEST
+        if lost:
+            reasons = "; ".join(f"{names[client]}: {reason}" for client, reason in lost.items())
+            log.warning("round %d: uploads not used: %s", number, reasons)
+
+    def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:
+        return Store(lambda clients: {}).snapshot(), {"accepted": dict(self.accepted)}
+
+    def restore(self, checkpoint: LoadedCheckpoint) -> None:
+        self.accepted = dict(checkpoint.record["accepted"])
+
+    def execution(self) -> Execution:
+        return Execution(Executor(0, False, "the nodes choose for themselves"), len(self.homes), "nodes")
+
+    # -- requests
+
+    def _ask(
+        self, values: Mapping[str, Values], requests: Mapping[str, TrainRequest | ScoreRequest], number: int
+    ) -> dict[str, Values]:
+        return self.messenger.exchange(values, number, self._is_over(requests, number))
+
+    def _train_values(self, request: TrainRequest) -> Values:
+        reports = torch.tensor([client in request.reports for client in request.clients])
+        head = {"what": TRAIN} | self._addressed(request.clients) | {"reports": reports}
+        round = {"number": request.round.number, "phase": request.round.phase}
+        return head | round | pack_message(request.message())
+
+    def _score_values(self, request: ScoreRequest) -> Values:
+        values = {"what": SCORE, "keep": request.final} | self._addressed(request.clients)
+        if request.global_model is not None:
+            values["common"] = request.global_model
+        values |= {"number": request.round.number, "phase": request.round.phase}
+        return values | ({} if request.message is None else pack_message(request.message()))
+
+    def _addressed(self, clients: Sequence[int]) -> Values:
+        """What every request carries: the plan, the clients, and the states they continue from."""
+        names = [self.data.names[client] for client in clients]
+        accepted = [self.accepted[name] for name in names]
+        # given weights, for clients that have no state yet
+        start = {"start": self.task.start} if self.plan.warm and 0 in accepted else {}
+        return self._head | start | {"clients": json.dumps(names), "accepted": torch.tensor(accepted)}
+
+    # -- how long to wait
+
+    def _is_over(
+        self, requests: Mapping[str, TrainRequest | ScoreRequest], number: int
+    ) -> Callable[[Mapping[str, Values], float], bool]:
+        """Whether to stop waiting: after the time-out, if enough clients have answered; in the end in any case."""
+        timeouts, needed = self.messenger.patience, self._minimum(requests)
+        reported: list[bool] = []
+
+        def over(answers: Mapping[str, Values], seconds: float) -> bool:
+            if seconds < timeouts.timeout:
+                return False
+            count = _num_clients(requests, answers)
+            if count >= needed or seconds >= timeouts.give_up:
+                return True
+            if not reported:
+                reported.append(True)
+                log.warning("round %d has %d of at least %d clients and keeps waiting", number, count, needed)
+            return False
+
+        return over
+
+    def _minimum(self, requests: Mapping[str, TrainRequest | ScoreRequest]) -> int:
+        return min(self.messenger.patience.minimum, sum(len(one.clients) for one in requests.values()))
+
+    def _require_minimum(
+        self, requests: Mapping[str, TrainRequest], answers: Mapping[str, Values], number: int
+    ) -> None:
+        count, needed = _num_clients(requests, answers), self._minimum(requests)
+        if count >= needed:
+            return
+        errors = [f"node {node}: {values['error']}" for node, values in answers.items() if "error" in values]
+        why = errors[0] if errors else f"start the other nodes (waited {self.messenger.patience.give_up:g} seconds)"
+        raise TrainingError(
+            f"only {count} of at least {needed} clients answered in round {number}; {why.rstrip('.')}, then resume the "
+            "run."
+        )
+
+
+def _num_clients(requests: Mapping[str, TrainRequest | ScoreRequest], answers: Mapping[str, Values]) -> int:
+    """The number of clients whose nodes have answered."""
+    return sum(len(requests[node].clients) for node, values in answers.items() if "error" not in values)

@@ -1,0 +1,190 @@
+"""The transport of a simulation: clients are trained chunk by chunk, in this process or in worker processes.
+
+Both ways run the same jobs. A job consists of named values only, so that it can be sent to another process as bytes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bespokefl.core.method import Message, Round, State
+from bespokefl.core.rows import Rows
+from bespokefl.engines import chunks
+from bespokefl.engines.chunks import Executor
+from bespokefl.engines.client import ClientSide
+from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
+from bespokefl.engines.storage.client_states import StatesSnapshot, Store
+from bespokefl.engines.transports.processes import InProcessPool, Pool, open_pool
+from bespokefl.engines.transports.protocol import (
+    Draw,
+    Execution,
+    ScoreReply,
+    ScoreRequest,
+    TrainReply,
+    TrainRequest,
+)
+from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
+
+Job = Callable[[], Values]
+TRAIN, SCORE = "train", "score"
+
+
+class LocalTransport:
+    """Trains the clients of a simulation and keeps their states.
+
+    Parameters
+    ----------
+    side : ClientSide
+        The clients' half of the method and their data.
+    executor : Executor
+        The chunk size, and whether chunks are stacked.
+    make_round : callable
+        Makes a `Round` as clients know it, from its number and phase.
+    start_clients : callable
+        Makes the states of clients that become active for the first time, from their positions.
+    workers : int
+        The number of processes; with one, everything runs in this process.
+    state_dir : str, optional
+        Keep clients' states in files in this directory. By default they are in memory if they fit.
+    """
+
+    remote = False
+
+    def __init__(
+        self,
+        side: ClientSide,
+        executor: Executor,
+        make_round: Callable[[int, str], Round],
+        start_clients: Callable[[Sequence[int]], State],
+        *,
+        workers: int = 1,
+        state_dir: str | None = None,
+    ) -> None:
+        self.side, self.executor, self.make_round, self.workers = side, executor, make_round, workers
+        self.store = Store(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
+        self._sizes: list[int] = side.data.train.sizes.tolist()
+        self._trained: list[tuple[list[int], State]] = []  # new states of the current round, not yet committed
+        self._models: Rows | None = None  # of the final evaluation, a row for every client
+        self._resources = ExitStack()
+        self._pool: Pool | InProcessPool | None = None
+
+    # -- Transport
+
+    def open(self) -> None:
+        self._models = None
+        self._pool = self._resources.enter_context(open_pool(self.answer, self.workers))
+
+    def close(self) -> None:
+        self._resources.close()
+        self._pool = None
+
+    def partition(self, clients: Sequence[int], *, scoring: bool = False) -> list[list[int]]:
+        size = chunks.to_score(self.side.task, self.side.data, clients) if scoring else self.executor.chunk
+        return chunks.cut(clients, self._sizes, size)
+
+    def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
+        self._trained = []
+
+        def job(request: TrainRequest) -> Job:
+            return lambda: (
+                {"cohort": torch.tensor(request.clients), "number": request.round.number, "phase": request.round.phase}
+                | pack_message(request.message())
+                | prefixed("state", self.store.get(request.clients))
+            )
+
+        replies: dict[int, Values] = {}
+        for at, values in self._map(TRAIN, [job(one) for one in requests], [one.clients for one in requests]):
+            replies[at] = self.store.aside(under("state", values), values)
+        for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
+            values = replies.pop(at)
+            self._trained.append((request.clients, under("state", values)))
+            yield TrainReply(request.clients, under("upload", values), under("note", values), values["broken"])
+
+    def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
+        def job(request: ScoreRequest) -> Job:
+            return lambda: self._score_values(request)
+
+        for at, values in self._map(SCORE, [job(one) for one in requests], [one.clients for one in requests]):
+            personal, globally = under("personal", values), under("global", values)
+            if "models" in values:
+                self._keep_models(requests[at].clients, values["models"])
+            yield ScoreReply(requests[at].clients, personal or None, globally or None)
+
+    def personal_models(self, first: int, count: int) -> Rows | None:
+        assert self._models is not None
+        whole = len(self.side.data) == count
+        return self._models if whole else self._models[first : first + count]
+
+    def commit(self, draw: Draw, lost: Mapping[int, str]) -> None:
+        for clients, state in self._trained:
+            kept = [at for at, client in enumerate(clients) if draw.all_train or client not in lost]
+            if len(kept) < len(clients):
+                state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
+            if kept:
+                self.store.put([clients[at] for at in kept], state)
+        self._trained = []
+
+    def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:
+        return self.store.snapshot(), {}
+
+    def restore(self, checkpoint: LoadedCheckpoint) -> None:
+        self.store.put(checkpoint.clients, checkpoint.states)
+
+    def execution(self) -> Execution:
+        return Execution(self.executor, self.workers, "files" if self.store.mapped else "memory")
+
+    # -- jobs
+
+    def _map(self, what: str, jobs: Sequence[Job], clients: Sequence[list[int]]) -> Iterator[tuple[int, Values]]:
+        """Yield the position of each job and its answer, as they come."""
+        assert self._pool is not None, "the transport is not open"
+        names = ["clients " + ", ".join(self.side.data.names[i] for i in part) for part in clients]
+        return self._pool.map(what, jobs, names)
+
+    def _keep_models(self, clients: Sequence[int], models: Rows) -> None:
+        if self._models is None:
+            self._models = self.store.rows(models, len(self.side.data))
+        at = torch.tensor(clients)
+        for block, new in zip(self._models.blocks, models.blocks, strict=True):
+            block[at] = new
+
+    def _score_values(self, request: ScoreRequest) -> Values:
+        values: Values = {"cohort": torch.tensor(request.clients), "final": request.final}
+        if request.global_model is not None:
+            values["global"] = request.global_model
+        if request.message is not None:
+            values |= {"number": request.round.number} | pack_message(request.message())
+            values |= prefixed("state", self.store.get(request.clients))
+        return values
+
+    def answer(self, what: str, values: Values) -> Values:
+        """Do a job with nothing but its own values and the clients' side."""
+        cohort = values["cohort"].tolist()
+        return self._train(cohort, values) if what == TRAIN else self._score(cohort, values)
+
+    def _train(self, cohort: list[int], values: Values) -> Values:
+        round = self.make_round(values["number"], values["phase"])
+        result = self.side.train(cohort, unpack_message(values), under("state", values), round)
+        return {
+            "broken": result.broken,
+            **prefixed("upload", result.upload),
+            **prefixed("state", result.state),
+            **prefixed("note", result.notes),
+        }
+
+    def _score(self, cohort: list[int], values: Values) -> Values:
+        final, found = values["final"], Values()
+        if "global" in values:
+            found |= prefixed("global", self._scores(cohort, values["global"], final))
+        if "number" in values:
+            message: Message = unpack_message(values)
+            models = self.side.personal(cohort, message, under("state", values), values["number"]).expand(len(cohort))
+            found |= prefixed("personal", self._scores(cohort, models, final)) | ({"models": models} if final else {})
+        return found
+
+    def _scores(self, cohort: list[int], rows: Rows, final: bool) -> Scores:
+        return self.side.score(cohort, rows, by_class=final)
