@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bespokefl.core.method import Method, Round, State
 from bespokefl.core.rows import Layout, Rows
-from bespokefl.engines.faults import spoil
+from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.methods import IFCA, UCFL, FedAvg, FedFOMO, FedPer, Local, PFedVEM, SelfFL, UCFLParallel
 
@@ -68,7 +68,7 @@ def test_who_changes_the_upload_without_saying_so_is_not_taken_at_the_word_of_th
 def test_rows_by_hand() -> None:
     sound = ([4, 7], upload((1, 0), (0, 2)))
     worse = ([1, 2, 3], upload((math.nan, 0), (3e4, 0), (1, 1)))
-    other = ([9], spoil(upload((1, 1)), "wrong-shape", np.random.default_rng(0)))
+    other = ([9], break_upload(upload((1, 1)), "wrong-shape", np.random.default_rng(0)))
     more = ([8], upload((1, 1), loss=[0]))
     whole = ([5], {"weights": Rows(LAYOUT, [torch.ones(1, 2, dtype=torch.int64)])})
     kept, refused = screened(FedAvg(), sound, worse, other, more, whole)
@@ -240,7 +240,7 @@ def test_a_wrong_shape_is_simulated_in_rows_and_in_numbers() -> None:
     assert screened(SelfFL(), ([0], sound))[1] == {}
     seen = []
     for seed in range(9):
-        found = spoil(sound, "wrong-shape", np.random.default_rng(seed))
+        found = break_upload(sound, "wrong-shape", np.random.default_rng(seed))
         assert screened(SelfFL(), ([0], found))[1] == {0: "wrong shape"}
         seen += [name for name in sound if found[name] is not sound[name]]
     assert len(seen) == 9 and set(seen) == {"weights", "variance"}

@@ -16,7 +16,7 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.faults import KINDS, Faults
+from bespokefl.engines.faults import FAULTS, Faults
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports.flower import records
@@ -300,7 +300,7 @@ def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:
     assert outcome.lost
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAULTS)
 def test_every_method_goes_on_when_nobodys_upload_ever_counts(method: Method, kind: str) -> None:
     outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:1"), rounds=2)[1]
     assert outcome.personal_rows.finite().all()
@@ -317,7 +317,7 @@ class AtFirst(Faults):
 def test_every_method_goes_on_when_nobodys_first_upload_counts(method: Method) -> None:
     made, outcome = simulate(method, DATA, faults=AtFirst(), rounds=3)
     assert outcome.personal_rows.finite().all()
-    assert method.newcomer(made.task, made.server, made.side.work([0, 1], 0)).finite().all()
+    assert method.newcomer(made.task, made.server, made.side.cohort_data([0, 1], 0)).finite().all()
 
 
 @pytest.mark.parametrize("name", ["ucfl", "ucfl-parallel"])
@@ -431,4 +431,4 @@ def test_they_are_counted_and_reported(tmp_path: Path) -> None:
     for name, reasons in written["lost"].items():
         assert reasons == {"not finite": sum(name in line for line in lost)}
     assert any("Uploads that did not count" in note for note in result.notes)
-    assert set(KINDS) == {"nan", "huge", "wrong-shape", "slow", "drop"}
+    assert set(FAULTS) == {"nan", "huge", "wrong-shape", "slow", "drop"}

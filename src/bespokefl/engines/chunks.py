@@ -1,7 +1,7 @@
-"""How to cut a cohort: one client after the other (plain autograd), or many stacked into one computation.
+"""How to cut a cohort into chunks: one client after the other (plain autograd), or many stacked into one computation.
 
-Stacking pays where overhead dominates: small layers, small batches. The choice follows from the model and the batch
-alone, by a rule fitted to measurements, never from a clock: the same run is always cut the same.
+Stacking pays where overhead dominates: small layers, small batches. The choice depends only on the model and the batch
+size, by a rule fitted to measurements and never on a clock, so the same run is always cut in the same way.
 """
 
 import logging
@@ -19,17 +19,17 @@ from bespokefl.engines.settings import Settings
 log = logging.getLogger("bespokefl")
 
 HEAVY = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)  # layers that stacking does not speed up
-SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is the faster way
-FULL_STEP = 12e6  # multiply-adds of a stacked step, from which on more rows hardly make each of them cheaper
-ROWS = (13, 2048)  # the fewest and the most rows that are put into one chunk by this rule
-CELLS = 32e6  # numbers that a stacked step may hold, weights and inputs together
-SCORED = 2e8  # multiply-adds of a chunk that is scored: some 20 milliseconds, next to which its overhead is small
+SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to which stacking is faster
+FULL_STEP = 12e6  # multiply-adds of a stacked step; beyond, more rows hardly make a row cheaper
+ROWS = (13, 2048)  # the fewest and the most rows of a chunk
+CELLS = 32e6  # numbers in a stacked step, weights and inputs together, at most
+SCORED = 2e8  # multiply-adds of a chunk that is scored: about 20 ms, large beside its overhead
 REUSED = 16  # how often a heavy layer uses a weight for an example, at least
 
 
 @dataclass(frozen=True)
 class Executor:
-    """How a run is computed; stored with it."""
+    """How a run is computed; stored with its results."""
 
     chunk: int
     stacked: bool
@@ -37,7 +37,7 @@ class Executor:
 
 
 def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chunk: int | None = None) -> Executor:
-    """Stacked or plain, and the largest chunk; `x`, `y` are a few examples to try the model on."""
+    """Choose stacked or plain computation, and the chunk size. `x`, `y` are a few examples to try the model on."""
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
     heavy = _heavy(task)
@@ -61,7 +61,7 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
 
 
 def choose_executor(task: Task, data: Data, settings: Settings) -> Executor:
-    """How to cut and compute these clients."""
+    """Choose how to cut and compute these clients."""
     if settings.reference:
         return Executor(1, False, "the plain PyTorch loop")
     typical = int(data.train.sizes.float().mean())
@@ -84,10 +84,10 @@ def _heavy(task: Task) -> list[str]:
 
 
 def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[int]]:
-    """Chunks of at most `chunk` clients that take about as long as each other.
+    """Cut clients into chunks of at most `chunk` clients that take about the same time.
 
-    Clients with the most examples come first, then by position, whatever the order they are given in: those of a
-    chunk finish at about the same time. There are at least two chunks, so that a second worker has something to do.
+    Clients with the most examples come first, then by position, whatever order they are given in, so that the clients
+    of a chunk finish at about the same time. There are at least two chunks, so that a second worker has work.
     """
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
     pieces = max(2, -(-len(ordered) // chunk))

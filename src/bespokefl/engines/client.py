@@ -1,4 +1,4 @@
-"""The client's side: its data, its half of the method. The same code in the simulation and at a deployed client."""
+"""The clients' side: their data and their half of the method. Simulations and deployed nodes run the same code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Data:
-    """Everybody's examples, and whose they are. Clients are in canonical order: by name."""
+    """All examples, and which client each belongs to. Clients are in canonical order: by name."""
 
     x: Tensor
     y: Tensor
@@ -28,8 +28,8 @@ class Data:
     train: ClientIndex
     validation: ClientIndex
     test: ClientIndex
-    groups: tuple[int, ...] | None = None  # the split's true groups, where it has any
-    seeds: tuple[int, ...] = ()  # a client's own seed, where federations with different seeds are trained as one
+    groups: tuple[int, ...] | None = None  # the split's true groups, if it has any
+    seeds: tuple[int, ...] = ()  # by client: its federation's seed, if several federations are trained as one
 
     def __len__(self) -> int:
         return len(self.names)
@@ -37,7 +37,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a client trains when it is asked to."""
+    """How much a client trains in a round."""
 
     batch_size: int
     epochs: int
@@ -47,12 +47,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What comes back from a chunk of clients."""
+    """The result of local training of a cohort, one row per client."""
 
     upload: State = field(default_factory=dict)
     state: State = field(default_factory=dict)
     notes: dict[str, Tensor] = field(default_factory=dict)
-    broken: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # weights no longer finite
+    broken: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # weights not finite, or huge
 
 
 class ClientSide:
@@ -71,7 +71,8 @@ class ClientSide:
         self.method, self.task, self.data, self.budget = method, task, data, budget
         self.seed, self.loop, self.privacy = seed, loop, privacy or Privacy()
 
-    def work(self, cohort: Sequence[int], number: int) -> CohortData:
+    def cohort_data(self, cohort: Sequence[int], number: int) -> CohortData:
+        """The training and validation data of a cohort in a round."""
         return CohortData(
             x=self.data.x,
             y=self.data.y,
@@ -90,38 +91,37 @@ class ClientSide:
         )
 
     def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> ClientResult:
-        work = self.work(cohort, round.number)
-        upload, new = self.method.local_update(self.task, message, state, work, round)
+        """Run the local update of a cohort."""
+        data = self.cohort_data(cohort, round.number)
+        upload, new = self.method.local_update(self.task, message, state, data, round)
         upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
         fine, limit = torch.ones(len(cohort), dtype=torch.bool), most(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
-                fine &= (value.largest() <= limit).cpu()  # a NaN is not
-        upload = self.privacy.release(self.method, self.task, message, upload, work)
-        return ClientResult(upload, new, work.notes, ~fine)
+                fine &= (value.largest() <= limit).cpu()  # False for NaN
+        upload = self.privacy.release(self.method, self.task, message, upload, data)
+        return ClientResult(upload, new, data.notes, ~fine)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
         """The cohort's personal models, one row each."""
-        work = self.work(cohort, number)
-        return self.method.personal(self.task, message, state, work)
+        return self.method.personal(self.task, message, state, self.cohort_data(cohort, number))
 
     def score(self, cohort: Sequence[int], rows: Rows, *, by_class: bool = False) -> dict[str, Tensor]:
-        """Loss and accuracy on the cohort's train, validation and test data, named "test_accuracy" and so on.
+        """Loss and accuracy on the cohort's training, validation and test data, named "test_accuracy" and so on.
 
-        by_class    also F1, precision and recall
+        `by_class` adds F1, precision and recall.
         """
         scores: dict[str, Tensor] = {}
         for part in PARTS:
             own: ClientIndex = getattr(self.data, part).take(cohort)
-            plan = BatchSchedule.sweep(self.data.x, self.data.y, own)
-            scores |= {
-                f"{part}_{name}": values for name, values in self.task.score(rows, plan, by_class=by_class).items()
-            }
+            schedule = BatchSchedule.sweep(self.data.x, self.data.y, own)
+            found = self.task.score(rows, schedule, by_class=by_class)
+            scores |= {f"{part}_{name}": values for name, values in found.items()}
         return scores
 
 
 def _full(values: Mapping[str, Any], size: int) -> State:
-    """Rows that a method left as one for all, as one per client."""
+    """Repeat rows that a method returned once for all clients, so that each client has one."""
     return {
         name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
         for name, value in values.items()

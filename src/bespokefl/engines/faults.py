@@ -1,8 +1,8 @@
-"""Clients that fail, simulated: which one, in which round and how, is drawn like everything else.
+"""Simulated client failures. Which client fails, when and how is a random draw like all others.
 
-nan, huge, wrong-shape   the upload arrives, broken
-slow                     it arrives too late
-drop                     the client is gone: it neither trains nor answers
+nan, huge, wrong-shape   the upload arrives, but is broken
+slow                     the upload arrives too late
+drop                     the client neither trains nor answers
 """
 
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import rng as chance
+from bespokefl.core import rng as rngs
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
 
-KINDS = ("nan", "huge", "wrong-shape", "slow", "drop")
-HUGE = 1e16
+FAULTS = ("nan", "huge", "wrong-shape", "slow", "drop")
+HUGE = 1e16  # factor of a huge upload
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely each kind is, for every client that takes part in a round."""
+    """The probability of each kind of failure, for every client of a round."""
 
     rates: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, text: str) -> "Faults":
-        """ "nan:0.05, drop:0.1" """
+        """Read a text such as "nan:0.05, drop:0.1"."""
         rates: dict[str, float] = {}
         for part in filter(None, (one.strip() for one in text.split(","))):
             kind, _, written = (one.strip() for one in part.partition(":"))
-            if kind not in KINDS:
-                raise unknown("fault", kind, KINDS)
+            if kind not in FAULTS:
+                raise unknown("fault", kind, FAULTS)
             if kind in rates:
                 raise InputError(f"each fault must be given once, got {kind} twice in {text!r}; leave one out.")
             try:
@@ -48,10 +48,10 @@ class Faults:
         return cls(tuple(rates.items()))
 
     def of_client(self, seed: int, number: int, client: str) -> str | None:
-        """How this client fails in this round, if it does."""
+        """How this client fails in this round; None if it does not."""
         if not self.rates:
             return None
-        drawn, up_to = chance.generator(seed, "fault", number, client).random(), 0.0
+        drawn, up_to = rngs.generator(seed, "fault", number, client).random(), 0.0
         for kind, rate in self.rates:
             up_to += rate
             if drawn < up_to:
@@ -62,16 +62,16 @@ class Faults:
 NO_FAULTS = Faults()
 
 
-def spoil(upload: State, kind: str, rng: np.random.Generator) -> State:
-    """One client's upload as it arrives, broken."""
-    if kind == "wrong-shape":  # one of its values, so that no other gives it away
+def break_upload(upload: State, kind: str, rng: np.random.Generator) -> State:
+    """Break one client's upload."""
+    if kind == "wrong-shape":  # of one value only, so that the others do not reveal it
         name = sorted(upload)[int(rng.integers(len(upload)))]
         return upload | {name: _reshaped(upload[name])}
-    return {name: _spoilt(value, kind) for name, value in upload.items()}
+    return {name: _break(value, kind) for name, value in upload.items()}
 
 
 def _reshaped(value: Rows | Tensor) -> Rows | Tensor:
-    """Rows with columns too many, numbers with a second one for each."""
+    """Add a column to rows, or a second number to numbers."""
     if not isinstance(value, Rows):
         return torch.stack([value, value], -1)
     layout = value.layout
@@ -80,9 +80,9 @@ def _reshaped(value: Rows | Tensor) -> Rows | Tensor:
     return Rows(Layout(layout.names, shapes, layout.head), blocks, size=1)
 
 
-def _spoilt(value: Any, kind: str) -> Any:
+def _break(value: Any, kind: str) -> Any:
     if isinstance(value, Rows):
-        return value.map(lambda block: _spoilt(block, kind))
+        return value.map(lambda block: _break(block, kind))
     if not value.is_floating_point():
         return value
     return torch.full_like(value, torch.nan) if kind == "nan" else value * HUGE + HUGE

@@ -13,7 +13,7 @@ from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, Stat
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import Scores, means
-from bespokefl.engines.faults import spoil
+from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
@@ -165,7 +165,7 @@ class Federation:
             if fault is not None and fault != "slow":
                 own = {name: value[at : at + 1] for name, value in upload.items()}
                 rng = rngs.generator(self.settings.seed, "spoil", number, self.data.names[clients[at]])
-                entries.append(([clients[at]], spoil(own, fault, rng)))
+                entries.append(([clients[at]], break_upload(own, fault, rng)))
         return entries if sound else entries[1:]
 
     def _fault(self, number: int, client: int) -> str | None:

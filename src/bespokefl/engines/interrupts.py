@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or a closed terminal: what is being done comes to its end first, so that nothing is lost."""
+"""Delay Ctrl-C, SIGTERM and SIGHUP until the current step is complete, so that nothing is lost."""
 
 import logging
 import signal
@@ -10,26 +10,29 @@ log = logging.getLogger("bespokefl")
 
 
 @contextmanager
-def stop_softly(told: str = "stopping after this round") -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM or a closed terminal are kept for later, and that is said; a second one ends it all at once."""
-    asked = threading.Event()
+def delay_interrupts(notice: str = "stopping after this round") -> Iterator[Callable[[], bool]]:
+    """Record the first interrupt and log `notice`; a second one raises KeyboardInterrupt.
+
+    Yields a function that returns whether there was an interrupt.
+    """
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield interrupted.is_set
         return
 
     def handle(number: int, frame: object) -> None:
-        if asked.is_set():
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        asked.set()
-        if told:
-            log.warning("%s; press Ctrl-C again to stop at once", told)
+        interrupted.set()
+        if notice:
+            log.warning("%s; press Ctrl-C again to stop at once", notice)
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else by nohup
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started by nohup
+        handled.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
-        yield asked.is_set
+        yield interrupted.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

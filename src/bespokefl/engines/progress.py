@@ -1,4 +1,4 @@
-"""What a progress display is told after every round of a run."""
+"""What a progress callback receives after every round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """How far a run has come, and what its models are worth by now."""
+    """The progress of a run, with the latest mean scores on validation data."""
 
     done: int
     total: int

@@ -1,7 +1,7 @@
-"""The plain PyTorch loop that everybody would write: one module, load_state_dict, DataLoader, optim.SGD.
+"""A plain PyTorch training loop: one module, load_state_dict, DataLoader, optim.SGD.
 
-It runs any method, one client after the other, on the same batches as the fast engine: the oracle of the tests and
-the yardstick of `bespoke bench`. It is meant to be obvious, not fast.
+It runs any method, one client after the other, on the same batches as the fast engine. Tests compare with it, and
+`bespoke bench` measures against it. It is meant to be obvious, not fast.
 """
 
 import copy
@@ -23,7 +23,7 @@ from bespokefl.core.task import Task
 
 
 class ReferenceLoop:
-    """Local training as `core.descend` promises it, with torch.optim doing the descent."""
+    """Local training with the contract of `core.local_sgd`, done by torch.optim."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -85,7 +85,7 @@ class ReferenceLoop:
             if plain:
                 mean_loss(module(x), y).backward()
                 for parameter in trained:
-                    if parameter.requires_grad and parameter.grad is None:  # not used: SGD would not decay it
+                    if parameter.requires_grad and parameter.grad is None:  # unused: SGD would not decay it
                         parameter.grad = torch.zeros_like(parameter)
             else:
                 now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)

@@ -1,4 +1,4 @@
-"""The settings of a run beside its method: rounds, batches, workers, faults, noise."""
+"""The settings of the engines: rounds, batches, workers, faults, privacy."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from bespokefl.engines.faults import NO_FAULTS, Faults
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run, beside the method."""
+    """How to run a method. `RunSettings` of the workflows holds the user's settings, which include these."""
 
     rounds: int = 20
     participation: float = 1.0
@@ -19,15 +19,15 @@ class Settings:
     seed: int = 0
     eval_every: int = 0  # 0: only at the end
     workers: int = 0  # 0: all cores
-    chunk: int | None = None  # None: chosen by chunks.choose
-    warm: bool = False  # the start is given weights, not random ones
-    reference: bool = False  # the plain loop instead of the fast engine
-    keep_rounds: bool = False  # keep the common model of every round
-    faults: Faults = NO_FAULTS  # clients that fail, simulated
-    clip: float | None = None  # how far an upload may be from where it began
-    noise: float | None = None  # on uploads, in units of clip
-    state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
-    record: bool = True  # False: only the outcome counts, nothing is counted, noted or screened (studies of small runs)
+    chunk: int | None = None  # None: chosen by a rule
+    warm: bool = False  # the run starts from given weights, not from random ones
+    reference: bool = False  # the plain PyTorch loop instead of the fast engine
+    keep_rounds: bool = False  # keep the global model of every round
+    faults: Faults = NO_FAULTS  # simulated client failures
+    clip: float | None = None  # the largest norm of an upload, relative to its reference
+    noise: float | None = None  # standard deviation of the noise on uploads, in units of clip
+    state_dir: str | None = None  # keep clients' states in files here; None: in memory if they fit
+    record: bool = True  # False: no counting, notes or screening, for studies of many small runs
 
     @property
     def budget(self) -> Budget:

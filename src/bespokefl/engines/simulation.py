@@ -10,7 +10,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stacking
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.interrupts import stop_softly
+from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Report
@@ -102,7 +102,7 @@ class Simulation(RoundLoop):
         stopped: Callable[[], bool] | None = None,
     ) -> list[Outcome]:
         """Run all rounds. Ctrl-C ends the run after the current round, with a checkpoint."""
-        with stop_softly() as interrupted:
+        with delay_interrupts() as interrupted:
             return super().run_all(report, checkpoints, stopped or interrupted)
 
 

@@ -41,7 +41,7 @@ def test_there_and_back() -> None:
 
 def test_through_a_mailbox() -> None:
     header, tensors = wire.flatten(VALUES)
-    box = wire.Mailbox(1 << 20)
+    box = wire.SharedMemory(1 << 20)
     places = json.loads(json.dumps(box.write(tensors)))
     received = box.read(places)
     assert same_bits(wire.unflatten(header, received), VALUES)
@@ -70,11 +70,11 @@ def test_sizes() -> None:
 
 def test_a_full_mailbox_says_so() -> None:
     with pytest.raises(TrainingError, match="too large to pass on; use a smaller --chunk"):
-        wire.Mailbox(1 << 12).write([torch.zeros(2000)])
+        wire.SharedMemory(1 << 12).write([torch.zeros(2000)])
 
 
 def test_tensors_of_different_kinds_stay_aligned() -> None:
-    box = wire.Mailbox(1 << 16)
+    box = wire.SharedMemory(1 << 16)
     tensors = [
         torch.tensor([True]),
         torch.arange(3.0, dtype=torch.float64),

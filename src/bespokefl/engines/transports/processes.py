@@ -1,8 +1,8 @@
-"""Worker processes: each holds the clients' side and answers jobs that reach it as bytes.
+"""Worker processes that answer jobs, which reach them as bytes.
 
-A worker is a fork made before the first round: it has the data and the method, and nothing that happens later except
-what the jobs bring. One thread each; parallelism is by processes. A worker that dies, be it in the middle of an answer,
-is replaced, and its job done again: jobs depend on nothing else, so the answer is the same to the last bit.
+A worker is forked before the first round: it has the data and the method, and knows of later events only what jobs
+contain. Each has one thread. A worker that dies, even in the middle of an answer, is replaced and its job is repeated.
+A job depends on nothing else, so its answer has the same bits.
 """
 
 import logging
@@ -26,19 +26,19 @@ from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
-DEATHS = 2  # so often may a job's worker die before the run stops
-GONE = (EOFError, OSError)  # what a pipe says whose other end has died, in the middle of a message or not
-ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP")  # meant for the main process, whose end ends the workers
+MAX_DEATHS = 2  # of a job's workers, before the run stops
+CLOSED_PIPE = (EOFError, OSError)  # what a pipe raises if the other end has died
+IGNORED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the main process handles them; its end ends the workers
 
 Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
 
 
 class WorkerError(TrainingError):
-    """A job whose worker died twice. What was trained before may be kept."""
+    """The worker of a job died twice. Earlier rounds may be saved."""
 
     def __init__(self, fact: str, *, kept: str = "", then: str = "") -> None:
-        """fact: whose worker; kept: what there is to go on from; then: how to go on."""
+        """`fact` says which job, `kept` what is saved, `then` how to resume."""
         advice = then or "if the machine ran out of memory, use fewer workers or a smaller chunk"
         super().__init__("; ".join(part for part in (fact, kept, advice) if part) + ".")
         self.fact, self.kept = fact, kept
@@ -48,33 +48,34 @@ class WorkerError(TrainingError):
 class _Worker:
     process: Any
     pipe: Connection
-    inbox: wire.Mailbox
-    outbox: wire.Mailbox
+    inbox: wire.SharedMemory
+    outbox: wire.SharedMemory
 
 
 def cores() -> int:
-    """How many processes this machine lets us run at once."""
+    """The number of processes that this machine can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_workers(task: Task, settings: Settings) -> int:
-    cuda = task.start.device.type != "cpu"
-    alone = cuda or settings.reference or "fork" not in multiprocessing.get_all_start_methods()
+    """The number of worker processes of a run: one on a GPU, for the reference loop, or without fork."""
+    accelerator = task.start.device.type != "cpu"
+    alone = accelerator or settings.reference or "fork" not in multiprocessing.get_all_start_methods()
     return 1 if alone else settings.workers or cores()
 
 
 class Pool:
-    """Processes that all answer the same kinds of jobs."""
+    """Worker processes that answer the same kinds of jobs."""
 
     def __init__(self, answer: Answer, size: int) -> None:
         self._answer = answer
         self._workers: list[_Worker] = []
         for _ in range(size):
-            self._hire()
+            self._start_worker()
 
-    def _hire(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         context = multiprocessing.get_context("fork")
-        inbox, outbox = wire.Mailbox(), wire.Mailbox()
+        inbox, outbox = wire.SharedMemory(), wire.SharedMemory()
         ours, theirs = context.Pipe()
         process = context.Process(target=self._serve, args=(theirs, ours, inbox, outbox), daemon=True)
         process.start()
@@ -82,24 +83,24 @@ class Pool:
         self._workers.append(_Worker(process, ours, inbox, outbox))
         return self._workers[-1]
 
-    def _bury(self, worker: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
         worker.process.join(5)
-        worker.process.kill()  # nobody could hear it any more
+        worker.process.kill()  # its pipe is closed
         worker.process.join()
         worker.pipe.close()
         self._workers.remove(worker)
 
-    def _serve(self, pipe: Connection, other: Connection, inbox: wire.Mailbox, outbox: wire.Mailbox) -> None:
+    def _serve(self, pipe: Connection, other: Connection, inbox: wire.SharedMemory, outbox: wire.SharedMemory) -> None:
         for inherited in (other, *(worker.pipe for worker in self._workers)):
-            inherited.close()  # else a worker would outlive a killed main process
-        for name in ENDINGS:
+            inherited.close()  # otherwise a worker would outlive a killed main process
+        for name in IGNORED_SIGNALS:
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
         torch.set_num_threads(1)
         while True:
             try:
                 what, header, places = wire.loads(pipe.recv_bytes())
-            except GONE:
+            except CLOSED_PIPE:
                 os._exit(0)
             try:
                 values = self._answer(what, wire.unflatten(header, inbox.read(places)))
@@ -111,46 +112,46 @@ class Pool:
                 reply = ["crash", traceback.format_exc(), None]
             try:
                 pipe.send_bytes(wire.dumps(reply))
-            except GONE:  # nobody listens any more
+            except CLOSED_PIPE:  # the main process has ended
                 os._exit(0)
 
     def map(
         self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
     ) -> Iterator[tuple[int, Values]]:
-        """Answers as they come, with the job's position. Jobs are made when a worker is free for them."""
+        """Yield the positions of jobs and their answers, as they come. A job is made when a worker is free for it."""
         waiting = list(range(len(jobs)))[::-1]
         busy: dict[Any, tuple[int, _Worker, Flat]] = {}
         deaths = [0] * len(jobs)
 
-        def give(worker: _Worker, at: int | None = None, flat: Flat | None = None) -> None:
+        def assign(worker: _Worker, at: int | None = None, flat: Flat | None = None) -> None:
             if at is None:
                 if not waiting:
                     return
                 at = waiting.pop()
             header, tensors = flat or wire.flatten(jobs[at]())
             busy[worker.pipe] = (at, worker, (header, tensors))
-            with suppress(ConnectionError):  # a dead worker is noticed when its answer is read
+            with suppress(ConnectionError):  # a dead worker is detected when its answer is read
                 worker.pipe.send_bytes(wire.dumps([what, header, worker.inbox.write(tensors)]))
 
         for worker in list(self._workers):
-            give(worker)
+            assign(worker)
         while busy:
             for pipe in wait(list(busy)):
                 at, worker, flat = busy.pop(pipe)
                 try:
                     status, header, places = wire.loads(worker.pipe.recv_bytes())
-                except GONE:
+                except CLOSED_PIPE:
                     deaths[at] += 1
-                    self._bury(worker)
-                    told = f"a worker process died (exit code {worker.process.exitcode}) while it worked on {names[at]}"
-                    if deaths[at] == DEATHS:
-                        raise WorkerError(f"{told}, for the second time") from None
-                    log.warning("%s; this is done again", in_brief(told))
-                    give(self._hire(), at, flat)
+                    self._remove(worker)
+                    fact = f"a worker process died (exit code {worker.process.exitcode}) while it worked on {names[at]}"
+                    if deaths[at] == MAX_DEATHS:
+                        raise WorkerError(f"{fact}, for the second time") from None
+                    log.warning("%s; the job is repeated", in_brief(fact))
+                    assign(self._start_worker(), at, flat)
                     continue
                 if status == "done":
                     values = wire.unflatten(header, worker.outbox.read(places))
-                    give(worker)
+                    assign(worker)
                     yield at, values
                 elif status == "crash":
                     raise RuntimeError(f"a worker failed on {names[at]}:\n{header}")
@@ -158,6 +159,7 @@ class Pool:
                     raise (InputError if status == "InputError" else TrainingError)(header)
 
     def close(self) -> None:
+        """End all workers."""
         for worker in self._workers:
             worker.pipe.close()
         for worker in self._workers:
@@ -169,7 +171,7 @@ class Pool:
 
 
 class InProcessPool:
-    """The same without other processes: jobs are answered one after the other, in this one."""
+    """Answers jobs one after the other in this process."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -177,16 +179,17 @@ class InProcessPool:
     def map(
         self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
     ) -> Iterator[tuple[int, Values]]:
+        """Yield the positions of jobs and their answers."""
         for at, job in enumerate(jobs):
             yield at, self._answer(what, job())
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There is nothing to release."""
 
 
 @contextmanager
 def open_pool(answer: Answer, size: int) -> Iterator[Pool | InProcessPool]:
-    """Workers that answer, one thread each, for as long as they are needed."""
+    """A pool of workers with one thread each; with one worker, jobs run in this process."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     pool: Pool | InProcessPool = Pool(answer, size) if size > 1 else InProcessPool(answer)

@@ -1,6 +1,6 @@
-"""What passes between server and client, as bytes: named rows, tensors and numbers; never an object.
+"""Named rows, tensors and numbers as bytes, to pass between server and clients; never Python objects.
 
-A value travels as an entry of a JSON header (name, kind, shapes) and its tensors' raw bytes, end to end.
+A value is an entry of a JSON header (name, kind, shapes) and the raw bytes of its tensors.
 """
 
 import json
@@ -17,16 +17,16 @@ from bespokefl.core.method import Message
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
-KINDS = (
+SUPPORTED_DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 Values = dict[str, Any]
-_DTYPES = {str(d).removeprefix("torch."): d for d in KINDS}
+_DTYPES = {str(d).removeprefix("torch."): d for d in SUPPORTED_DTYPES}
 
 
 def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
-    """Named values as a header for JSON and a list of tensors."""
+    """Split named values into a header for JSON and a list of tensors."""
     header: list[Any] = []
     tensors: list[Tensor] = []
     for name, value in values.items():
@@ -47,6 +47,7 @@ def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
 
 
 def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Named values from a header and tensors."""
     values: dict[str, Any] = {}
     rest = iter(tensors)
     for name, kind, meta in header:
@@ -65,7 +66,7 @@ def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], head: t
 
 
 def under(prefix: str, values: Values) -> Values:
-    """The values whose names begin with a prefix, without it."""
+    """The values whose names begin with a prefix, without the prefix."""
     start = prefix + "/"
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
@@ -86,7 +87,7 @@ def unpack_message(values: Values) -> Message:
 
 
 def size(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Bytes and numbers that these values come to on the wire."""
+    """The number of bytes and of numbers in these values."""
     header, tensors = flatten(values)
     numbers = sum(1 for _, kind, _ in header if kind == "number")
     return (
@@ -95,10 +96,11 @@ def size(values: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
-class Mailbox:
-    """Memory that two processes share: one writes tensors into it, the other reads them out.
+class SharedMemory:
+    """Memory that two processes share: one writes tensors into it, the other reads them.
 
-    Made before the processes part. It is as large as anything that could be sent, and takes up only what has been.
+    It must be created before the fork. It reserves address space for the largest possible transfer and uses as much
+    memory as has been written.
     """
 
     def __init__(self, limit: int = 1 << 36) -> None:
@@ -115,13 +117,13 @@ class Mailbox:
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def write(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Put tensors in; the answer says where they are."""
+        """Write tensors; returns where they are."""
         places = []
         at = 0
         for tensor in tensors:
             length = tensor.numel() * tensor.element_size()
             if at + length > self._limit:
-                raise TrainingError(f"a chunk of {at + length:,} bytes is too large to pass on; use a smaller --chunk.")
+                raise TrainingError(f"a chunk of {at + length:,} bytes is too large; use a smaller --chunk.")
             kind = str(tensor.dtype).removeprefix("torch.")
             if length:
                 self._view(at, kind, list(tensor.shape)).copy_(tensor)
@@ -130,7 +132,7 @@ class Mailbox:
         return places
 
     def read(self, places: Sequence[Any]) -> list[Tensor]:
-        """Copies of what was put in."""
+        """Copies of tensors that were written."""
         return [self._view(at, kind, shape).clone() for at, kind, shape in places]
 
     def _view(self, at: int, kind: str, shape: list[int]) -> Tensor:
@@ -140,8 +142,10 @@ class Mailbox:
 
 
 def dumps(header: Any) -> bytes:
+    """A header as bytes."""
     return json.dumps(header).encode()
 
 
 def loads(data: bytes) -> Any:
+    """A header from bytes."""
     return json.loads(data)

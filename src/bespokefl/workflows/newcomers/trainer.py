@@ -63,7 +63,7 @@ def serve(
 
     def answer(what: str, values: Values) -> Values:
         cohort: list[int] = values["cohort"].tolist()
-        work = side.work(cohort, number)
+        work = side.cohort_data(cohort, number)
         rows = method.newcomer(task, server, work).expand(len(cohort))
         steps = work.num_steps() * work.expected_rounds
         tuned = local_sgd(task.gradient, begin, work, lr, momentum=momentum, steps=steps)

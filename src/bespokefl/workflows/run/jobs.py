@@ -23,7 +23,7 @@ import torch
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
 from bespokefl.core.files import FULL, unwritten
-from bespokefl.engines.interrupts import stop_softly
+from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")
@@ -134,7 +134,7 @@ def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[t
     said, died = set[str](), set[Job]()
     stopped = False
     try:
-        with stop_softly("") as asked:
+        with delay_interrupts("") as asked:
             while busy or (waiting and not stopped):
                 while waiting and len(busy) < processes and not stopped:
                     child = _start(waiting.pop(), [one.pipe for one in busy.values()])

@@ -23,7 +23,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.client import Data
-from bespokefl.engines.interrupts import stop_softly
+from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, any_in, kept
@@ -153,7 +153,7 @@ def train(
         error.add_note(f"{left}; {again} goes on from there")
         raise
     if ending is not None:
-        ending.enter_context(stop_softly("the training is over, and its results are being written"))
+        ending.enter_context(delay_interrupts("the training is over, and its results are being written"))
     seconds = time.perf_counter() - began
 
     blueprint = Blueprint.of(

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bespokefl.core.rows import Rows
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.wire import ALIGN, KINDS
+from bespokefl.engines.transports.wire import ALIGN, SUPPORTED_DTYPES
 
-_DTYPES = {str(kind).removeprefix("torch."): kind for kind in KINDS}
+_DTYPES = {str(kind).removeprefix("torch."): kind for kind in SUPPORTED_DTYPES}
 
 
 class UnreadableError(ValueError):

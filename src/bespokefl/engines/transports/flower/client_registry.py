@@ -1,4 +1,4 @@
-"""All that a server knows of the clients: where they live, and how many examples each has of which part."""
+"""What the server of a deployment knows of the clients: their nodes and numbers of examples."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 
 
-def homes(post: NodeMessenger) -> dict[str, list[str]]:
-    """The clients of every node; a client that two nodes name is refused."""
+def homes(messenger: NodeMessenger) -> dict[str, list[str]]:
+    """The clients of every node. Raises InputError if two nodes name the same client."""
     found: dict[str, str] = {}
-    for node in sorted(post.known):
-        for client in post.known[node].about["clients"]:
+    for node in sorted(messenger.known):
+        for client in messenger.known[node].about["clients"]:
             if client in found:
                 raise InputError(f"client {client!r} is named by two nodes, {found[client]} and {node}: rename one.")
             found[client] = node
-    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(post.known)}
+    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(messenger.known)}
 
 
-def remote_data(post: NodeMessenger) -> Data:
-    """The clients' data without the data: the parts have numbers of examples, and nothing else."""
+def remote_data(messenger: NodeMessenger) -> Data:
+    """The clients' names and numbers of examples, without examples."""
     clients: dict[str, dict[str, Any]] = {}
-    for known in post.known.values():
+    for known in messenger.known.values():
         clients |= known.about["clients"]
     names = tuple(sorted(clients))
     empty = torch.zeros(0)
@@ -38,7 +38,7 @@ def remote_data(post: NodeMessenger) -> Data:
 
 
 def counted(sizes: torch.Tensor) -> ClientIndex:
-    """A part of which only the numbers of examples are known."""
+    """An index of which only the numbers of examples are known."""
     return ClientIndex(
         torch.zeros(0, dtype=torch.int64), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     )

@@ -1,7 +1,7 @@
-"""Letters to nodes and their answers, over Flower's Grid: what is sent again, and until when an answer counts.
+"""Requests to nodes and their replies over Flower's Grid, with repeats and time-outs.
 
-A node that was killed and comes back has lost what it was sent, a SuperLink that was restarted may have: so a letter
-without an answer is sent again. A node that gets it twice answers from its disk.
+A node that was killed and restarted has lost its requests, and so may a restarted SuperLink: a request without a reply
+is sent again. A node that receives it twice replies from its disk.
 """
 
 import json
@@ -22,17 +22,17 @@ from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
-KIND = "train"  # Flower knows three kinds of messages; what is asked for stands in the letter itself
-LOOK = 2.0  # seconds between two looks at who is there
-AGAIN = 3.0  # seconds until a letter that failed is sent again
+MESSAGE_TYPE = "train"  # Flower has three types of messages; the request itself says what is wanted
+REFRESH = 2.0  # seconds between two queries for the connected nodes
+RETRY = 3.0  # seconds until a request that could not be sent is sent again
 
 
 class StoppedError(BespokeError):
-    """Somebody wants the run to stop: nobody is waited for any more."""
+    """The run is to stop, without waiting for replies."""
 
 
 class Grid(Protocol):
-    """What is needed of Flower's."""
+    """The part of Flower's Grid that is used."""
 
     def get_nodes(self) -> Iterable[Any]: ...
 
@@ -43,7 +43,7 @@ class Grid(Protocol):
 
 @dataclass
 class NodeInfo:
-    """A node that has said who it is."""
+    """A node that has introduced itself."""
 
     name: str
     id: int
@@ -52,39 +52,39 @@ class NodeInfo:
 
 @dataclass
 class PendingRequest:
-    """One request on its way."""
+    """A request that has no reply yet."""
 
     values: Values
     sent: float | None = None
-    ids: set[str] = field(default_factory=set)  # of every time that it was sent
-    to: tuple[int, str] | None = None  # the node, and since when it had been there
-    not_before: float = 0.0
+    ids: set[str] = field(default_factory=set)  # one for each time that it was sent
+    to: tuple[int, str] | None = None  # the node's id, and since when it was connected
+    not_before: float = 0.0  # when it may be sent again
 
 
 class NodeMessenger:
-    """Sends requests to nodes by their names, and gathers the answers."""
+    """Sends requests to nodes by name and collects their replies."""
 
     def __init__(
         self,
         grid: Grid,
-        patience: Timeouts,
+        timeouts: Timeouts,
         clock: Callable[[], float] = time.monotonic,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """stopped: whether the run is to stop, in the middle of whatever it waits for"""
-        self.grid, self.patience, self.clock, self.stopped = grid, patience, clock, stopped
+        """`stopped` is asked while waiting whether the run is to stop."""
+        self.grid, self.timeouts, self.clock, self.stopped = grid, timeouts, clock, stopped
         self.known: dict[str, NodeInfo] = {}
-        self._greeting: dict[int, PendingRequest] = {}
-        self._greeted: set[int] = set()
-        self._present: dict[int, tuple[str, str]] = {}  # by id: the name that it is registered by, and since when
-        self._looked = -LOOK
+        self._introducing: dict[int, PendingRequest] = {}
+        self._introduced: set[int] = set()
+        self._present: dict[int, tuple[str, str]] = {}  # by id: the registered name, and since when it is connected
+        self._refreshed = -REFRESH
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
-        """Wait for nodes until there are enough, or the time is over."""
-        until = self.clock() + self.patience.gather
+        """Wait until there are enough nodes, or for the time-out."""
+        until = self.clock() + self.timeouts.gather
         while not enough(self.known) and self.clock() < until:
-            self._turn({}, {})
-            time.sleep(self.patience.poll)
+            self._step({}, {})
+            time.sleep(self.timeouts.poll)
 
     def exchange(
         self,
@@ -92,121 +92,121 @@ class NodeMessenger:
         number: int,
         until: Callable[[Mapping[str, Values], float], bool] | None = None,
     ) -> dict[str, Values]:
-        """The nodes' answers by name, of those that came in time.
+        """Send requests; returns the replies by node that arrived in time.
 
-        until   whether the answers are enough after so many seconds; the time-out, if not given
+        `until(replies, seconds)` says whether to stop waiting. By default the time-out decides.
         """
-        over = until or (lambda answers, seconds: seconds >= self.patience.timeout)
-        letters = {name: PendingRequest(values) for name, values in requests.items()}
-        answers: dict[str, Values] = {}
+        over = until or (lambda replies, seconds: seconds >= self.timeouts.timeout)
+        pending = {name: PendingRequest(values) for name, values in requests.items()}
+        replies: dict[str, Values] = {}
         began = self.clock()
-        while len(answers) < len(letters) and not over(answers, self.clock() - began):
-            if not self._turn(letters, answers, number):
-                time.sleep(self.patience.poll)
-        return answers
+        while len(replies) < len(pending) and not over(replies, self.clock() - began):
+            if not self._step(pending, replies, number):
+                time.sleep(self.timeouts.poll)
+        return replies
 
     # -- inside
 
-    def _turn(self, letters: Mapping[str, PendingRequest], answers: dict[str, Values], number: int = 0) -> bool:
-        """Look who is there, send what is to be sent, take in what has come; whether something came."""
+    def _step(self, requests: Mapping[str, PendingRequest], replies: dict[str, Values], number: int = 0) -> bool:
+        """Update the connected nodes, send what is due, and collect replies; returns whether there were any."""
         if self.stopped():
             raise StoppedError("the run was stopped.")
         now = self.clock()
-        if now - self._looked >= LOOK:
-            self._looked = now
-            self._look()
-        due = [(node, letter) for node, letter in self._greeting.items() if self._due(letter, node, now)]
-        for name, letter in letters.items():
+        if now - self._refreshed >= REFRESH:
+            self._refreshed = now
+            self._refresh_nodes()
+        due = [(node, request) for node, request in self._introducing.items() if self._due(request, node, now)]
+        for name, request in requests.items():
             node = self.known[name].id if name in self.known else None
-            if name not in answers and node in self._present and self._due(letter, node, now):
-                due.append((node, letter))
+            if name not in replies and node in self._present and self._due(request, node, now):
+                due.append((node, request))
         self._send(due, number, now)
-        return self._collect(letters, answers, now)
+        return self._collect(requests, replies, now)
 
-    def _look(self) -> None:
-        """Who is there; whoever is new is asked who it is."""
+    def _refresh_nodes(self) -> None:
+        """Query the connected nodes; ask new ones to introduce themselves."""
         try:
             self._present = {int(one.node_id): (one.name, one.last_activated_at) for one in self.grid.get_nodes()}
-        except Exception as error:  # the SuperLink may be on its way up again
+        except Exception as error:  # the SuperLink may be restarting
             log.warning("the SuperLink does not answer: %s", error)
             return
         for node in self._present:
-            if node not in self._greeted and node not in self._greeting:
-                self._greeting[node] = PendingRequest({"what": HELLO})
-        for node in [one for one in self._greeting if one not in self._present]:
-            del self._greeting[node]
+            if node not in self._introduced and node not in self._introducing:
+                self._introducing[node] = PendingRequest({"what": HELLO})
+        for node in [one for one in self._introducing if one not in self._present]:
+            del self._introducing[node]
 
-    def _due(self, letter: PendingRequest, node: int, now: float) -> bool:
-        if now < letter.not_before:
+    def _due(self, request: PendingRequest, node: int, now: float) -> bool:
+        if now < request.not_before:
             return False
-        # a node that was started again does not know what it was sent before
-        moved = letter.to != (node, self._present[node][1])
-        return letter.sent is None or moved or now - letter.sent >= self.patience.resend
+        # a restarted node has lost its requests
+        moved = request.to != (node, self._present[node][1])
+        return request.sent is None or moved or now - request.sent >= self.timeouts.resend
 
     def _send(self, due: list[tuple[int, PendingRequest]], number: int, now: float) -> None:
         if not due:
             return
-        time_to_live = max(self.patience.timeout, self.patience.give_up) + 60
+        time_to_live = max(self.timeouts.timeout, self.timeouts.give_up) + 60
         messages = [
-            Message(records.pack(letter.values), node, KIND, ttl=time_to_live, group_id=str(number))
-            for node, letter in due
+            Message(records.pack(request.values), node, MESSAGE_TYPE, ttl=time_to_live, group_id=str(number))
+            for node, request in due
         ]
         try:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:
-            log.warning("letters could not be sent and will be again: %s", error)
+            log.warning("requests could not be sent, trying again: %s", error)
             ids = [None] * len(due)
-        for (node, letter), id in zip(due, ids or [None] * len(due), strict=True):
+        for (node, request), id in zip(due, ids or [None] * len(due), strict=True):
             if not id:
-                letter.not_before = now + AGAIN
+                request.not_before = now + RETRY
                 continue
-            letter.sent, letter.to = now, (node, self._present[node][1])
-            letter.ids.add(id)
+            request.sent, request.to = now, (node, self._present[node][1])
+            request.ids.add(id)
 
-    def _collect(self, letters: Mapping[str, PendingRequest], answers: dict[str, Values], now: float) -> bool:
+    def _collect(self, requests: Mapping[str, PendingRequest], replies: dict[str, Values], now: float) -> bool:
         wanted: dict[str, tuple[str | None, PendingRequest]] = {}
-        for letter in self._greeting.values():
-            wanted |= dict.fromkeys(letter.ids, (None, letter))
-        for name, letter in letters.items():
-            if name not in answers:
-                wanted |= dict.fromkeys(letter.ids, (name, letter))
+        for request in self._introducing.values():
+            wanted |= dict.fromkeys(request.ids, (None, request))
+        for name, request in requests.items():
+            if name not in replies:
+                wanted |= dict.fromkeys(request.ids, (name, request))
         if not wanted:
             return False
         try:
-            replies = list(self.grid.pull_messages(list(wanted)))
+            messages = list(self.grid.pull_messages(list(wanted)))
         except Exception as error:
-            log.warning("answers could not be fetched and will be again: %s", error)
+            log.warning("replies could not be fetched, trying again: %s", error)
             return False
-        for reply in replies:
-            asked = wanted.get(reply.metadata.reply_to_message_id)
-            if asked is not None:
-                asked[1].ids.discard(reply.metadata.reply_to_message_id)
-                self._take(asked[0], asked[1], reply, answers, now)
-        return bool(replies)
+        for message in messages:
+            name_and_request = wanted.get(message.metadata.reply_to_message_id)
+            if name_and_request is not None:
+                name_and_request[1].ids.discard(message.metadata.reply_to_message_id)
+                self._accept(*name_and_request, message, replies, now)
+        return bool(messages)
 
-    def _take(
-        self, name: str | None, letter: PendingRequest, reply: Message, answers: dict[str, Values], now: float
+    def _accept(
+        self, name: str | None, request: PendingRequest, message: Message, replies: dict[str, Values], now: float
     ) -> None:
-        if reply.has_error():  # the node went away, or its process died: it will be asked again
-            letter.sent, letter.not_before = None, now + AGAIN
+        if message.has_error():  # the node disconnected, or its process died: it is asked again
+            request.sent, request.not_before = None, now + RETRY
             return
         try:
-            values = records.unpack(reply.content)
+            values = records.unpack(message.content)
         except UnreadableError as error:
-            values = {"error": f"its answer cannot be read: {error}", "damaged": True}
+            values = {"error": f"its reply cannot be read: {error}", "damaged": True}
         if name is None:
-            self._meet(letter, values)
+            self._register(request, values)
             return
         if "error" in values and not values.get("damaged"):
             log.warning("node %s: %s", name, values["error"])
-        answers[name] = values
+        replies[name] = values
 
-    def _meet(self, letter: PendingRequest, values: Values) -> None:
-        """A node says who it is. One that is registered under another name than it says is not believed."""
-        assert letter.to is not None
-        node = letter.to[0]
-        self._greeting.pop(node, None)
-        self._greeted.add(node)
+    def _register(self, request: PendingRequest, values: Values) -> None:
+        """Register a node that introduces itself. It is rejected if its key belongs to another name."""
+        assert request.to is not None
+        node = request.to[0]
+        self._introducing.pop(node, None)
+        self._introduced.add(node)
         try:
             name, about = str(values["node"]), json.loads(values["about"])
             clients = about["clients"]
@@ -217,14 +217,14 @@ class NodeMessenger:
             return
         registered = self._present.get(node, ("", ""))[0]
         if registered and registered != name:
-            log.warning("a node is left out: it says it is %r, but its key is that of %r", name, registered)
+            log.warning("a node is left out: it claims to be %r, but its key belongs to %r", name, registered)
             return
         other = self.known.get(name)
         if other is not None and other.id != node and other.id in self._present:
-            log.warning("a second node says it is %r; it is left out while the first one is there", name)
-            self._greeted.discard(node)
+            log.warning("a second node claims to be %r; it is left out while the first one is connected", name)
+            self._introduced.discard(node)
             return
         if other is not None and other.about != about:
-            log.warning("node %s came back with other clients or data and is left out", name)
+            log.warning("node %s returned with other clients or data and is left out", name)
             return
         self.known[name] = NodeInfo(name, node, about)

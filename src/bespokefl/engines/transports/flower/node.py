@@ -1,7 +1,7 @@
-"""A node: one machine with the data of one client or of many. It answers the server's requests; its data stay here.
+"""A node: one machine with the data of one or many clients, which answers the server's requests.
 
-A request carries the server's plan and message; a client's state is never in it, nor in the answer. Whatever goes
-wrong at a node is told to the server in one sentence.
+A request carries the server's plan and message. Clients' data and states never leave the node. The server receives one
+sentence about any error at a node.
 """
 
 import json
@@ -30,41 +30,43 @@ log = logging.getLogger("bespokefl")
 
 PERSONAL = "personal.safetensors"
 HELLO, SETUP, TRAIN, SCORE = "hello", "setup", "train", "score"
-SCORED_AT_ONCE = 8  # clients, at least: scoring takes little memory
+MIN_SCORE_CHUNK = 8  # clients scored at once, at least: scoring needs little memory
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A node's side of a run."""
+    """What a node builds for a run."""
 
     side: ClientSide
     executor: Executor
     fingerprint: str  # of the model as this node builds it
-    about: Mapping[str, Any] = field(default_factory=dict)  # written beside the personal models
+    about: Mapping[str, Any] = field(default_factory=dict)  # written with the personal models
 
 
 class Host(Protocol):
-    """What a node brings along: its clients, and how it builds a method and a model for them."""
+    """A node's clients, and how to build a method and a model for them."""
 
     @property
     def name(self) -> str: ...
 
     def about(self) -> dict[str, Any]:
-        """Its clients and their numbers of examples, and what the examples look like, for JSON."""
+        """The clients with their numbers of examples, and the kind of examples, for JSON."""
 
-    def prepare(self, plan: RunPlan) -> Prepared: ...
+    def prepare(self, plan: RunPlan) -> Prepared:
+        """Build method, model and data for a run."""
 
 
 class Node:
-    """Answers requests, one after the other."""
+    """Answers requests, one after the other. `folder` keeps clients' states."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder = host, folder
         self._plan: RunPlan | None = None
         self._prepared: Prepared | None = None
-        self._shelf: ClientStateStore | None = None
+        self._states: ClientStateStore | None = None
 
     def answer(self, values: Values) -> Values:
+        """Answer a request; an error becomes a sentence in the reply."""
         try:
             what = values.get("what")
             if what == HELLO:
@@ -76,11 +78,13 @@ class Node:
                 return {"node": self.host.name} | self._train(plan, prepared, values)
             if what == SCORE:
                 return {"node": self.host.name} | self._score(plan, prepared, values)
-            raise InputError(f"this node does not know what to do with {what!r}: run the same version on both sides.")
+            raise InputError(
+                f"unknown request {what!r}: run the same version of Bespoke at the server and at the nodes."
+            )
         except BespokeError as error:
             log.error("%s", error)
             return {"node": self.host.name, "error": str(error)}
-        except Exception as error:  # a node must never fall silent: the server would wait for it
+        except Exception as error:  # a node must always answer: the server would wait for it
             log.exception("a request failed")
             first = str(error).splitlines()[0] if str(error) else ""
             return {"node": self.host.name, "error": f"{type(error).__name__}: {first}"}
@@ -98,7 +102,7 @@ class Node:
                     f"{str(values['fingerprint'])[:12]}): give both the same model, and the same versions."
                 )
             self._plan, self._prepared = plan, prepared
-            self._shelf = ClientStateStore(self.folder / plan.run)
+            self._states = ClientStateStore(self.folder / plan.run)
         if "start" in values:
             self._prepared.side.task.start = values["start"]
         return plan, self._prepared
@@ -106,22 +110,22 @@ class Node:
     def _cohort(self, side: ClientSide, values: Values) -> tuple[list[str], list[int]]:
         names: list[str] = json.loads(values["clients"])
         place = {name: at for at, name in enumerate(side.data.names)}
-        strange = [name for name in names if name not in place]
-        if strange:
-            raise InputError(f"node {self.host.name} has no client {listing(strange)}.")
+        unknown = [name for name in names if name not in place]
+        if unknown:
+            raise InputError(f"node {self.host.name} has no client {listing(unknown)}.")
         return names, [place[name] for name in names]
 
     def _train(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
-        side, shelf = prepared.side, self._shelf
-        assert shelf is not None
+        side, states = prepared.side, self._states
+        assert states is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
         names, cohort = self._cohort(side, values)
         digest = blob.digest(*blob.write(values))
-        known = shelf.reply(number, digest)
+        known = states.reply(number, digest)
         if known is not None:
-            log.warning("round %d was asked for again: the reply is the one that was kept", number)
+            log.warning("round %d was requested again; answering with the stored reply", number)
             return known
-        state = self._state(side, shelf, names, accepted, number)
+        state = self._state(side, states, names, accepted, number)
         round = plan.round(number, values["phase"], side.method)
         sizes = side.data.train.sizes.tolist()
         place = {client: at for at, client in enumerate(cohort)}
@@ -138,18 +142,18 @@ class Node:
         reply = {
             "broken": broken,
             **({f"upload/{name}": value[reports] for name, value in upload.items()} if len(reports) else {}),
-        }  # what a method notes of a client is no upload, and stays here
-        if broken.any():  # weights that are no numbers are not kept
+        }  # a method's notes on a client are not part of its upload and stay here
+        if broken.any():  # weights that are not finite are not kept
             new = {name: _where(broken, _full(state[name], size), value) for name, value in new.items()}
-        shelf.put(number, names, new, reply, digest)
-        shelf.settle(names, accepted)
+        states.put(number, names, new, reply, digest)
+        states.settle(names, accepted)
         return reply
 
     def _state(
-        self, side: ClientSide, shelf: ClientStateStore, names: Sequence[str], accepted: Sequence[int], before: int
+        self, side: ClientSide, states: ClientStateStore, names: Sequence[str], accepted: Sequence[int], before: int
     ) -> State:
-        """Each client's state as the server knows it: of the round that it accepted last."""
-        found = shelf.states(names, accepted, before)
+        """Each client's state of the round that the server accepted last."""
+        found = states.states(names, accepted, before)
         known = {at for places, _ in found for at in places}
         new = [at for at in range(len(names)) if at not in known]
         if new:
@@ -158,17 +162,17 @@ class Node:
         return stack(found, len(names))
 
     def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
-        """What the personal models, and the common one, are worth to each client; the models are kept here."""
-        side, shelf = prepared.side, self._shelf
-        assert shelf is not None
+        """Score the personal models and the global one on each client's data; the final models are stored here."""
+        side, states = prepared.side, self._states
+        assert states is not None
         number, keep = int(values["number"]), bool(values["keep"])
         names, cohort = self._cohort(side, values)
         common: Rows | None = values.get("common")
         own = type(side.method).personal is not Method.personal or common is None
-        state = self._state(side, shelf, names, values["accepted"].tolist(), number + 1) if own else {}
+        state = self._state(side, states, names, values["accepted"].tolist(), number + 1) if own else {}
         sizes = side.data.train.sizes.tolist()
         place = {client: at for at, client in enumerate(cohort)}
-        at_once = max(prepared.executor.chunk, SCORED_AT_ONCE)
+        at_once = max(prepared.executor.chunk, MIN_SCORE_CHUNK)
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
         rows: list[Rows] = []
@@ -194,7 +198,7 @@ class Node:
         }
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
-        """The personal models, for those whose they are."""
+        """Store the personal models."""
         path = self.folder / plan.run / PERSONAL
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         about = {"clients": list(names), **prepared.about}
@@ -207,11 +211,11 @@ class Node:
             aside.replace(path)
         except OSError as error:
             aside.unlink(missing_ok=True)
-            raise TrainingError(f"cannot keep the models in {str(path)!r}: {error.strerror or error}.") from None
+            raise TrainingError(f"cannot write the models to {str(path)!r}: {error.strerror or error}.") from None
 
 
 def _take(values: Mapping[str, Any], part: Sequence[int]) -> dict[str, Any]:
-    """Some rows of each value; what is one row for all stays so."""
+    """Select rows of each value; a single row for all clients stays."""
     index = torch.tensor(part, dtype=torch.int64)
     return {name: _rows(value, index) for name, value in values.items()}
 
@@ -226,6 +230,6 @@ def _full(value: Any, size: int) -> Any:
 
 
 def _where(chosen: torch.Tensor, a: Any, b: Any) -> Any:
-    """Rows of a where chosen, else of b."""
+    """Rows of `a` where chosen, else of `b`."""
     order = torch.where(chosen, torch.arange(len(chosen)), torch.arange(len(chosen)) + len(chosen))
     return join([a, b])[order]

@@ -1,4 +1,4 @@
-"""What the server tells every node about a run: who takes part, how it is trained, and how to build the model."""
+"""What the server sends to every node about a run: the clients, the settings, and how to build the model."""
 
 import hashlib
 import json
@@ -15,10 +15,16 @@ from bespokefl.engines.client import Budget
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower.run_names import check_run
 
+# The settings that nodes must know.
+SHARED = (
+    *("rounds", "participation", "batch_size", "local_epochs", "local_steps"),
+    *("seed", "warm", "clip", "noise"),
+)
+
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything but tensors. `recipe` is for whoever builds method and model at the node; no path can be in it."""
+    """A run without its tensors. `recipe` says how to build method and model at the node; it contains no paths."""
 
     run: str
     names: tuple[str, ...]  # all clients, in canonical order
@@ -29,8 +35,8 @@ class RunPlan:
     local_steps: int | None
     seed: int
     warm: bool = False
-    clip: float | None = None  # how far an upload may be from where it began
-    noise: float | None = None  # on uploads, in units of clip; each node draws its own
+    clip: float | None = None  # the largest norm of an upload, relative to its reference
+    noise: float | None = None  # on uploads, in units of clip; drawn at the nodes
     groups: tuple[int, ...] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
@@ -38,24 +44,13 @@ class RunPlan:
     def of(
         cls, run: str, names: tuple[str, ...], groups: tuple[int, ...] | None, settings: Settings, recipe: Any
     ) -> "RunPlan":
-        return cls(
-            run=check_run(run),
-            names=names,
-            rounds=settings.rounds,
-            participation=settings.participation,
-            batch_size=settings.batch_size,
-            local_epochs=settings.local_epochs,
-            local_steps=settings.local_steps,
-            seed=settings.seed,
-            warm=settings.warm,
-            clip=settings.clip,
-            noise=settings.noise,
-            groups=groups,
-            recipe=recipe,
-        )
+        """The plan of a run with these settings."""
+        shared = {name: getattr(settings, name) for name in SHARED}
+        return cls(run=check_run(run), names=names, groups=groups, recipe=recipe, **shared)
 
     @classmethod
     def read(cls, text: str) -> "RunPlan":
+        """Parse the text of a plan."""
         try:
             values = json.loads(text)
             groups = values["groups"]
@@ -74,28 +69,19 @@ class RunPlan:
         return made
 
     def text(self) -> str:
+        """The plan as JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def settings(self) -> Settings:
-        return Settings(
-            rounds=self.rounds,
-            participation=self.participation,
-            batch_size=self.batch_size,
-            local_epochs=self.local_epochs,
-            local_steps=self.local_steps,
-            seed=self.seed,
-            warm=self.warm,
-            clip=self.clip,
-            noise=self.noise,
-        )
+        return Settings(**{name: getattr(self, name) for name in SHARED})
 
     @property
     def budget(self) -> Budget:
         return self.settings.budget
 
     def round(self, number: int, phase: str, method: Method) -> Round:
-        """The round as a client knows it."""
+        """A round as clients know it."""
         return Round(
             number=number,
             phase=phase,
@@ -108,7 +94,7 @@ class RunPlan:
 
 
 def fingerprint(task: Task, *, warm: bool) -> str:
-    """A hash of the model: its columns, all that is not trained, and its start, unless the server gives another."""
+    """A hash of the model: its columns, its untrained values, and its start unless the server sends one (`warm`)."""
     layout = task.layout
     sha = hashlib.sha256(json.dumps([layout.names, layout.shapes, layout.head, str(task.start.dtype)]).encode())
     trained = set(layout.names)

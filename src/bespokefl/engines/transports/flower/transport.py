@@ -162,7 +162,7 @@ class FlowerTransport:
         self, requests: Mapping[str, TrainRequest | ScoreRequest], number: int
     ) -> Callable[[Mapping[str, Values], float], bool]:
         """Whether to stop waiting: after the time-out, if enough clients have answered; in the end in any case."""
-        timeouts, needed = self.messenger.patience, self._minimum(requests)
+        timeouts, needed = self.messenger.timeouts, self._minimum(requests)
         reported: list[bool] = []
 
         def over(answers: Mapping[str, Values], seconds: float) -> bool:
@@ -179,7 +179,7 @@ class FlowerTransport:
         return over
 
     def _minimum(self, requests: Mapping[str, TrainRequest | ScoreRequest]) -> int:
-        return min(self.messenger.patience.minimum, sum(len(one.clients) for one in requests.values()))
+        return min(self.messenger.timeouts.minimum, sum(len(one.clients) for one in requests.values()))
 
     def _require_minimum(
         self, requests: Mapping[str, TrainRequest], answers: Mapping[str, Values], number: int
@@ -188,7 +188,7 @@ class FlowerTransport:
         if count >= needed:
             return
         errors = [f"node {node}: {values['error']}" for node, values in answers.items() if "error" in values]
-        why = errors[0] if errors else f"start the other nodes (waited {self.messenger.patience.give_up:g} seconds)"
+        why = errors[0] if errors else f"start the other nodes (waited {self.messenger.timeouts.give_up:g} seconds)"
         raise TrainingError(
             f"only {count} of at least {needed} clients answered in round {number}; {why.rstrip('.')}, then resume the "
             "run."

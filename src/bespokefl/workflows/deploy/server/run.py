@@ -106,7 +106,7 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
     """Gather the nodes, train, and put together what is known of it here."""
     post.gather(lambda known: bool(known) and expected <= known.keys())
     if not post.known:
-        raise InputError(f"no node came within {post.patience.gather:g} seconds; start them with bespoke deploy node.")
+        raise InputError(f"no node came within {post.timeouts.gather:g} seconds; start them with bespoke deploy node.")
     absent = sorted(expected - post.known.keys())
     if absent:
         log.warning("the run begins without nodes %s", listing(absent))
