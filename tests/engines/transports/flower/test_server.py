@@ -270,8 +270,8 @@ def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -
 
 def test_a_node_that_comes_back_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes away with the letter, and is back a little later: nobody is lost."""
-    monkeypatch.setattr(messenger, "LOOK", 0.05)
-    monkeypatch.setattr(messenger, "AGAIN", 0.1)
+    monkeypatch.setattr(messenger, "REFRESH", 0.05)
+    monkeypatch.setattr(messenger, "RETRY", 0.1)
     server, grid = deployment(Ditto(), DATA, tmp_path, rounds=2)
     expected = run(Ditto(), DATA, rounds=2)[1]
     pulls: list[int] = []
@@ -328,7 +328,7 @@ def test_a_node_under_another_name_than_its_key_s_is_left_out(tmp_path: Path, ca
     grid = local_grid(Ditto(), DATA, tmp_path)
     grid.names[WEST] = "east"
     server, _ = deployment(Ditto(), DATA, tmp_path, grid=grid, patience=replace(QUICK, gather=0.5))
-    assert server.homes.keys() == {"north", "south"} and "its key is that of 'east'" in caplog.text
+    assert server.homes.keys() == {"north", "south"} and "its key belongs to 'east'" in caplog.text
 
 
 def test_two_nodes_with_the_same_client(tmp_path: Path) -> None:
