@@ -12,8 +12,8 @@ import pytest
 from bespokefl import report
 from bespokefl.cli import main
 from bespokefl.core.errors import InputError
+from bespokefl.report.document import read_document
 from bespokefl.report.figures import curve
-from bespokefl.report.source import read
 from tests.report.chromium import chromium
 from tests.report.comparisons import document, save
 from tests.report.test_page import figures, scroll_through
@@ -99,7 +99,7 @@ def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"must be the folder of a comparison, a run or a diagnosis, but it has neither"
+        InputError, match=r"must be the directory of a comparison, a run or a diagnosis, but it has neither"
     ):
         report.write(tmp_path)
     with pytest.raises(InputError, match="neither"):
@@ -114,7 +114,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
 
 def test_a_comparison_is_found_by_its_folder_and_by_its_file(tmp_path: Path) -> None:
     save(tmp_path, document())
-    assert read(tmp_path) == read(tmp_path / "compare.json")
+    assert read_document(tmp_path) == read_document(tmp_path / "compare.json")
     assert report.write(tmp_path / "compare.json") == tmp_path / "report.html"
 
 
