@@ -143,7 +143,7 @@ class TestStanding:
         assert wrong / 60 < 0.25  # the best is chosen by the same data, which costs some of the .05
 
     def test_bad_input(self) -> None:
-        with pytest.raises(InputError, match="give the scores of at least one method"):
+        with pytest.raises(InputError, match="pass the scores of at least one method"):
             standing({})
         with pytest.raises(InputError, match="no client has a score"):
             standing({"a": [NAN], "b": [NAN]})
