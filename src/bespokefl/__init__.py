@@ -1,9 +1,20 @@
-"""Bespoke: personalized federated learning, a model of its own for every client.
+"""Bespoke: personalized federated learning, in which every client of a federation gets its own model.
 
-import bespokefl as bf
+    import bespokefl as bf
 
-clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
-result = bf.run(bf.methods.Ditto(), clients, model="mlp", rounds=20, seed=0)
+    clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
+    result = bf.run(bf.methods.Ditto(), clients, model="mlp", rounds=20, seed=0)
+
+core         tasks, models as rows of a matrix, the interface of a method, random numbers, errors
+data         data sets, their preprocessing, and splits into clients
+methods      one module per federated learning method
+models       built-in models, and loading your own
+metrics      scores per client, fairness, significance, communication
+theory       closed forms and bounds from the papers
+engines      the round loop, and the transports that carry messages to clients
+workflows    run, compare, tune, diagnose, deploy, and the files they write
+report       the HTML page of a comparison, a run or a diagnosis
+cli          the `bespoke` command
 """
 
 from importlib import import_module
@@ -42,7 +53,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    # Importing torch takes seconds, so each name is imported when it is first used.
+    # Importing torch takes seconds, so each name is imported on first use.
     _HOMES = {
         "BespokeError": "bespokefl.core.errors",
         "Clients": "bespokefl.data.clients",
@@ -75,13 +86,13 @@ else:
         "tune": "bespokefl.workflows.tune.api",
     }
     _MODULES = ("methods", "metrics", "models", "splits", "theory")
-    _RENAMED = {"descend": "local_sgd"}  # old names, which warn
+    _RENAMED = {"descend": "local_sgd"}  # former names, which still work with a warning
 
     __all__ = list(_HOMES)
 
     def __getattr__(name):
         if name == "__version__":
-            value = import_module("importlib.metadata").version("bespokefl")  # pyproject.toml has the number
+            value = import_module("importlib.metadata").version("bespokefl")
         elif name in _MODULES:
             value = import_module(f"{_HOMES[name]}.{name}")
         elif name in _HOMES:
