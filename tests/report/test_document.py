@@ -44,7 +44,7 @@ def test_page_of_a_run(run: Path) -> None:
     assert f"{100 * mean:.1f}" in text
     assert "One seed" in text
     assert "Against global model" in text
-    assert "Left out: this is a single run; bespoke compare runs Local and FedAvg beside it." in text
+    assert "Left out: this is a single run; bespoke compare trains Local and FedAvg as well." in text
     assert "@phdthesis{persfl}" in text
     assert "Inside persfl" in text
 
@@ -82,7 +82,7 @@ def test_a_killed_run_shows_what_its_checkpoint_knows(run: Path, tmp_path: Path)
     text = words(report.write(killed))
     assert "Unfinished: the run stopped after 2 of 2 rounds." in re.sub(r"\s+", " ", text).replace(" :", ":")
     assert f"{100 * rounds[1]['personal']['test_accuracy']:.1f}" in text
-    assert "Left out: no client has a test figure of its own yet." in text
+    assert "Left out: the clients have not been tested one by one." in text
 
 
 def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
@@ -165,7 +165,7 @@ def test_a_killed_comparison_shows_the_runs_that_are_there(tmp_path: Path, capsy
     shutil.copytree(place / "runs" / "local-0", place / "runs" / ".local-0.new-1-2")  # it was being written
     call("report", str(place))
     text = re.sub(r"\s+", " ", words(place / "report.html"))
-    assert "Unfinished: 3 of 6 runs are there." in text.replace(" :", ":")
+    assert "Unfinished: 3 of 6 runs are available." in text.replace(" :", ":")
     assert "bespoke compare ditto --seeds 0,1" in text
     assert "ditto has no finished run yet." in text
     call("compare", "ditto", *options, "--quiet", "--out", str(place))

@@ -184,7 +184,7 @@ def test_finds_a_client(browser: Chromium, page: Path) -> None:
     )
     said = browser.value("document.getElementById('found').textContent")
     assert "client 7: 59 training examples." in said
-    assert "Best served by" in said
+    assert "Best method: " in said
     ring = "document.querySelector('[data-key=against-0]').data.at(-1).text"
     assert browser.value(ring) == ["client 7"]
 
@@ -331,8 +331,8 @@ def test_unfinished_says_so_and_shows_what_there_is(browser: Chromium, tmp_path:
     made["methods"][-2]["runs"][0]["interrupted"] = True
     browser.open(report.write(save(tmp_path, made)))
     said = browser.value("document.querySelector('.warning').innerText")
-    assert "11 of 14 runs are there, 1 of them stopped before the last round" in said
-    assert "cfl is in no figure, as none of its runs is there yet." in browser.value("document.body.innerText")
+    assert "11 of 14 runs are available, 1 of them stopped before its last round" in said
+    assert "cfl is in no figure because none of its runs is finished yet." in browser.value("document.body.innerText")
     scroll_through(browser)
     assert all(figures(browser).values())
     assert browser.complaints() == []

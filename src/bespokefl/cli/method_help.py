@@ -1,11 +1,8 @@
 """Read the help on a method from its source file: hyper-parameters with their comments, the paper, the docstring."""
 
-import ast
 import inspect
-import io
 import re
 import textwrap
-import tokenize
 from typing import Any
 
 from bespokefl.core.method import Method
@@ -27,20 +24,7 @@ def _comments(cls: type) -> dict[str, str]:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # a class defined in an interpreter has no file
         return {}
-    comments = {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    body = ast.parse(source).body[0]
-    assert isinstance(body, ast.ClassDef)
-    return {
-        node.target.id: comments[node.end_lineno or node.lineno]
-        for node in body.body
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and (node.end_lineno or node.lineno) in comments
-    }
+    return dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
 
 
 def reference(method: type[Method]) -> str:

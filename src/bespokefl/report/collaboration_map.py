@@ -4,27 +4,29 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.report.figures import Figure
+from bespokefl.report.figures import Figure, make_figure
 
-TITLE = "Who learns from whom"
 MAX_CLIENTS = 400  # more cannot be told apart on a map, and make the page large
 
 
-def collaboration_map(key: str, weights: np.ndarray, groups: np.ndarray, true_groups: Any, caption: str) -> Figure:
+def collaboration_map(
+    key: str, weights: np.ndarray, groups: np.ndarray, true_groups: Any, *, text: str = "heat", frames: str
+) -> Figure:
     """Return the figure; row i of `weights`, (clients, clients), belongs to client i, and frames mark `groups`."""
     num = len(weights)
-    if num > MAX_CLIENTS:
-        return Figure("heat", key, TITLE, missing=f"{num} clients are too many for a map.")
-    order = _order(weights, groups)
-    data = {
-        "order": order.tolist(),
-        "weights": (weights[np.ix_(order, order)] * 1e4).round().astype(int).tolist(),
-        "bounds": [k for k in range(1, num) if groups[order[k]] != groups[order[k - 1]]] if any_shared(groups) else [],
-        "streams": groups[order].tolist(),
-        "groups": true_groups,
-    }
-    description = f"Map of the weights that {num} clients give to each other."
-    return Figure("heat", key, TITLE, caption, description, data=data, half=True)
+    missing = f"{num} clients are too many for a map." if num > MAX_CLIENTS else ""
+    data: dict[str, Any] = {}
+    if not missing:
+        order = _order(weights, groups)
+        ordered = groups[order]
+        data = {
+            "order": order.tolist(),
+            "weights": (weights[np.ix_(order, order)] * 1e4).round().astype(int).tolist(),
+            "bounds": [k for k in range(1, num) if ordered[k] != ordered[k - 1]] if any_shared(groups) else [],
+            "streams": ordered.tolist(),
+            "groups": true_groups,
+        }
+    return make_figure("heat", key, text=text, data=data, missing=missing, num=str(num), frames=frames)
 
 
 def any_shared(groups: np.ndarray) -> bool:

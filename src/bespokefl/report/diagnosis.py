@@ -12,17 +12,17 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
 from bespokefl.report.collaboration_map import any_shared, collaboration_map
-from bespokefl.report.figures import Figure, Section, rounded
+from bespokefl.report.figures import Figure, Section, make_figure, rounded
 from bespokefl.report.overview import Card
 from bespokefl.report.rendering import render
 
 SOURCE_NAME, FILE_NAME, FORMAT = "diagnosis.json", "diagnosis.html", "bespoke-diagnosis-1"
 KINDS = {
-    "label": ("Label skew", "how far shares of the classes are apart, beyond chance"),
+    "label": ("Label skew", "distance between the class distributions of clients, beyond chance"),
     "size": ("Size disparity", "Gini coefficient of the numbers of training examples"),
-    "feature": ("Feature shift", "part of the variance within a class that lies between clients, labels matched"),
-    "concept": ("Concept shift", "the same as labels are, where matching them explains it"),
-    "shift": ("Feature or concept shift", "the same, where labels are too skewed to tell which of both it is"),
+    "feature": ("Feature shift", "share of the variance within a class that lies between clients, with labels matched"),
+    "concept": ("Concept shift", "the same with labels as they are, if matching the labels explains it"),
+    "shift": ("Feature or concept shift", "the same, if labels are too skewed to distinguish the two"),
 }
 
 
@@ -98,10 +98,10 @@ def _cards(diagnosis: Mapping[str, Any]) -> list[Card]:
         Card(
             "Expected gain",
             f"{np.median(gains):.2f} ×",
-            f"{len(gains) - num_alone} of {len(gains)} clients have something to gain",
-            "The median client's variance alone, over its variance with the others. 1 × is nothing to gain.",
+            f"{len(gains) - num_alone} of {len(gains)} clients can gain",
+            "The variance of the median client alone, divided by its variance with the others. 1 × means no gain.",
         ),
-        Card("How they differ", differences or "Not at all", "", sentences[0]),
+        Card("How clients differ", differences or "Not at all", "", sentences[0]),
     ]
 
 
@@ -109,7 +109,7 @@ def _kinds(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for key, (name, meaning) in KINDS.items():
         value = diagnosis["kinds"].get(key)
-        present = "yes" if key in diagnosis["present"] else "no" if value is not None else "cannot be told"
+        present = "yes" if key in diagnosis["present"] else "no" if value is not None else "unknown"
         rows.append({"name": name, "meaning": meaning, "present": present, "value": value})
     return rows
 
@@ -127,57 +127,29 @@ def _is_grouped(diagnosis: Mapping[str, Any]) -> bool:
 
 def _figures(diagnosis: Mapping[str, Any]) -> list[Figure]:
     groups = np.array([one["group"] for one in diagnosis["clients"]])
-    caption = "Row: a client. Column: the weight that User-Centric FL's rule gives to another, from the short fits."
-    caption += " Frames: the groups found." if any_shared(groups) else ""
     weights = np.array(diagnosis["collaboration"], dtype=np.float64)
-    figures = [collaboration_map("map", weights, groups, diagnosis["true_groups"], caption)]
+    frames = " Frames: the groups that were found." if any_shared(groups) else ""
+    figures = [collaboration_map("map", weights, groups, diagnosis["true_groups"], text="diagnosis_map", frames=frames)]
     if len(diagnosis["silhouettes"]) > 1:
-        figures.append(
-            Figure(
-                "silhouette",
-                "groups",
-                "How many groups",
-                "The higher, the better the clients fall into so many groups, by the short fits.",
-                "Line: silhouette against the number of groups.",
-                data={
-                    "values": rounded(diagnosis["silhouettes"]),
-                    "chosen": diagnosis["streams"] if _is_grouped(diagnosis) else None,
-                    "noun": "groups",
-                    "taken": "are suggested",
-                },
-                half=True,
-            )
-        )
+        chosen = diagnosis["streams"] if _is_grouped(diagnosis) else None
+        data = {
+            "values": rounded(diagnosis["silhouettes"]),
+            "chosen": chosen,
+            "noun": "groups",
+            "verb": "are suggested",
+        }
+        figures.append(make_figure("silhouette", "groups", text="diagnosis_groups", data=data))
     survey = diagnosis["survey"]
     if survey is not None and len(survey["silhouettes"]) > 1:
-        figures.append(
-            Figure(
-                "silhouette",
-                "survey",
-                "How many streams, by the survey alone",
-                "The same by User-Centric FL's own first round, which has only the gradients at the start.",
-                "Line: silhouette against the number of streams, by gradients at the start.",
-                data={"values": rounded(survey["silhouettes"]), "chosen": None, "noun": "streams"},
-                half=True,
-            )
-        )
-    figures.append(
-        Figure(
-            "latest",
-            "gains",
-            "Expected gains",
-            "How many clients can expect which gain; 1 is none.",
-            "Histogram of the clients' expected gains.",
-            data={"said": "gain", "values": rounded([one["gain"] for one in diagnosis["clients"]])},
-            half=True,
-        )
-    )
-    return figures
+        data = {"values": rounded(survey["silhouettes"]), "chosen": None, "noun": "streams"}
+        figures.append(make_figure("silhouette", "survey", text="diagnosis_survey", data=data))
+    data = {"name": "gain", "values": rounded([one["gain"] for one in diagnosis["clients"]])}
+    return [*figures, make_figure("latest", "gains", text="diagnosis_gains", data=data)]
 
 
 def _command(about: Mapping[str, Any]) -> str:
     if "config" not in about:
-        return "It was made in Python, by bespokefl.diagnose."
+        return "It was started from Python, by bespokefl.diagnose."
     options = about["config"] | {"steps": about["steps"], "lr": f"{about['lr']:g}"}
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return shlex.join(["bespoke", "diagnose", *words])

@@ -197,7 +197,7 @@ def _model_entry(
     return {
         "name": MODELS[kind],
         "method": about["method"],
-        "about": "what each client uses" if kind == "personal" else "what they have in common",
+        "about": "the model that each client uses" if kind == "personal" else "the model that all clients share",
         "citation": "",
         "hyper": about["hyper"],
         "tuned": None,

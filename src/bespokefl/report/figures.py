@@ -1,10 +1,13 @@
-"""The figures that every comparison has: titles, captions, and the numbers they are drawn from.
+"""The figures that every comparison has, and the numbers they are drawn from.
 
-page.js draws them in the browser. Numbers are rounded to what can be seen, which keeps the page small.
+page.js draws them in the browser; figures.toml has their texts. Numbers are rounded, which keeps the page small.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -43,12 +46,36 @@ class Figure:
     kind: str  # the function in page.js that draws it
     key: str  # its key in the page's numbers, and its anchor
     title: str
-    caption: str = ""  # how to read it
-    description: str = ""  # what it shows, for screen readers
+    caption: str = ""
+    description: str = ""
+    half: bool = False
     controls: Sequence[Control] = ()
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     missing: str = ""  # why it is left out
-    half: bool = False  # two such figures stand side by side where there is room
+
+
+def make_figure(
+    kind: str,
+    key: str,
+    *,
+    text: str = "",
+    controls: Sequence[Control] = (),
+    data: Mapping[str, Any] | None = None,
+    missing: str = "",
+    **words: str,
+) -> Figure:
+    """Return a figure with the texts of its kind, or of the entry `text` of figures.toml, filled in with `words`."""
+    texts = _figure_texts()[text or kind]
+    filled = {name: texts[name].format(**words) for name in ("title", "caption", "description")}
+    return Figure(
+        kind, key, **filled, half=texts.get("half", False), controls=controls, data=data or {}, missing=missing
+    )
+
+
+@cache
+def _figure_texts() -> dict[str, dict[str, Any]]:
+    file = resources.files("bespokefl.report").joinpath("templates", "figures.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -167,7 +194,7 @@ def general_sections(document: Document, numbers: Mapping[str, Any]) -> list[Sec
     """Return the sections that every page has."""
     curves = Section("Over the rounds", "", [_curves(numbers)])
     if not any(value is not None for method in numbers["methods"] for value in method["scores"]):
-        reason = "no client has test data." if document["finished"] else "no client has a test figure of its own yet."
+        reason = "no client has test data." if document["finished"] else "the clients have not been tested one by one."
         missing = Figure("scatter", "clients-figures", "Every client", missing=reason)
         return [curves, Section("Client by client", "", [missing])]
     return [
@@ -177,8 +204,11 @@ def general_sections(document: Document, numbers: Mapping[str, Any]) -> list[Sec
     ]
 
 
+def _score_words(numbers: Mapping[str, Any]) -> dict[str, str]:
+    return {"score": numbers["score"], "Score": numbers["score"].capitalize()}
+
+
 def _curves(numbers: Mapping[str, Any]) -> Figure:
-    score = numbers["score"]
     curves = [one["curve"] for one in numbers["methods"] if one["curve"] is not None]
     timed = any(times is not None for curve in curves for times in curve["time"])
     axes = {"round": "rounds", "bytes": "data sent"} | ({"time": "model time"} if timed else {})
@@ -187,98 +217,50 @@ def _curves(numbers: Mapping[str, Any]) -> Figure:
         systems = {str(at): name for at, name in enumerate(numbers["systems"])}
         controls.append(Control("select", "system", "in a system with", systems, hidden=True))
     band = "the band is one standard error over seeds" if numbers["seeds"] > 1 else "one seed, so there is no band"
-    return Figure(
-        "curves",
-        "curves",
-        f"{score.capitalize()} against what it costs",
-        f"Mean over clients, each on its own test data; {band}. Model time is counted in T, the time of sending one "
-        "model down to the clients.",
-        f"Lines: mean {score} of each method against rounds, data sent or model time.",
-        controls,
-        missing="" if curves else "no round was evaluated; choose eval_every of at least 1.",
-    )
+    missing = "" if curves else "no round was evaluated; set eval_every to at least 1."
+    return make_figure("curves", "curves", controls=controls, missing=missing, band=band, **_score_words(numbers))
 
 
 def _per_client_text(numbers: Mapping[str, Any]) -> str:
+    score = numbers["score"]
     if numbers["kind"] == "run":
-        against = ", against what it has from the common one" if numbers["references"] else ""
-        return f"Every point is a client: what it has from its own model{against}."
-    text = "Every point is a client: what it has from a method, against what it has without one."
-    return text if numbers["seeds"] == 1 else f"{text} A client's figure is its mean over {numbers['seeds']} seeds."
+        against = f", against its {score} with the global model" if numbers["references"] else ""
+        return f"Every point is a client: its {score} with its own model{against}."
+    text = f"Every point is a client: its {score} with a method, against its {score} with a baseline."
+    return text if numbers["seeds"] == 1 else f"{text} Scores are means over {numbers['seeds']} seeds."
 
 
 def _per_client(numbers: Mapping[str, Any]) -> list[Figure]:
-    score, single = numbers["score"], numbers["kind"] == "run"
+    words, single = _score_words(numbers), numbers["kind"] == "run"
     side = "above" if numbers["higher"] else "below"
     figures = []
     for at, baseline in enumerate(numbers["references"]):
         name = numbers["methods"][baseline]["name"]
-        figures.append(
-            Figure(
-                "scatter",
-                f"against-{at}",
-                f"Against {name}",
-                f"Clients {side} the diagonal are better off. The larger the marker, the more training data.",
-                f"Points: {score} of each client against what it has with {name}.",
-                data={"reference": baseline},
-                half=True,
-            )
-        )
+        data = {"reference": baseline}
+        figures.append(make_figure("scatter", f"against-{at}", data=data, name=name, side=side, **words))
     if single and not figures:
-        missing = "the method has no global model to compare with; bespoke compare runs Local and FedAvg beside it."
-        figures = [Figure("scatter", "against-0", "Against a common model", missing=missing)]
+        missing = "the method has no global model to compare with; bespoke compare trains Local and FedAvg as well."
+        figures.append(Figure("scatter", "against-0", "Against a global model", missing=missing))
     sizes = numbers["sizes"]
-    figures.append(
-        Figure(
-            "size",
-            "size",
-            f"{score.capitalize()} against local data",
-            "Lines: mean over clients with about as many training examples. Faint points: the clients, with "
-            + ("their own models." if single else "the method chosen above."),
-            f"Lines: mean {score} of each method against the number of a client's training examples.",
-            missing=f"every client has {sizes[0]} training examples." if len(set(sizes)) == 1 else "",
-        )
-    )
-    return figures
+    same = f"every client has {sizes[0]} training examples." if len(set(sizes)) == 1 else ""
+    models = "their own models" if single else "the method chosen above"
+    return [*figures, make_figure("size", "size", missing=same, models=models, **words)]
 
 
 def _spread(numbers: Mapping[str, Any]) -> list[Figure]:
-    score = numbers["score"]
+    words = _score_words(numbers)
     gained = [one for one in numbers["methods"] if one["gains"] is not None]
     no_gains = no_fairness = ""
     if not gained:
         no_gains = no_fairness = (
-            "this is a single run; bespoke compare runs Local and FedAvg beside it."
+            "this is a single run; bespoke compare trains Local and FedAvg as well."
             if numbers["kind"] == "run"
-            else "no method was measured against both Local and FedAvg yet."
+            else "no method has been compared with both Local and FedAvg yet."
         )
     elif not any(value is not None for one in gained for value in one["fair"]):
         no_fairness = "no client is better off with any method."
     return [
-        Figure(
-            "histogram",
-            "histogram",
-            f"Clients by {score}",
-            "How many clients have which figure, a row for each method on one scale. The marker is the mean.",
-            f"Histograms of the clients' {score}, one for each method.",
-            half=True,
-        ),
-        Figure(
-            "density",
-            "density",
-            "Clients by what they gain",
-            "Density of the gain over the better of Local and FedAvg (QoI). Right of the line is better off.",
-            "Densities of the clients' gains, one for each method.",
-            missing=no_gains,
-            half=True,
-        ),
-        Figure(
-            "fairness",
-            "fairness",
-            "How evenly the gains are spread",
-            "Four measures of the gains of the clients that are better off. Longer is fairer, but for the variance, "
-            "where shorter is. The fairest is outlined.",
-            "Bars: four measures of fairness for each method.",
-            missing=no_fairness,
-        ),
+        make_figure("histogram", "histogram", **words),
+        make_figure("density", "density", missing=no_gains),
+        make_figure("fairness", "fairness", missing=no_fairness),
     ]

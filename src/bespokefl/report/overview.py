@@ -41,7 +41,7 @@ def warnings(document: Document) -> list[tuple[str, str]]:
     if not document["finished"]:
         found.append(("Unfinished:", _unfinished(document)))
     if document["kind"] == "comparison" and len(document["seeds"]) == 1:
-        found.append(("", "One seed: there is no standard error, and chance in training is not accounted for."))
+        found.append(("", "One seed: there is no standard error, and the randomness of training is not accounted for."))
     return found
 
 
@@ -49,12 +49,15 @@ def _unfinished(document: Document) -> str:
     methods = document["methods"]
     if document["kind"] == "run":
         run = methods[0]["runs"][0]
-        return f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds. This is what there is."
+        return f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds. The page shows the results so far."
     runs = [run for method in methods for run in finished_runs(method)]
     planned = document.get("planned", len(methods) * len(document["seeds"]))
     num_stopped = sum(bool(run.get("interrupted")) for run in runs)
-    stopped = f", {num_stopped} of them stopped before the last round" if num_stopped else ""
-    return f"{len(runs)} of {planned} runs are there{stopped}. This is what there is; the same command goes on with it."
+    stopped = f", {num_stopped} of them stopped before its last round" if num_stopped else ""
+    return (
+        f"{len(runs)} of {planned} runs are available{stopped}. The page shows the results so far; the same command "
+        "continues the comparison."
+    )
 
 
 def verdict_cards(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> list[Card]:
@@ -99,15 +102,15 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     unimproved = int(((scores[baseline].max(0) >= scores[~baseline].max(0)) & tested).sum())
     total = int(tested.sum())
     sentence = (
-        f"With {name}, {better:.0f} % of the clients have more than with the better of Local and FedAvg, and "
-        f"{worse:.0f} % have less. "
+        f"With {name}, {better:.0f} % of the clients are better off than with the better of Local and FedAvg, and "
+        f"{worse:.0f} % are worse off. "
     )
     sentence += (
-        f"For {count(unimproved, 'client')} of {total} no method is better than Local or FedAvg."
+        f"For {unimproved} of {count(total, 'client')}, no method is better than both Local and FedAvg."
         if unimproved
-        else f"For each of the {total} clients some method is better than Local and FedAvg."
+        else f"For each of the {total} clients, some method is better than both Local and FedAvg."
     )
-    answer = "Every client" if better == 100 else "Nobody is worse off" if worse == 0 else "Not everybody"
+    answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
     figure = f"{better:.0f} % better, {worse:.0f} % worse"
     return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
 
@@ -117,9 +120,9 @@ def remarks(document: Document) -> list[str]:
     found = [str(note) for note in document["notes"]]
     for method in document["methods"]:
         if method["failed"]:
-            found.append(f"{method['name']} is in no figure, as it failed.")
+            found.append(f"{method['name']} is in no figure because it failed.")
         elif method["figures"] is None:
-            found.append(f"{method['name']} is in no figure, as none of its runs is there yet.")
+            found.append(f"{method['name']} is in no figure because none of its runs is finished yet.")
     return found
 
 
@@ -138,7 +141,7 @@ def hyperparameters(document: Document) -> list[tuple[str, list[str], str]]:
         if tuned:
             chosen = ", ".join(_assignments(tuned["chosen"]))
             points = count(len(tuned["points"]), "point")
-            sentence = f"{chosen} was chosen by {tuned['by'].replace('_', ' ')} among {points}."
+            sentence = f"Tuned: {chosen} has the best {tuned['by'].replace('_', ' ')} of {points}."
         name = method["method"] if document["kind"] == "run" else method["name"]
         rows[name] = (_assignments(method["hyper"]), sentence)
     return [(name, *row) for name, row in rows.items()]

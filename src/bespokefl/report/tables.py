@@ -71,39 +71,39 @@ def _columns(document: Document, figures: Sequence[Mapping[str, Any]]) -> list[C
     )
     interval = column(
         f"{100 * (1 - document['level']):.0f} % interval",
-        "of the mean: clients" + (" and seeds" if several else "") + " drawn anew",
+        "bootstrap interval of the mean, resampling clients" + (" and seeds" if several else ""),
         whisker,
         wide=True,
     )
     spread = [
-        statistic("SD", "between clients", "std"),
-        statistic("Worst 10 %", "mean over the tenth of the clients that fares worst", "worst_decile"),
+        statistic("SD", "standard deviation between clients", "std"),
+        statistic("Worst 10 %", "mean of the worst 10 % of the clients", "worst_decile"),
     ]
     if document["kind"] == "run":
         deciles = [
-            statistic("Worst", "client", "worst"),
-            statistic("Largest 10 %", "the clients with most data", "largest_decile"),
-            statistic("Smallest 10 %", "the clients with least data", "smallest_decile"),
+            statistic("Worst", "score of the worst client", "worst"),
+            statistic("Largest 10 %", "mean of the 10 % of the clients with the most data", "largest_decile"),
+            statistic("Smallest 10 %", "mean of the 10 % of the clients with the least data", "smallest_decile"),
         ]
         return [mean, interval, *spread, *deciles]
     difference = column(
-        "To the best",
-        "interval of the difference; p of the paired test, Holm",
+        "Difference",
+        "interval of the difference from the best method, and p-value of the paired test with Holm's correction",
         lambda one: _difference(one, percent),
         wide=True,
     )
     gains = [
         column(
             "Better / worse off",
-            "share of clients with more, with less than the better of Local and FedAvg, in per cent",
+            "percentage of clients that do better, and worse, than with the better of Local and FedAvg",
             _shares,
             wide=True,
         ),
-        column("Jain", "index of how evenly the gains are spread; 1 is even", _jain),
+        column("Jain", "Jain's index of how evenly the gains are distributed; 1 is even", _jain),
     ]
     costs = [
-        column("Sent", "up and down, all clients together, the whole run", _bytes_sent),
-        column("Time", "of a run, measured", lambda one: Cell(format_duration(one["seconds"]))),
+        column("Sent", "bytes sent up and down by all clients during the run", _bytes_sent),
+        column("Time", "measured time of a run", lambda one: Cell(format_duration(one["seconds"]))),
     ]
     return [mean, interval, difference, *spread, *gains, *costs]
 
@@ -179,7 +179,7 @@ def clients(document: Document, methods: Sequence[Document]) -> dict[str, Any]:
     shown = [at for at, method in enumerate(methods) if method["baseline"] or not comparison]
     headings = ["Client", *(["True group"] if groups is not None else []), "Training examples"]
     headings += [methods[at]["name"] for at in shown]
-    headings += ["Best served by", "with", "gain"] if comparison else []
+    headings += ["Best method", "with it", "gain"] if comparison else []
     rows = []
     for client, name in enumerate(names[:MAX_CLIENT_ROWS]):
         cells = [] if groups is None else [str(groups[client])]

@@ -61,13 +61,14 @@ def demo(
 ) -> None:
     """Train several methods on handwritten digits and compare them, in about a minute."""
     from bespokefl.cli import demo, terminal
+    from bespokefl.core.errors import count
 
     screen, error_screen = terminal.console(), terminal.console(stderr=True)
     clients = demo.make_clients(seed)
     screen.print(
-        f"{len(clients)} clients share {int(clients.train.sizes.sum())} handwritten digits for training; each client "
-        f"has only three of the ten digits.\nEach method trains the same model ({demo.MODEL}) from the same initial "
-        f"weights for {rounds} rounds.",
+        f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
+        "clients; each client has only three of the ten digits.\nEach method trains the same model "
+        f"({demo.MODEL}) from the same initial weights, in {count(rounds, 'round')}.",
         markup=False,
         soft_wrap=True,
     )
