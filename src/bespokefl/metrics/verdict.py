@@ -159,9 +159,10 @@ def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200)
     won = [measure for measure, method in votes.items() if method == winner]
     ties = tuple(name for name in candidates if name != winner and list(votes.values()).count(name) == len(won))
     others = [f"{_measure_name(measure)} prefers {method}" for measure, method in votes.items() if method != winner]
-    among = "the only method that performs" if len(candidates) == 1 else f"{len(candidates)} methods that perform"
     measures = listing([_measure_name(one) for one in won])
-    reason = f"{len(won)} of {len(votes)} measures ({measures}) prefer it among {among}"
+    reason = f"{len(won)} of {len(votes)} measures ({measures}) prefer it among {len(candidates)} methods that perform"
+    if len(candidates) == 1:
+        reason = "it is the only method that performs"
     sentence = "; ".join([f"{winner} is fairest: {reason}", *others, f"{_certainty(support)}."])
     return Verdict(winner, ties, support, votes, sentence)
 

@@ -26,7 +26,7 @@ def collaboration_map(
             "streams": ordered.tolist(),
             "groups": true_groups,
         }
-    return make_figure("heat", key, text=text, data=data, missing=missing, num=str(num), frames=frames)
+    return make_figure("heat", key, {"num": str(num), "frames": frames}, text=text, data=data, missing=missing)
 
 
 def any_shared(groups: np.ndarray) -> bool:

@@ -57,16 +57,16 @@ class Figure:
 def make_figure(
     kind: str,
     key: str,
+    words: Mapping[str, str] | None = None,
     *,
     text: str = "",
     controls: Sequence[Control] = (),
     data: Mapping[str, Any] | None = None,
     missing: str = "",
-    **words: str,
 ) -> Figure:
     """Return a figure with the texts of its kind, or of the entry `text` of figures.toml, filled in with `words`."""
     texts = _figure_texts()[text or kind]
-    filled = {name: texts[name].format(**words) for name in ("title", "caption", "description")}
+    filled = {name: texts[name].format(**words or {}) for name in ("title", "caption", "description")}
     return Figure(
         kind, key, **filled, half=texts.get("half", False), controls=controls, data=data or {}, missing=missing
     )
@@ -218,7 +218,7 @@ def _curves(numbers: Mapping[str, Any]) -> Figure:
         controls.append(Control("select", "system", "in a system with", systems, hidden=True))
     band = "the band is one standard error over seeds" if numbers["seeds"] > 1 else "one seed, so there is no band"
     missing = "" if curves else "no round was evaluated; set eval_every to at least 1."
-    return make_figure("curves", "curves", controls=controls, missing=missing, band=band, **_score_words(numbers))
+    return make_figure("curves", "curves", _score_words(numbers) | {"band": band}, controls=controls, missing=missing)
 
 
 def _per_client_text(numbers: Mapping[str, Any]) -> str:
@@ -237,18 +237,17 @@ def _per_client(numbers: Mapping[str, Any]) -> list[Figure]:
     for at, baseline in enumerate(numbers["references"]):
         name = numbers["methods"][baseline]["name"]
         data = {"reference": baseline}
-        figures.append(make_figure("scatter", f"against-{at}", data=data, name=name, side=side, **words))
+        figures.append(make_figure("scatter", f"against-{at}", words | {"name": name, "side": side}, data=data))
     if single and not figures:
         missing = "the method has no global model to compare with; bespoke compare trains Local and FedAvg as well."
         figures.append(Figure("scatter", "against-0", "Against a global model", missing=missing))
     sizes = numbers["sizes"]
     same = f"every client has {sizes[0]} training examples." if len(set(sizes)) == 1 else ""
     models = "their own models" if single else "the method chosen above"
-    return [*figures, make_figure("size", "size", missing=same, models=models, **words)]
+    return [*figures, make_figure("size", "size", words | {"models": models}, missing=same)]
 
 
 def _spread(numbers: Mapping[str, Any]) -> list[Figure]:
-    words = _score_words(numbers)
     gained = [one for one in numbers["methods"] if one["gains"] is not None]
     no_gains = no_fairness = ""
     if not gained:
@@ -260,7 +259,7 @@ def _spread(numbers: Mapping[str, Any]) -> list[Figure]:
     elif not any(value is not None for one in gained for value in one["fair"]):
         no_fairness = "no client is better off with any method."
     return [
-        make_figure("histogram", "histogram", **words),
+        make_figure("histogram", "histogram", _score_words(numbers)),
         make_figure("density", "density", missing=no_gains),
         make_figure("fairness", "fairness", missing=no_fairness),
     ]

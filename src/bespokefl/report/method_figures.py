@@ -117,8 +117,8 @@ def _tracked(key: str, clients: Mapping[str, Series]) -> list[Figure]:
         }
         latest = {"name": quantity, "values": rounded(_latest(series))}
         figures += [
-            make_figure("track", f"{key}-{name}", data=data, **words),
-            make_figure("latest", f"{key}-{name}-latest", data=latest, **words),
+            make_figure("track", f"{key}-{name}", words, data=data),
+            make_figure("latest", f"{key}-{name}-latest", words, data=latest),
         ]
     return figures
 
@@ -147,7 +147,7 @@ def _clusters(
         return []
     patterns = "" if groups is None else " Patterns: the true groups, which the method does not know."
     data = {"members": members, "groups": groups}
-    return [make_figure("clusters", f"{key}-clusters", data=data, patterns=patterns)]
+    return [make_figure("clusters", f"{key}-clusters", {"patterns": patterns}, data=data)]
 
 
 def _last(series: Series) -> Any:

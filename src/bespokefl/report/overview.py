@@ -49,7 +49,8 @@ def _unfinished(document: Document) -> str:
     methods = document["methods"]
     if document["kind"] == "run":
         run = methods[0]["runs"][0]
-        return f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds. The page shows the results so far."
+        rounds = f"{run['rounds_done']} of {run['rounds_planned']} rounds"
+        return f"the run stopped after {rounds}. The page shows the results so far."
     runs = [run for method in methods for run in finished_runs(method)]
     planned = document.get("planned", len(methods) * len(document["seeds"]))
     num_stopped = sum(bool(run.get("interrupted")) for run in runs)
@@ -108,7 +109,7 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     sentence += (
         f"For {unimproved} of {count(total, 'client')}, no method is better than both Local and FedAvg."
         if unimproved
-        else f"For each of the {total} clients, some method is better than both Local and FedAvg."
+        else "For every client, some method is better than both Local and FedAvg."
     )
     answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
     figure = f"{better:.0f} % better, {worse:.0f} % worse"
