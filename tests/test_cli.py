@@ -607,7 +607,7 @@ def test_scores_as_people_read_them() -> None:
 
 def test_the_bar_shows_round_scores_and_time() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with terminal.run_bar(screen, "ditto") as report:
+    with terminal.progress_bar(screen, "ditto") as report:
         assert report is not None
         report(Progress(1, 40, "train"))
         report(Progress(10, 40, "survey", {"validation_loss": 0.25, "validation_accuracy": 0.875, "other": 1.0}))
@@ -619,7 +619,7 @@ def test_the_bar_shows_round_scores_and_time() -> None:
 
 def test_one_bar_shows_all_points_of_a_grid() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=140)
-    with terminal.tuning_bar(screen, "ditto") as report:
+    with terminal.progress_bar(screen, "ditto") as report:
         assert report is not None
         report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train")))
         report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
@@ -630,10 +630,9 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
 
 
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])
-@pytest.mark.parametrize("bar", [terminal.run_bar, terminal.tuning_bar])
-def test_there_is_no_bar_where_nobody_looks(bar: Any, is_terminal: bool, quiet: bool) -> None:
+def test_there_is_no_bar_where_nobody_looks(is_terminal: bool, quiet: bool) -> None:
     screen = Console(file=io.StringIO(), force_terminal=is_terminal)
-    with bar(screen, "ditto", quiet) as report:
+    with terminal.progress_bar(screen, "ditto", quiet) as report:
         assert report is None
     assert isinstance(screen.file, io.StringIO) and screen.file.getvalue() == ""
 

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -24,8 +24,7 @@ from bespokefl.workflows.tune.result import SCORES, Tuning
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
-Step = TypeVar("Step")
-Shown = tuple[float, float, str, Mapping[str, float]]  # done, total, text, scores
+Step = progress.Progress | tune.Step | jobs.Step  # of a run, a tuning, a comparison
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -57,10 +56,11 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(
-    screen: Console, title: str, quiet: bool, describe: Callable[[Step], Shown]
-) -> Iterator[Callable[[Step], None] | None]:
-    """Show a progress bar and yield a function that advances it; yield None without a terminal or if quiet."""
+def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[Callable[[Step], None] | None]:
+    """Show a progress bar for a run, a tuning or a comparison, and yield the function that advances it.
+
+    Yields None if there is no terminal to show it on, or if `quiet`.
+    """
     if quiet or not screen.is_terminal:
         yield None
         return
@@ -81,45 +81,27 @@ def _bar(
         shown.refresh()
 
         def report(now: Step) -> None:
-            done, total, step, scores = describe(now)
+            step, scores = _describe(now)
             parts = [
                 f"{name} {score_tables.told(scores[score], score)}{score_tables.unit(score)}"
                 for score, name in PROGRESS_SCORES.items()
                 if score in scores
             ]
             text = f"validation {', '.join(parts)}" if parts else ""
-            shown.update(task, completed=done, total=total, step=step, scores=text, refresh=True)
+            shown.update(task, completed=now.done, total=now.total, step=step, scores=text, refresh=True)
 
         yield report
 
 
-def run_bar(screen: Console, title: str, quiet: bool = False) -> AbstractContextManager[progress.Report | None]:
-    """Show a progress bar for the rounds of a run."""
-
-    def describe(now: progress.Progress) -> Shown:
+def _describe(now: Step) -> tuple[str, Mapping[str, float]]:
+    """Return what is running, and its latest scores."""
+    if isinstance(now, progress.Progress):
         phase = "" if now.phase == "train" else f" ({now.phase})"
-        return now.done, now.total, f"round {now.done}/{now.total}{phase}", now.scores
-
-    return _bar(screen, title, quiet, describe)
-
-
-def tuning_bar(screen: Console, title: str, quiet: bool = False) -> AbstractContextManager[tune.Report | None]:
-    """Show one progress bar for all runs of a tuning."""
-
-    def describe(now: tune.Step) -> Shown:
-        rounds = f"round {now.rounds.done}/{now.rounds.total}"
-        return now.done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores
-
-    return _bar(screen, title, quiet, describe)
-
-
-def comparison_bar(screen: Console, title: str, quiet: bool = False) -> AbstractContextManager[jobs.Report | None]:
-    """Show one progress bar for all runs of a comparison."""
-
-    def describe(now: jobs.Step) -> Shown:
-        return now.done, now.total, f"{int(now.done)}/{now.total} {now.text}", now.scores
-
-    return _bar(screen, title, quiet, describe)
+        return f"round {now.done}/{now.total}{phase}", now.scores
+    if isinstance(now, tune.Step):
+        rounds = now.rounds
+        return f"{now.number}/{now.total} {now.text}, round {rounds.done}/{rounds.total}", rounds.scores
+    return f"{int(now.done)}/{now.total} {now.text}", now.scores
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1) -> Table:

@@ -76,7 +76,7 @@ def compare(
             found = compare_runs(folders, out=target, overwrite=settings.overwrite)
         else:
             placed = replace(settings, out=str(target))
-            with terminal.comparison_bar(aside, "comparing", quiet) as progress:
+            with terminal.progress_bar(aside, "comparing", quiet) as progress:
                 try:
                     found = compare.compare_config(
                         placed, methods, seeds=given, tune=tune, grids=asked, progress=progress

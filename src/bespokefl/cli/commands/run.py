@@ -40,7 +40,11 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
     from bespokefl.workflows.run.api import run_config
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), _noting(), terminal.run_bar(screen, settings.method, quiet) as progress:
+    with (
+        terminal.messages(screen, verbose),
+        _noting(),
+        terminal.progress_bar(screen, settings.method, quiet) as progress,
+    ):
         result = run_config(settings, progress)
     with telling(result.path):
         _show(result, quiet)
@@ -63,7 +67,7 @@ def resume(
     from bespokefl.workflows.run.api import resume
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), _noting(), terminal.run_bar(screen, run.name, quiet) as progress:
+    with terminal.messages(screen, verbose), _noting(), terminal.progress_bar(screen, run.name, quiet) as progress:
         result = resume(run, progress, state_dir=state_dir, workers=workers)
     with telling(result.path):
         _show(result, quiet)

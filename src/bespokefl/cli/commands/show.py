@@ -76,7 +76,7 @@ def demo(
     with terminal.messages(error_screen, verbose=False):
         names, unfit = demo.choose_methods(clients, all_)
         for name in names:
-            with terminal.run_bar(error_screen, name) as progress:
+            with terminal.progress_bar(error_screen, name) as progress:
                 results.append(demo.run_method(name, clients, rounds, seed, progress))
             if results[-1].interrupted:
                 raise KeyboardInterrupt

@@ -39,7 +39,7 @@ def tune(
     from bespokefl.workflows.tune.result import command, worded
 
     aside = terminal.console(stderr=True)
-    with terminal.messages(aside, verbose), terminal.tuning_bar(aside, settings.method, quiet) as progress:
+    with terminal.messages(aside, verbose), terminal.progress_bar(aside, settings.method, quiet) as progress:
         tuning = tune_config(settings, asked, given, progress)
     screen = terminal.console()
     if not quiet and tuning.cells:
