@@ -164,7 +164,7 @@ def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> No
     assert browser.value(last) == 10 * 3000
     silent = "document.querySelector('[data-key=curves]').data.find(one => one.name === 'local')"
     assert browser.value(f"{silent}.y[0] === {silent}.y[1]")  # Local sends nothing: a level line
-    assert "local sends nothing" in browser.value("document.querySelector('#curves .says').textContent")
+    assert "local sends nothing" in browser.value("document.querySelector('#curves .summary').textContent")
     browser.click("input[value=time] + span")
     assert browser.value(last) == 50  # T, in the first system
     assert browser.value("document.querySelector('select[name=system]').checkVisibility()")

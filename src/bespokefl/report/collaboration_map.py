@@ -6,7 +6,7 @@ import numpy as np
 
 from bespokefl.report.figures import Figure, make_figure
 
-MAX_CLIENTS = 400  # more cannot be told apart on a map, and make the page large
+MAX_CLIENTS = 400  # more are unreadable on a map and make the page large
 
 
 def collaboration_map(

@@ -89,7 +89,7 @@ class Section:
 
     @property
     def arranged(self) -> list[Figure]:
-        """The figures, of which those without a neighbour to share a row with take the full width."""
+        """The figures; a narrow figure that has no neighbour to share a row with takes the full width."""
         found: list[Figure] = []
         at = 0
         while at < len(self.figures):

@@ -114,7 +114,7 @@
       }
       return {
         traces, ratio: 0.5, low: 320, high: 480,
-        says: free.map((at) => `${M[at].name} sends nothing; the level line shows its final value.`).join(" "),
+        summary: free.map((at) => `${M[at].name} sends nothing; the level line shows its final value.`).join(" "),
         layout: layout({
           xaxis: axis(title + (wide ? " (logarithmic)" : ""), { rangemode: "tozero", ...(wide ? log(reach, say) : key === "bytes" ? even : {}) }),
           yaxis: axis(`${what}${D.percent ? ", %" : ""}`),
@@ -150,7 +150,7 @@
       const upper = D.higher ? "better off" : "worse off", lower = D.higher ? "worse off" : "better off";
       return {
         traces: traces.concat(ring((at) => base.scores[at], (at) => own.scores[at])), ratio: 0.92, low: 300, high: 520,
-        says: `${num(kinds[0])} of ${count(all.length, "client")} better off, ${num(kinds[2])} worse off` + (num(kinds[1]) ? `, ${num(kinds[1])} the same.` : "."),
+        summary: `${num(kinds[0])} of ${count(all.length, "client")} better off, ${num(kinds[2])} worse off` + (num(kinds[1]) ? `, ${num(kinds[1])} the same.` : "."),
         layout: layout({
           xaxis: axis(`with ${labels[part.reference]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
           yaxis: axis(`with ${labels[state.focus]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
@@ -284,7 +284,7 @@
         });
         more.annotations.push(note(`<b>${name}</b>${lower ? " (lower is fairer)" : ""}`, { xref: `x${id} domain`, yref: `y${id} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", font: { size: 12.5, color: css("--ink") } }));
       });
-      return { traces, height: down * (rows.length * 24 + 50) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), says: rows.length ? "" : "None of the methods shown has gains; choose another one above." };
+      return { traces, height: down * (rows.length * 24 + 50) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), summary: rows.length ? "" : "None of the methods shown has gains; choose another one above." };
     },
 
     // -- Figures that only some methods have
@@ -317,7 +317,7 @@
       }];
       const best = k.reduce((a, b) => (part.values[b - 1] > part.values[a - 1] ? b : a));
       return {
-        traces, ratio: 0.7, low: 280, high: 400, says: `Highest for ${best} ${part.noun}` + (part.chosen ? `; ${part.chosen} ${part.verb}.` : "."),
+        traces, ratio: 0.7, low: 280, high: 400, summary: `Highest for ${best} ${part.noun}` + (part.chosen ? `; ${part.chosen} ${part.verb}.` : "."),
         layout: layout({ xaxis: axis(part.noun === "streams" && !narrow() ? "streams (models on the server)" : part.noun, { rangemode: "tozero" }), yaxis: axis("silhouette") }),
       };
     },
@@ -421,9 +421,9 @@
     };
   }
 
-  function ridges(rows, traces, title, more, says) {
+  function ridges(rows, traces, title, more, summary) {
     return {
-      traces, height: Math.max(220, visible().length * 58 + 70), says: says ?? (rows.length ? "" : "No method is shown; choose one above."),
+      traces, height: Math.max(220, visible().length * 58 + 70), summary: summary ?? (rows.length ? "" : "No method is shown; choose one above."),
       layout: layout({
         barmode: "overlay", shapes: more.shapes, xaxis: axis(title, { range: more.range }),
         yaxis: axis("", { tickvals: rows.map((_, row) => rows.length - 1 - row), ticktext: rows.map((at) => labels[at]), range: [-0.2, rows.length], showgrid: true, ticks: "", fixedrange: true }),
@@ -494,8 +494,8 @@
     width = page.classList.contains("paper") ? PRINT_WIDTHS[frame.classList.contains("half") ? 0 : 1] : Math.floor(room);
     const figure = draw[plot.dataset.kind](part);
     const height = figure.height ?? Math.round(Math.min(figure.high, Math.max(figure.low, width * figure.ratio)));
-    const says = frame.querySelector(".says");
-    if (says) says.textContent = figure.says || "";
+    const summary = frame.querySelector(".summary");
+    if (summary) summary.textContent = figure.summary || "";
     drawn.add(plot);
     Plotly.react(plot, figure.traces, { ...figure.layout, width, height }, config);
   }
@@ -592,9 +592,9 @@
     });
   }
   function describeClient() { // about the client that is searched for
-    const place = document.getElementById("found"), at = state.client;
+    const output = document.getElementById("found"), at = state.client;
     if (at === null) {
-      place.textContent = find && find.value && !D.clients.some((one) => one.startsWith(find.value)) ? "No client has this name." : "";
+      output.textContent = find && find.value && !D.clients.some((one) => one.startsWith(find.value)) ? "No client has this name." : "";
       return;
     }
     const known = M.map((one, k) => k).filter((k) => M[k].scores[at] !== null);
@@ -607,7 +607,7 @@
       const measured = M.filter((one) => one.gains && one.gains[at] !== null);
       if (measured.length) words.push(`${measured.filter((one) => one.gains[at] > 0).length} of ${count(measured.length, "method")} leave it better off than the better of Local and FedAvg.`);
     }
-    place.textContent = words.join(" ");
+    output.textContent = words.join(" ");
   }
 
   for (const button of document.querySelectorAll("[data-copy]")) {
