@@ -1,4 +1,4 @@
-"""The package as a whole: what it costs to import, what it offers, and the rules of its tests."""
+"""Test the package as a whole: import time, public names, and the rules of the test suite."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ import bespokefl
 ROOT = Path(__file__).parent.parent
 
 
-def test_import_is_quick_and_leaves_torch_alone() -> None:
+def test_import_is_quick_and_does_not_import_torch() -> None:
     script = (
         "import sys, time; start = time.perf_counter(); import bespokefl; "
         "print(time.perf_counter() - start, 'torch' in sys.modules, 'numpy' in sys.modules)"
@@ -34,7 +34,7 @@ def test_version_is_the_one_of_pyproject() -> None:
     assert bespokefl.__version__ == project["version"]
 
 
-def test_type_checkers_see_the_same_names_in_the_same_homes() -> None:
+def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
     tree = ast.parse(Path(bespokefl.__file__).read_text(encoding="utf-8"))
     branch = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in branch.body if isinstance(node, ast.ImportFrom)]
@@ -42,7 +42,7 @@ def test_type_checkers_see_the_same_names_in_the_same_homes() -> None:
 
 
 @pytest.mark.parametrize("name", bespokefl.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_is_reachable(name: str) -> None:
     assert name in dir(bespokefl)
     value = getattr(bespokefl, name)
     assert value.__name__.rpartition(".")[2] == name

@@ -1,4 +1,4 @@
-"""Best performing, fairest, and how sure: on planted clients."""
+"""Test verdicts on synthetic clients."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ class TestFairest:
         del gains["as many"]
         assert performing(gains) == ["best", "half"]
 
-    def test_nobody_performs(self) -> None:
+    def test_no_method_performs(self) -> None:
         found = fairest({"a": [-0.1, -0.2], "b": [0.0, 0.0]})
         assert found.method is None and found.support is None and found.votes == {}
         assert found.sentence.startswith("No method is fairest, as none performs")

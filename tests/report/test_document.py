@@ -1,4 +1,4 @@
-"""What a page can be made of: a comparison, a run, a run that was killed; and what it cannot."""
+"""Test pages of comparisons, runs and interrupted runs, and the errors for everything else."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.report.test_page import figures, scroll_through
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real one, of a method that has a global model and something to show of its own."""
+    """Train a method that has a global model and figures of its own."""
     path = tmp_path_factory.mktemp("runs") / "persfl"
     options = ["--clients", "6", "--rounds", "2", "--eval-every", "1", "--set", "distil_epochs=1", "--workers", "1"]
     with pytest.raises(SystemExit) as ended:
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(path: Path) -> str:
-    """The text of a page, without what is drawn and what draws it."""
+    """Return the text of a page without scripts and styles."""
     text = re.sub(r"<(script|style).*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return unescape(re.sub(r"<[^>]+>", " ", text))
 
@@ -62,7 +62,7 @@ def test_figures_of_a_run_are_drawn(run: Path, tmp_path: Path) -> None:
         assert browser.value("document.scrollingElement.scrollWidth <= innerWidth")
 
 
-def test_a_killed_run_shows_what_its_checkpoint_knows(run: Path, tmp_path: Path) -> None:
+def test_a_killed_run_shows_its_newest_checkpoint(run: Path, tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     newest = killed / "checkpoints" / "round-00000002"
     newest.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
     assert found["bytes"] == [6000, 12000]
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+def test_other_directories_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"must be the directory of a comparison, a run or a diagnosis, but it has neither"
     ):
@@ -112,7 +112,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
         report.write(tmp_path)
 
 
-def test_a_comparison_is_found_by_its_folder_and_by_its_file(tmp_path: Path) -> None:
+def test_a_comparison_is_found_by_its_directory_and_by_its_file(tmp_path: Path) -> None:
     save(tmp_path, document())
     assert read_document(tmp_path) == read_document(tmp_path / "compare.json")
     assert report.write(tmp_path / "compare.json") == tmp_path / "report.html"
@@ -141,7 +141,7 @@ def call(*words: str) -> None:
     assert ended.value.code in (0, None)
 
 
-def test_a_diagnosis_is_written_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_can_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call("diagnose", "--clients", "4", "--steps", "2", "--workers", "1", "--quiet", "--out", str(tmp_path / "d"))
     page = tmp_path / "d" / "diagnosis.html"
     first = page.read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def test_a_diagnosis_is_written_once_more(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_shows_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_comparison_shows_its_finished_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "c"
     options = ["--clients", "4", "--rounds", "1", "--seeds", "0,1", "--model", "logistic", "--workers", "1"]
     call("compare", "ditto", *options, "--quiet", "--out", str(place))
