@@ -95,32 +95,35 @@ def demo(
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; without a name, list them.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Output directory. Default: runs/reproduce-NAME.")] = None,
-    part: Annotated[bool, typer.Option("--part", help="Run a smaller part of the experiment.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of the experiment. Without it, all are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the results. Default: runs/reproduce-NAME.")] = None,
+    part: Annotated[
+        bool, typer.Option("--part", help="Run a smaller part, with fewer seeds, rounds or values to try.")
+    ] = False,
 ) -> None:
-    """Repeat an experiment of a paper and check its claims. Finished runs are not repeated."""
+    """Reproduce an experiment of a paper and check its claims. Stored results are not computed again."""
     from bespokefl.workflows import studies
 
     if name is None:
-        for known, text in studies.listing().items():
-            print(f"{known:<20} {text}")
+        for known, summary in studies.listing().items():
+            print(f"{known:<20} {summary}")
         return
     studies.reproduce(name, out=out, part=part)
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
-    only: Annotated[str | None, typer.Option(help="Run only the case with this name.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
+    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
     scale: Annotated[
-        bool, typer.Option("--scale", help="Measure time and memory with 100 active clients among more and more.")
+        bool,
+        typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
     ] = False,
 ) -> None:
-    """Measure the speed on this machine, relative to a plain PyTorch loop."""
-    from bespokefl.workflows.benchmarks import scale as scaling
-    from bespokefl.workflows.benchmarks import speed
+    """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
+    from bespokefl.workflows.benchmarks import scale as growth
+    from bespokefl.workflows.benchmarks import speed as bench
 
     if scale:
-        scaling.main(quick=quick)
+        growth.main(quick=quick)
     else:
-        speed.main(quick=quick, only=only)
+        bench.main(quick=quick, only=only)
