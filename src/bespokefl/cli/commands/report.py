@@ -25,4 +25,4 @@ def report(
     if compare_folder.was_killed(folder):
         compare_killed(folder).save(folder)  # as after Ctrl-C
     path = write(folder, out, citations={name: method.citation for name, method in REGISTRY.items()})
-    print(f"Wrote {path}; open it in a browser.")
+    print(f"Written to {path}; open it in a browser.")
