@@ -13,7 +13,7 @@ from bespokefl import report
 from bespokefl.cli import main
 from bespokefl.core.errors import InputError
 from bespokefl.report.document import read_document
-from bespokefl.report.figures import curve
+from bespokefl.report.figures import Figure, Section, curve
 from tests.report.chromium import chromium
 from tests.report.comparisons import document, save
 from tests.report.test_page import figures, scroll_through
@@ -95,6 +95,24 @@ def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
     assert found["mean"][-1] == pytest.approx(100 * np.mean(last), abs=0.01)
     assert found["sem"][-1] == pytest.approx(100 * np.std(last, ddof=1) / np.sqrt(2), abs=0.01)
     assert found["bytes"] == [6000, 12000]
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}{title}"
+    made = document(names=[hostile] * 12)
+    made["title"] = made["notes"][0] = made["command"] = made["methods"][2]["name"] = hostile
+    text = report.write(save(tmp_path, made)).read_text(encoding="utf-8")
+    assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    numbers = re.search(r'<script type="application/json" id="numbers">(.*?)</script>', text, re.DOTALL)
+    assert numbers is not None and json.loads(numbers[1])["clients"] == [hostile] * 12
+    assert words(tmp_path / "report.html").count(hostile) >= 4
+
+
+def test_a_narrow_figure_without_a_neighbour_is_wide() -> None:
+    narrow, wide = Figure("a", "a", "", half=True), Figure("b", "b", "")
+    left_out = Figure("c", "c", "", half=True, missing="no data.")
+    some = [narrow, narrow, narrow, wide, narrow, left_out, narrow, narrow]
+    assert [one.half for one in Section("", "", some).arranged] == [True, True, *[False] * 4, True, True]
 
 
 def test_other_directories_are_rejected(tmp_path: Path) -> None:
