@@ -23,7 +23,7 @@ from bespokefl import cli, methods
 from bespokefl.cli import demo as demonstration
 from bespokefl.cli import options, terminal
 from bespokefl.cli.commands import tune
-from bespokefl.cli.method_help import hyper, reference
+from bespokefl.cli.method_help import hyperparameters, reference
 from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.tune.api import Step
@@ -536,13 +536,13 @@ def test_a_method_is_explained(name: str, capsys: pytest.CaptureFixture[str]) ->
     method = methods.REGISTRY[name]
     for key, value in method().hyper().items():
         line = next(line for line in printed.splitlines() if line.strip().startswith(f"{key} "))
-        assert terminal.written(value) in line
+        assert terminal.format_value(value) in line
     assert method.citation in printed
     assert "Differs from the paper" in printed
 
 
 def test_a_hyper_parameters_meaning_is_the_comment_beside_it() -> None:
-    found = {name: (default, meaning) for name, default, meaning in hyper(methods.Ditto)}
+    found = {name: (default, meaning) for name, default, meaning in hyperparameters(methods.Ditto)}
     assert found["prox_weight"] == (1.0, "λ; 0 is Local")
     assert found["momentum"] == (0.0, "")
 
@@ -572,13 +572,13 @@ def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFi
 
 
 def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
-    clients = demonstration.clients(0)
-    short, unfit = demonstration.shown(clients, everything=False)
+    clients = demonstration.make_clients(0)
+    short, unfit = demonstration.choose_methods(clients, everything=False)
     assert set(short) == {"local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem"} and unfit == []
-    every, unfit = demonstration.shown(clients, everything=True)
+    every, unfit = demonstration.choose_methods(clients, everything=True)
     assert sorted([*every, *unfit]) == sorted(methods.REGISTRY)
     known = replace(clients, groups=(0,) * len(clients))
-    assert demonstration.shown(known, everything=True) == (list(methods.REGISTRY), [])
+    assert demonstration.choose_methods(known, everything=True) == (list(methods.REGISTRY), [])
 
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,7 +607,7 @@ def test_scores_as_people_read_them() -> None:
 
 def test_the_bar_shows_round_scores_and_time() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with terminal.bar(screen, "ditto") as report:
+    with terminal.progress_bar(screen, "ditto") as report:
         assert report is not None
         report(Progress(1, 40, "train"))
         report(Progress(10, 40, "survey", {"validation_loss": 0.25, "validation_accuracy": 0.875, "other": 1.0}))
@@ -619,7 +619,7 @@ def test_the_bar_shows_round_scores_and_time() -> None:
 
 def test_one_bar_shows_all_points_of_a_grid() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=140)
-    with terminal.grid_bar(screen, "ditto") as report:
+    with terminal.progress_bar(screen, "ditto") as report:
         assert report is not None
         report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train")))
         report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
@@ -630,16 +630,15 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
 
 
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])
-@pytest.mark.parametrize("bar", [terminal.bar, terminal.grid_bar])
-def test_there_is_no_bar_where_nobody_looks(bar: Any, is_terminal: bool, quiet: bool) -> None:
+def test_there_is_no_bar_where_nobody_looks(is_terminal: bool, quiet: bool) -> None:
     screen = Console(file=io.StringIO(), force_terminal=is_terminal)
-    with bar(screen, "ditto", quiet) as report:
+    with terminal.progress_bar(screen, "ditto", quiet) as report:
         assert report is None
     assert isinstance(screen.file, io.StringIO) and screen.file.getvalue() == ""
 
 
 def test_sizes_for_people() -> None:
-    assert [terminal.size(n) for n in (0, 999, 1000, 6_008_000, 3e12, 5e15)] == [
+    assert [terminal.format_bytes(n) for n in (0, 999, 1000, 6_008_000, 3e12, 5e15)] == [
         "0 B",
         "999 B",
         "1.0 kB",

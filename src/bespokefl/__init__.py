@@ -1,9 +1,20 @@
-"""Bespoke: personalized federated learning, a model of its own for every client.
+"""Bespoke: personalized federated learning, in which every client of a federation gets its own model.
 
-import bespokefl as bf
+    import bespokefl as bf
 
-clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
-result = bf.run(bf.methods.Ditto(), clients, model="mlp", rounds=20, seed=0)
+    clients = bf.load("digits").split(bf.splits.Dirichlet(alpha=0.4), clients=20, seed=0)
+    result = bf.run(bf.methods.Ditto(), clients, model="mlp", rounds=20, seed=0)
+
+core         tasks, models as rows of a matrix, the interface of a method, random numbers, errors
+data         data sets, their preprocessing, and splits into clients
+methods      one module per federated learning method
+models       built-in models, and loading your own
+metrics      scores per client, fairness, significance, communication
+theory       closed forms and bounds from the papers
+engines      the round loop, and the transports that carry messages to clients
+workflows    run, compare, tune, diagnose, deploy, and the files they write
+report       the HTML page of a comparison, a run or a diagnosis
+cli          the `bespoke` command
 """
 
 from importlib import import_module
@@ -42,50 +53,45 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    # Importing torch takes seconds, so each name is imported when it is first used.
-    _HOMES = {
-        "BespokeError": "bespokefl.core.errors",
-        "Clients": "bespokefl.data.clients",
-        "Comparison": "bespokefl.workflows.compare.result",
-        "Dataset": "bespokefl.data.dataset",
-        "Diagnosis": "bespokefl.workflows.diagnose.result",
-        "DiskError": "bespokefl.core.errors",
-        "InputError": "bespokefl.core.errors",
-        "Message": "bespokefl.core.method",
-        "Method": "bespokefl.core.method",
-        "Phase": "bespokefl.core.method",
-        "Result": "bespokefl.workflows.results.result",
-        "Rows": "bespokefl.core.rows",
-        "Task": "bespokefl.core.task",
-        "TrainingError": "bespokefl.core.errors",
-        "compare": "bespokefl.workflows.compare.api",
-        "compare_runs": "bespokefl.workflows.compare.existing_runs",
-        "diagnose": "bespokefl.workflows.diagnose.api",
-        "load": "bespokefl.data.sources.loader",
-        "load_run": "bespokefl.workflows.results.result",
-        "local_sgd": "bespokefl.core.local_sgd",
-        "methods": "bespokefl",
-        "metrics": "bespokefl",
-        "models": "bespokefl",
-        "personalize": "bespokefl.workflows.newcomers.personalize",
-        "resume": "bespokefl.workflows.run.api",
-        "run": "bespokefl.workflows.run.api",
-        "splits": "bespokefl.data",
-        "theory": "bespokefl",
-        "tune": "bespokefl.workflows.tune.api",
+    # Importing torch takes seconds, so each name is imported on first use.
+    _SUBMODULES = {
+        "methods": "bespokefl.methods",
+        "metrics": "bespokefl.metrics",
+        "models": "bespokefl.models",
+        "splits": "bespokefl.data.splits",
+        "theory": "bespokefl.theory",
     }
-    _MODULES = ("methods", "metrics", "models", "splits", "theory")
-    _RENAMED = {"descend": "local_sgd"}  # old names, which warn
+    _EXPORTS = {
+        "bespokefl.core.errors": ("BespokeError", "DiskError", "InputError", "TrainingError"),
+        "bespokefl.core.local_sgd": ("local_sgd",),
+        "bespokefl.core.method": ("Message", "Method", "Phase"),
+        "bespokefl.core.rows": ("Rows",),
+        "bespokefl.core.task": ("Task",),
+        "bespokefl.data.clients": ("Clients",),
+        "bespokefl.data.dataset": ("Dataset",),
+        "bespokefl.data.sources.loader": ("load",),
+        "bespokefl.workflows.compare.api": ("compare",),
+        "bespokefl.workflows.compare.existing_runs": ("compare_runs",),
+        "bespokefl.workflows.compare.result": ("Comparison",),
+        "bespokefl.workflows.diagnose.api": ("diagnose",),
+        "bespokefl.workflows.diagnose.result": ("Diagnosis",),
+        "bespokefl.workflows.newcomers.personalize": ("personalize",),
+        "bespokefl.workflows.results.result": ("Result", "load_run"),
+        "bespokefl.workflows.run.api": ("resume", "run"),
+        "bespokefl.workflows.tune.api": ("tune",),
+    }
+    _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+    _RENAMED = {"descend": "local_sgd"}  # former names, which still work with a warning
 
-    __all__ = list(_HOMES)
+    __all__ = sorted([*_SUBMODULES, *_MODULE_OF])
 
     def __getattr__(name):
         if name == "__version__":
-            value = import_module("importlib.metadata").version("bespokefl")  # pyproject.toml has the number
-        elif name in _MODULES:
-            value = import_module(f"{_HOMES[name]}.{name}")
-        elif name in _HOMES:
-            value = getattr(import_module(_HOMES[name]), name)
+            value = import_module("importlib.metadata").version("bespokefl")
+        elif name in _SUBMODULES:
+            value = import_module(_SUBMODULES[name])
+        elif name in _MODULE_OF:
+            value = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _RENAMED:
             new = _RENAMED[name]
             import_module("warnings").warn(f"bf.{name} is now bf.{new}", FutureWarning, stacklevel=2)

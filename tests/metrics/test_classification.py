@@ -1,4 +1,4 @@
-"""F1, precision and recall: by hand, and as scikit-learn has them."""
+"""Test F1, precision and recall by hand and against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_only_classes_that_occur_count() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_as_in_scikit_learn(seed: int) -> None:
+def test_agrees_with_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)
     truth, predicted = rng.integers(0, 6, (2, int(rng.integers(1, 25))))
     expected = precision_recall_fscore_support(truth, predicted, average="macro", zero_division=0)[:3]

@@ -16,7 +16,7 @@ def normal(x: float) -> float:
 
 
 def delta_of(eps: float, apart: float, sigma: float) -> float:
-    """The least δ of x + N(0, σ²) for two values of x that are so far apart, by hand.
+    """Return the smallest δ of x + N(0, σ²) for two values of x at this distance, by hand.
 
     The one output density is more than e^ε times the other where the noise is beyond a point; δ is how much more it
     has there: Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ).
@@ -47,7 +47,7 @@ def test_many_uploads_by_the_accountant_of_loss_distributions(noise: float, uplo
     assert epsilon(noise, uploads) == pytest.approx(other.get_epsilon(differential_privacy.DELTA), rel=1e-3)
 
 
-def test_more_uploads_tell_more_and_none_tells_nothing() -> None:
+def test_epsilon_grows_with_uploads_and_is_zero_without() -> None:
     found = [epsilon(5.0, count) for count in (0, 1, 2, 50)]
     assert found[0] == 0 and found == sorted(set(found))
     assert epsilon(10.0, 1) < epsilon(5.0, 1)

@@ -1,4 +1,4 @@
-"""How even clients are served: by hand, and the laws that each measure keeps."""
+"""Test the fairness measures by hand, and their properties."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_tiny_and_huge_values_do_not_vanish() -> None:
     assert jain([1e-200, 1e-200]) == jain([1e200, 1e200]) == 1.0
 
 
-def test_of_nothing_there_is_none() -> None:
+def test_undefined_measures_are_none() -> None:
     assert set(measures([]).values()) == set(measures([NAN]).values()) == {None}
     found = measures([0.0, 0.0])
     assert found.pop("average_variance") == 0.0 and set(found.values()) == {None}

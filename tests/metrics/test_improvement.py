@@ -1,4 +1,4 @@
-"""Who is better off, by hand on a few clients."""
+"""Test gains by hand on a few clients."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_seeds_are_rows() -> None:
 
 def test_six_figures_by_hand() -> None:
     gains = [0.5, 0.125, 0.25, 0.0, -0.5, -0.25, -0.125, -1.0]
-    assert improved_share(gains) == 100 * 3 / 8  # who stays the same is neither
+    assert improved_share(gains) == 100 * 3 / 8  # unchanged clients count as neither
     assert decreased_share(gains) == 100 * 4 / 8
     assert median_improvement(gains) == 0.25
     assert mean_improvement(gains) == pytest.approx(0.875 / 3)
@@ -60,7 +60,7 @@ def test_a_client_without_data_is_left_out() -> None:
     assert (mean_improvement(gains), mean_decrease(gains)) == (0.25, -0.25)
 
 
-def test_of_nobody_there_is_none() -> None:
+def test_without_clients_there_is_none() -> None:
     for figure in (median_improvement, mean_improvement):
         assert figure([0.0, -0.5]) is None
     for figure in (median_decrease, mean_decrease):

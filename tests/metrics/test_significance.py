@@ -1,4 +1,4 @@
-"""Tests of difference: closed forms, and how often they are wrong where nothing differs."""
+"""Test significance tests against closed forms, and their error rate without a difference."""
 
 import math
 from itertools import product
@@ -119,7 +119,7 @@ class TestStanding:
         common = rng.random(30)
         wave = np.tile([0.1, -0.1], 15) * np.repeat(
             np.arange(1, 16), 2
-        )  # above and below the best, so that nobody can tell
+        )  # above and below the best, so the difference is not significant
         scores = {"far": common - 0.2, "best": common + 0.02, "near": common + 0.019 + wave}
         found = standing(scores)
         assert (found.best, found.ties) == ("best", ("near",))
@@ -143,7 +143,7 @@ class TestStanding:
         assert wrong / 60 < 0.25  # the best is chosen by the same data, which costs some of the .05
 
     def test_bad_input(self) -> None:
-        with pytest.raises(InputError, match="give the scores of at least one method"):
+        with pytest.raises(InputError, match="pass the scores of at least one method"):
             standing({})
         with pytest.raises(InputError, match="no client has a score"):
             standing({"a": [NAN], "b": [NAN]})

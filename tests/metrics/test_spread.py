@@ -1,4 +1,4 @@
-"""The figures of a handful of clients, worked out by hand."""
+"""Test spread and summary by hand on a few clients."""
 
 import math
 
@@ -62,12 +62,12 @@ def test_the_largest_and_the_smallest_tenth_count_by_their_examples() -> None:
     assert smallest_decile(values, sizes) == pytest.approx((3 * 0.2 + 1 * 0.8) / 4)
 
 
-def test_clients_of_equal_size_share_the_last_places() -> None:
+def test_clients_of_equal_size_share_the_last_positions() -> None:
     values, sizes = [1.0, 0.5, 0.25, 0.0], [7, 3, 3, 3]
-    assert smallest_decile(values, sizes) == pytest.approx((0.5 + 0.25 + 0.0) / 3)  # one place for three
+    assert smallest_decile(values, sizes) == pytest.approx((0.5 + 0.25 + 0.0) / 3)  # one position for three
     assert largest_decile(values, [3, 3, 3, 3]) == pytest.approx(1.75 / 4)
     assert largest_decile([0.5, 0.75], [0, 0]) == pytest.approx(0.625)
-    # eleven clients, two places: the largest has one, the ten others share the other, each with 4 examples
+    # eleven clients, two positions: the largest has one, the ten others share the other, each with 4 examples
     assert largest_decile([1.0] + [0.5] * 10, [8] + [4] * 10) == pytest.approx((8 * 1.0 + 4 * 0.5) / 12)
 
 

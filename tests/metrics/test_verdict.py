@@ -1,4 +1,4 @@
-"""Best performing, fairest, and how sure: on planted clients."""
+"""Test verdicts on synthetic clients."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ class TestBestPerforming:
         found = best_performing({"good": COMMON + 0.1, "bad": COMMON})
         assert (found.method, found.ties, found.support) == ("good", (), 1.0)
         assert found.sentence.startswith(f"good performs best (mean {(COMMON + 0.1).mean():.4g}, 95 % interval ")
-        assert found.sentence.endswith("significantly ahead of all others; it comes out first in 100 % of resamples.")
+        assert found.sentence.endswith("significantly ahead of all others; it comes first in 100 % of resamples.")
 
     def test_a_tie_says_so(self) -> None:
         other = COMMON + 0.2 * RNG.standard_normal(COMMON.shape)
@@ -25,7 +25,7 @@ class TestBestPerforming:
         best, tied = ("one", "other") if COMMON.mean() > other.mean() else ("other", "one")
         assert (found.method, found.ties) == (best, (tied,))
         assert found.support is not None and 0.5 < found.support < 1
-        assert f"but cannot be told from {tied};" in found.sentence
+        assert f"but does not differ significantly from {tied};" in found.sentence
 
     def test_of_ties_the_one_that_helps_most_clients(self) -> None:
         gains = {"high": np.array([6.0, 5.5, -0.5, -0.6, -0.7, -0.8, -0.9]), "wide": np.linspace(0.5, 0.6, 7)}
@@ -81,7 +81,7 @@ class TestFairest:
         del gains["as many"]
         assert performing(gains) == ["best", "half"]
 
-    def test_nobody_performs(self) -> None:
+    def test_no_method_performs(self) -> None:
         found = fairest({"a": [-0.1, -0.2], "b": [0.0, 0.0]})
         assert found.method is None and found.support is None and found.votes == {}
         assert found.sentence.startswith("No method is fairest, as none performs")
@@ -95,7 +95,7 @@ class TestFairest:
         assert close.support is not None and 0.2 < close.support < 1.0
 
     def test_bad_input(self) -> None:
-        with pytest.raises(InputError, match="give the gains of at least one method"):
+        with pytest.raises(InputError, match="pass the gains of at least one method"):
             fairest({})
         with pytest.raises(InputError, match="a and b must be of the same clients"):
             fairest({"a": [0.5], "b": [0.5, 0.5]})

@@ -1,4 +1,4 @@
-"""A real headless Chromium, spoken to in its DevTools protocol over a pipe: nothing to install but the browser."""
+"""A headless Chromium, controlled by its DevTools protocol over a pipe; only the browser needs to be installed."""
 
 import base64
 import fcntl
@@ -15,19 +15,19 @@ from typing import Any
 
 from tests.requirements import require_chromium
 
-PATIENCE = 60.0  # seconds until an answer counts as missing
+TIMEOUT = 60.0  # seconds to wait for an answer
 FLAGS = (
     "--headless",
-    "--no-sandbox",  # which root must not have; the pages are our own
+    "--no-sandbox",  # the sandbox does not work as root; the pages are our own
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-extensions",
     "--disable-background-networking",
     "--no-first-run",
     "--mute-audio",
-    "--disable-renderer-backgrounding",  # as if somebody looked at it
+    "--disable-renderer-backgrounding",  # render as if the tab were visible
     "--remote-debugging-pipe",
-    "about:blank",  # else it begins with a page of its own, which takes longer than ours
+    "about:blank",  # the default start page loads slowly
 )
 
 
@@ -59,15 +59,15 @@ class Chromium:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._received:
-            ready, _, _ = select.select([self._reads], [], [], PATIENCE)
-            assert ready, f"no answer from Chromium in {PATIENCE:.0f} s"
+            ready, _, _ = select.select([self._reads], [], [], TIMEOUT)
+            assert ready, f"no answer from Chromium in {TIMEOUT:.0f} s"
             part = os.read(self._reads, 1 << 20)
             assert part, "Chromium has gone"
             self._received += part
         line, self._received = self._received.split(b"\0", 1)
         return dict(json.loads(line))
 
-    # -- what a person does
+    # -- User actions
 
     def size(self, width: int, height: int = 900) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -81,32 +81,32 @@ class Chromium:
         self.call("Emulation.setScriptExecutionDisabled", value=not allowed)
 
     def open(self, page: Path) -> float:
-        """Load a page; how many seconds it took until everything on the first screen was drawn."""
+        """Load a page and return the seconds until the first screen is drawn."""
         self.events.clear()
         begun = time.perf_counter()
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.until("document.readyState === 'complete'")
-        if self._scripted:  # without scripts nobody would call back
+        if self._scripted:  # without scripts there is no callback
             self.value("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         return time.perf_counter() - begun
 
     def value(self, script: str) -> Any:
-        """What an expression comes to; a promise is waited for."""
+        """Return the value of an expression; await it if it is a promise."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, f"{script}: {found['exceptionDetails']}"
         return found["result"].get("value")
 
     def until(self, script: str) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self.value(script):
-            assert time.monotonic() < end, f"still not true after {PATIENCE:.0f} s: {script}"
+            assert time.monotonic() < end, f"still not true after {TIMEOUT:.0f} s: {script}"
             time.sleep(0.01)
 
     def point(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, selector: str) -> None:
-        """A click where the element is, with the mouse; it must be what lies on top there."""
+        """Click on an element with the mouse; nothing may cover it."""
         at = self.value(
             f"""(() => {{
               const one = document.querySelector({json.dumps(selector)});
@@ -122,11 +122,11 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=at["x"], y=at["y"], button="left", clickCount=1)
 
-    # -- what it shows
+    # -- What the page shows
 
     def complaints(self) -> list[str]:
-        """Everything on the console that is not just information."""
-        self.value("0")  # so that what was on its way has arrived
+        """Return all warnings and errors of the console."""
+        self.value("0")  # wait for pending events
         found = []
         for event in self.events:
             about = event["params"]
@@ -152,10 +152,10 @@ class Chromium:
 
 @contextmanager
 def chromium(watched: bool = True) -> Iterator[Chromium]:
-    """A browser of its own; one that is not watched has no complaints and requests to tell, and nothing slows it."""
+    """Start a browser; without `watched` it records no complaints and requests, and runs at full speed."""
     program = require_chromium()
     orders, answers = os.pipe(), os.pipe()
-    # The protocol's pipes are the files 3 and 4, which may be in use here: moved out of the way first.
+    # The protocol uses the file descriptors 3 and 4, which may be in use here, so the pipes move to free ones first.
     reads, writes = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (orders[0], answers[1]))
 
     def connect() -> None:

@@ -1,4 +1,4 @@
-"""Comparisons that never happened: what compare.json holds, with figures that are easy to know."""
+"""Synthetic comparisons in the format of compare.json, with known scores."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def document(
     score: str = "accuracy",
     names: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Later methods are better; gains, standings and verdicts follow from the scores."""
+    """Return a comparison in which later methods score higher; gains, standings and verdicts follow from the scores."""
     rng = np.random.default_rng(0)
     higher = score == "accuracy"
     sizes = 10 + 7 * np.arange(clients)

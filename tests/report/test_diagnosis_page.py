@@ -1,4 +1,4 @@
-"""The page of a diagnosis, in a real browser: that it shows, that it fits, and that names stay names."""
+"""Test the page of a diagnosis in a browser: figures, layout, and escaping of names."""
 
 import json
 from collections.abc import Iterator
@@ -104,12 +104,12 @@ def test_without_groups_and_survey(browser: Chromium, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": "something"}'])
-def test_something_else_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "diagnosis.json").write_text(text)
     with pytest.raises(InputError, match="expected a diagnosis in"):
         write(tmp_path)
 
 
-def test_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         write(tmp_path)

@@ -1,4 +1,4 @@
-"""The page of a comparison, in a real browser: that it shows, that it answers, that it fits, and that it is quick."""
+"""Test the page of a comparison in a browser: figures, controls, layout, security and speed."""
 
 import json
 import time
@@ -48,20 +48,20 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def scroll_through(browser: Chromium) -> None:
-    """Every figure is drawn when it comes into view, and not before."""
+    """Scroll to every figure, because each is drawn only when it comes into view."""
     num = browser.value("document.querySelectorAll('.plot').length")
     for at in range(num):
         come_to(browser, f"document.querySelectorAll('.plot')[{at}]")
 
 
 def come_to(browser: Chromium, plot: str) -> None:
-    """Scroll until it is drawn: figures above it may move it while they are drawn themselves."""
+    """Scroll to a figure until it is drawn; figures above it may move it."""
     scroll = "one.scrollIntoView({block: 'center', behavior: 'instant'})"
     browser.until(f"(one => ({scroll}, one.querySelector('.main-svg') !== null))({plot})")
 
 
 def figures(browser: Chromium) -> dict[str, Any]:
-    """Of each figure: how many points it has."""
+    """Return the number of points of each figure."""
     script = """Object.fromEntries([...document.querySelectorAll('.plot')].map(plot => [
       plot.dataset.key,
       plot.data.reduce((sum, one) => sum + (one.z ? one.z.flat().length : one.x.filter(x => x !== null).length), 0)
@@ -70,7 +70,7 @@ def figures(browser: Chromium) -> dict[str, Any]:
 
 
 def hover(browser: Chromium, key: str, x: float, y: float) -> str:
-    """What appears when the mouse is on these coordinates of a figure."""
+    """Return the label that appears at these coordinates of a figure."""
     come_to(browser, f"document.querySelector('[data-key={key}]')")
     at = browser.value(
         f"""(() => {{
@@ -87,9 +87,7 @@ def hover(browser: Chromium, key: str, x: float, y: float) -> str:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (800, "dark"), (1600, "light")])
-def test_shows_every_figure_without_a_complaint_and_fits(
-    browser: Chromium, page: Path, width: int, scheme: str
-) -> None:
+def test_shows_every_figure_without_errors_and_fits(browser: Chromium, page: Path, width: int, scheme: str) -> None:
     browser.size(width)
     browser.media(scheme=scheme)
     browser.open(page)
@@ -108,16 +106,16 @@ def test_shows_every_figure_without_a_complaint_and_fits(
     assert browser.value(wide) == 0
 
 
-def test_asks_nothing_of_a_network(browser: Chromium, page: Path) -> None:
+def test_makes_no_network_requests(browser: Chromium, page: Path) -> None:
     browser.open(page)
     scroll_through(browser)
     assert [one for one in browser.requests() if not one.startswith("data:")] == [page.resolve().as_uri()]
     browser.value("document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}))")
     browser.until("document.images[document.images.length - 1].complete")
-    assert any("Content Security Policy" in one for one in browser.complaints())  # even if it wanted to
+    assert any("Content Security Policy" in one for one in browser.complaints())  # the policy forbids requests
 
 
-def test_offers_to_send_nothing_away(browser: Chromium, page: Path) -> None:
+def test_offers_no_upload_of_data(browser: Chromium, page: Path) -> None:
     browser.open(page)
     scroll_through(browser)
     offered = browser.value("[...document.querySelectorAll('.modebar-btn')].map(one => one.dataset.title)")
@@ -152,7 +150,7 @@ def test_legend_shows_and_hides_in_all_figures(browser: Chromium, page: Path) ->
     assert set(browser.value(curves)) == set(before)
     browser.click(".presets button:nth-child(3)")
     assert browser.value(curves) == []
-    assert browser.complaints() == []  # figures of nothing are no error
+    assert browser.complaints() == []  # empty figures are no error
 
 
 def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> None:
@@ -164,7 +162,7 @@ def test_axis_of_the_curves_can_be_switched(browser: Chromium, page: Path) -> No
     assert browser.value(last) == 10 * 3000
     silent = "document.querySelector('[data-key=curves]').data.find(one => one.name === 'local')"
     assert browser.value(f"{silent}.y[0] === {silent}.y[1]")  # Local sends nothing: a level line
-    assert "local sends nothing" in browser.value("document.querySelector('#curves .says').textContent")
+    assert "local sends nothing" in browser.value("document.querySelector('#curves .summary').textContent")
     browser.click("input[value=time] + span")
     assert browser.value(last) == 50  # T, in the first system
     assert browser.value("document.querySelector('select[name=system]').checkVisibility()")
@@ -184,7 +182,7 @@ def test_finds_a_client(browser: Chromium, page: Path) -> None:
     )
     said = browser.value("document.getElementById('found').textContent")
     assert "client 7: 59 training examples." in said
-    assert "Best served by" in said
+    assert "Best method: " in said
     ring = "document.querySelector('[data-key=against-0]').data.at(-1).text"
     assert browser.value(ring) == ["client 7"]
 
@@ -229,8 +227,8 @@ def test_reads_without_scripts(browser: Chromium, page: Path) -> None:
     assert browser.value("document.querySelector('.legend').checkVisibility()") is False
 
 
-def test_figures_wait_in_a_line(browser: Chromium, page: Path) -> None:
-    """Drawn one after the other, each seen before the next: what is in sight does not wait for what is near."""
+def test_figures_are_drawn_one_after_the_other(browser: Chromium, page: Path) -> None:
+    """Each figure is painted before the next one is drawn, so a visible figure does not wait for others."""
     browser.open(page)
     browser.value(
         """(() => {
@@ -263,8 +261,8 @@ def test_prints_every_figure_on_white(browser: Chromium, page: Path, tmp_path: P
     assert len(printed) == browser.value("document.querySelectorAll('.plot').length")
     assert all(
         num > 0 and ink == "#1c2126" and width <= 640 for num, ink, width in printed
-    )  # dark ink, though dark mode
-    assert browser.value("document.querySelector('.plot').layout.font.color") == "#e8eaec"  # and back again
+    )  # dark text, although the screen is in dark mode
+    assert browser.value("document.querySelector('.plot').layout.font.color") == "#e8eaec"  # restored after printing
 
 
 def test_follows_the_colour_scheme(browser: Chromium, page: Path) -> None:
@@ -290,7 +288,7 @@ def test_methods_differ_without_colour(browser: Chromium, tmp_path: Path) -> Non
     )
     assert len({marker for _, marker, _ in looks}) == 20
     own = [dash for name, _, dash in looks if name.startswith("method")]
-    assert len(set(own[:6])) == 6  # those of different colours
+    assert len(set(own[:6])) == 6  # one for each colour
 
 
 def test_a_loss_is_better_when_it_is_low(browser: Chromium, tmp_path: Path) -> None:
@@ -304,7 +302,7 @@ def test_a_loss_is_better_when_it_is_low(browser: Chromium, tmp_path: Path) -> N
     assert "Loss" in browser.value("document.querySelector('.ranking thead').textContent")
 
 
-def test_table_says_what_was_found(browser: Chromium, page: Path) -> None:
+def test_table_shows_the_results(browser: Chromium, page: Path) -> None:
     made = document()
     best = next(one for one in made["methods"] if one["figures"]["best"])
     found = best["figures"]["accuracy"]
@@ -323,16 +321,16 @@ def test_table_says_what_was_found(browser: Chromium, page: Path) -> None:
     assert browser.value("getComputedStyle(document.querySelector('.best .mean')).fontWeight") == "750"
 
 
-def test_unfinished_says_so_and_shows_what_there_is(browser: Chromium, tmp_path: Path) -> None:
+def test_an_unfinished_comparison_shows_the_results_so_far(browser: Chromium, tmp_path: Path) -> None:
     made = document()
     made["finished"] = False
-    made["methods"][-1]["runs"], made["methods"][-1]["figures"] = [], None  # not begun
+    made["methods"][-1]["runs"], made["methods"][-1]["figures"] = [], None  # not started
     made["methods"][-2]["runs"].pop()
     made["methods"][-2]["runs"][0]["interrupted"] = True
     browser.open(report.write(save(tmp_path, made)))
     said = browser.value("document.querySelector('.warning').innerText")
-    assert "11 of 14 runs are there, 1 of them stopped before the last round" in said
-    assert "cfl is in no figure, as none of its runs is there yet." in browser.value("document.body.innerText")
+    assert "11 of 14 runs are available, 1 of them stopped before its last round" in said
+    assert "cfl is in no figure because none of its runs is finished yet." in browser.value("document.body.innerText")
     scroll_through(browser)
     assert all(figures(browser).values())
     assert browser.complaints() == []
@@ -349,7 +347,7 @@ def test_nothing_finished_yet(browser: Chromium, tmp_path: Path) -> None:
     assert browser.complaints() == []
 
 
-def test_one_seed_has_no_standard_error_and_says_so(browser: Chromium, tmp_path: Path) -> None:
+def test_one_seed_has_no_standard_error(browser: Chromium, tmp_path: Path) -> None:
     browser.open(report.write(save(tmp_path, document(seeds=1))))
     assert "One seed: there is no standard error" in browser.value("document.querySelector('.warning').innerText")
     assert "±" not in browser.value("document.querySelector('.ranking').innerText")
@@ -397,7 +395,7 @@ def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp
     assert time.perf_counter() - begun < 10
     assert path.stat().st_size < 8e6
     took = []
-    for _ in range(3):  # each time by a browser that has not seen it before
+    for _ in range(3):  # each time with a new browser
         with chromium(watched=False) as fresh:
             fresh.size(1600)
             begun = time.perf_counter()

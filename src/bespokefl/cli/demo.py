@@ -1,7 +1,4 @@
-"""The demonstration: a few methods, or all of them, on the same clients, in about a minute."""
-
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+"""The demonstration: some methods, or all of them, on the same clients, in about a minute."""
 
 from bespokefl import methods
 from bespokefl.data import load
@@ -10,31 +7,25 @@ from bespokefl.engines.progress import Report
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run.api import run
 
-DATA, SPLIT, CLIENTS, MODEL = "digits", "classes(k=3)", 20, "mlp"
+DATA, SPLIT, NUM_CLIENTS, MODEL = "digits", "classes(k=3)", 20, "mlp"
 PARTICIPATION, BATCH_SIZE, LOCAL_EPOCHS = 1.0, 10, 2
-SHORT = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # what is shown if not asked for all
-
-Trial = Callable[[Report | None], Result]
+SHORT = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # the methods without --all
 
 
-def clients(seed: int) -> Clients:
-    return load(DATA).split(SPLIT, clients=CLIENTS, seed=seed)
+def make_clients(seed: int) -> Clients:
+    """Return the clients of the demonstration."""
+    return load(DATA).split(SPLIT, clients=NUM_CLIENTS, seed=seed)
 
 
-def shown(clients: Clients, everything: bool) -> tuple[list[str], list[str]]:
-    """The methods to show, and those that cannot be, as they need to know the clients' true groups."""
+def choose_methods(clients: Clients, everything: bool) -> tuple[list[str], list[str]]:
+    """Return the methods to run, and those left out because they need the true groups of the clients."""
     names = [name for name in methods.REGISTRY if everything or name in SHORT]
     unfit = [name for name in names if methods.build(name).needs_groups and clients.groups is None]
     return [name for name in names if name not in unfit], unfit
 
 
-def trials(names: Sequence[str], clients: Clients, rounds: int, seed: int) -> Iterator[tuple[str, Trial]]:
-    """One trial per method, all from the same start and with the same draws of clients."""
-    for name in names:
-        yield name, partial(_trial, name, clients, rounds, seed)
-
-
-def _trial(name: str, clients: Clients, rounds: int, seed: int, progress: Report | None) -> Result:
+def run_method(name: str, clients: Clients, rounds: int, seed: int, progress: Report | None) -> Result:
+    """Train one method; all methods start from the same model and draw the same clients."""
     return run(
         name,
         clients,

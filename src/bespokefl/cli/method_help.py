@@ -1,61 +1,45 @@
-"""What a method's own file says about it: its hyper-parameters, what each means, and the paper."""
+"""Read the help on a method from its source file: hyper-parameters with their comments, the paper, the docstring."""
 
-import ast
 import inspect
-import io
 import re
 import textwrap
-import tokenize
 from typing import Any
 
 from bespokefl.core.method import Method
 
-LONGEST = 24
+MAX_VENUE_LENGTH = 24  # characters; longer names of journals are left out
 
 
-def hyper(method: type[Method]) -> list[tuple[str, Any, str]]:
-    """Name, default and meaning (the comment beside it) of each hyper-parameter."""
+def hyperparameters(method: type[Method]) -> list[tuple[str, Any, str]]:
+    """Return the name, the default and the meaning (the comment next to it) of each hyper-parameter."""
     comments: dict[str, str] = {}
-    for kind in reversed(method.__mro__):
-        if kind is not object:
-            comments |= _comments(kind)
+    for base in reversed(method.__mro__[:-1]):  # without object
+        comments |= _comments(base)
     return [(name, value, comments.get(name, "")) for name, value in method().hyper().items()]
 
 
-def _comments(kind: type) -> dict[str, str]:
+def _comments(cls: type) -> dict[str, str]:
+    """Return the comment at the end of the line of each annotated class attribute."""
     try:
-        source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # a class made in an interpreter has no file
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # a class defined in an interpreter has no file
         return {}
-    beside = {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    body = ast.parse(source).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for node in body.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            text = beside.get(node.end_lineno or node.lineno, "")
-            if text:
-                found[node.target.id] = text
-    return found
+    return dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
 
 
 def reference(method: type[Method]) -> str:
-    """The paper in a few words: "Li et al., ICML 2021"."""
-    found = dict(re.findall(r"(\w+)\s*=\s*\{(.*?)\},?\s*$", method.citation, re.DOTALL | re.MULTILINE))
-    authors = [one.partition(",")[0].strip() for one in re.split(r"\s+and\s+", found.get("author", "")) if one.strip()]
+    """Return a short reference to the paper, such as "Li et al., ICML 2021"."""
+    fields = dict(re.findall(r"(\w+)\s*=\s*\{(.*?)\},?\s*$", method.citation, re.DOTALL | re.MULTILINE))
+    authors = [one.partition(",")[0].strip() for one in re.split(r"\s+and\s+", fields.get("author", "")) if one.strip()]
     if not authors:
         return ""
     who = authors[0] + (" et al." if len(authors) > 2 else f" and {authors[1]}" if len(authors) == 2 else "")
-    where = next((found[kind] for kind in ("booktitle", "journal", "school") if kind in found), "")
-    place = f"{where} " if len(where) <= LONGEST else ""  # some journals' names fill a line
-    return f"{who}, {place}{found.get('year', '')}".strip()
+    venue = next((fields[kind] for kind in ("booktitle", "journal", "school") if kind in fields), "")
+    venue = f"{venue} " if len(venue) <= MAX_VENUE_LENGTH else ""
+    return f"{who}, {venue}{fields.get('year', '')}".strip()
 
 
-def page(method: type[Method]) -> str:
-    """The docstring of the method's file: what it does, the paper, the objective, what differs."""
+def description(method: type[Method]) -> str:
+    """Return the docstring of the method's file: what it does, the paper, the objective, differences from the paper."""
     module = inspect.getmodule(method)
     return inspect.cleandoc((module.__doc__ if module else None) or method.__doc__ or "")

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: a progress bar, messages, tables."""
+"""Print to the terminal: progress bars, log messages and tables."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,25 +21,29 @@ from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune import api as tune
 from bespokefl.workflows.tune.result import SCORES, Tuning
 
-PIPE_WIDTH = 120  # where there is no terminal to ask
+PIPE_WIDTH = 120  # columns, if the output is not a terminal
+PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
+
+Step = progress.Progress | tune.Step | jobs.Step  # of a run, a tuning, a comparison
 
 
 def console(*, stderr: bool = False) -> Console:
+    """Return a console that wraps at a fixed width where there is no terminal."""
     found = Console(stderr=stderr, highlight=False)
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
 
 
 @contextmanager
 def messages(screen: Console, verbose: bool) -> Iterator[None]:
-    """Show what the library logs: warnings and notices always, other choices it makes if asked for."""
+    """Print what the library logs: always warnings and notices, and with `verbose` informational messages, too."""
 
-    class Shown(logging.Handler):
+    class ScreenHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             kind = "warning" if record.levelno >= logging.WARNING else "note"
-            with suppress(OSError):  # messages that go to a full disk must not cost the run
+            with suppress(OSError):  # a full disk that takes no messages must not end the run
                 screen.print(Text(f"{kind}: {record.getMessage()}"), soft_wrap=True)
 
-    log, handler = logging.getLogger("bespokefl"), Shown()
+    log, handler = logging.getLogger("bespokefl"), ScreenHandler()
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO if verbose else NOTICE)
@@ -51,16 +55,20 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
         log.level, log.propagate = before
 
 
-Update = Callable[[float, float, str, Mapping[str, float]], None]  # done, of how much, in words, scores
-
-
 @contextmanager
-def _moving(screen: Console, title: str) -> Iterator[Update]:
-    # Without a thread of its own: the engine forks, and a fork copies locks but not the threads that hold them.
+def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[Callable[[Step], None] | None]:
+    """Show a progress bar for a run, a tuning or a comparison, and yield the function that advances it.
+
+    Yields None if there is no terminal to show it on, or if `quiet`.
+    """
+    if quiet or not screen.is_terminal:
+        yield None
+        return
+    # No thread refreshes the bar: the engine forks, and a fork copies locks but not the threads that hold them.
     shown = Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[round]}"),
+        TextColumn("{task.fields[step]}"),
         TextColumn("{task.fields[scores]}", style="cyan"),
         TimeRemainingColumn(compact=True),
         TextColumn("left", style="dim"),
@@ -69,68 +77,35 @@ def _moving(screen: Console, title: str) -> Iterator[Update]:
         transient=True,
     )
     with shown:
-        task = shown.add_task(title, total=None, round="starting", scores="")
+        task = shown.add_task(title, total=None, step="starting", scores="")
         shown.refresh()
 
-        def update(done: float, total: float, text: str, scores: Mapping[str, float]) -> None:
-            names = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
-            found = [
-                f"{word} {score_tables.told(scores[name], name)}{score_tables.unit(name)}"
-                for name, word in names.items()
-                if name in scores
+        def report(now: Step) -> None:
+            step, scores = _describe(now)
+            parts = [
+                f"{name} {score_tables.told(scores[score], score)}{score_tables.unit(score)}"
+                for score, name in PROGRESS_SCORES.items()
+                if score in scores
             ]
-            worded = f"validation {', '.join(found)}" if found else ""
-            shown.update(task, completed=done, total=total, round=text, scores=worded, refresh=True)
-
-        yield update
-
-
-@contextmanager
-def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[progress.Report | None]:
-    """A progress bar while inside; None where nobody looks."""
-    if quiet or not screen.is_terminal:
-        yield None
-        return
-    with _moving(screen, title) as update:
-
-        def report(now: progress.Progress) -> None:
-            phase = "" if now.phase == "train" else f" ({now.phase})"
-            update(now.done, now.total, f"round {now.done}/{now.total}{phase}", now.scores)
+            text = f"validation {', '.join(parts)}" if parts else ""
+            shown.update(task, completed=now.done, total=now.total, step=step, scores=text, refresh=True)
 
         yield report
 
 
-@contextmanager
-def grid_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[tune.Report | None]:
-    """One progress bar for all trainings of a tuning."""
-    if quiet or not screen.is_terminal:
-        yield None
-        return
-    with _moving(screen, title) as update:
-
-        def report(now: tune.Step) -> None:
-            rounds = f"round {now.rounds.done}/{now.rounds.total}"
-            update(now.done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores)
-
-        yield report
-
-
-@contextmanager
-def jobs_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[jobs.Report | None]:
-    """One progress bar for all runs of a comparison."""
-    if quiet or not screen.is_terminal:
-        yield None
-        return
-    with _moving(screen, title) as update:
-
-        def report(now: jobs.Step) -> None:
-            update(now.done, now.total, f"{int(now.done)}/{now.total} {now.text}", now.scores)
-
-        yield report
+def _describe(now: Step) -> tuple[str, Mapping[str, float]]:
+    """Return what is running, and its latest scores."""
+    if isinstance(now, progress.Progress):
+        phase = "" if now.phase == "train" else f" ({now.phase})"
+        return f"round {now.done}/{now.total}{phase}", now.scores
+    if isinstance(now, tune.Step):
+        rounds = now.rounds
+        return f"{now.number}/{now.total} {now.text}, round {rounds.done}/{rounds.total}", rounds.scores
+    return f"{int(now.done)}/{now.total} {now.text}", now.scores
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1) -> Table:
-    """A plain table; all but the first `left` columns are numbers."""
+    """Return a plain table; all but the first `left` columns are numbers and right-aligned."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         if number < left:
@@ -142,68 +117,63 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
     return shown
 
 
-def figures(result: Result) -> Table:
-    """The figures of one run."""
+def result_table(result: Result) -> Table:
+    """Return a table of the test scores of a run, and of its newcomers if it has any."""
     summary = result.summary()
-    measures = [name for name in ("accuracy", "loss") if summary["personal"][name] is not None]
-    rows = []
-    for kind in ("personal", "global"):
-        for measure in measures if summary[kind] is not None else []:
-            rows.append(_row(kind, measure, summary[kind][measure]))
+    rows = [row for kind in ("personal", "global") for row in _score_rows(summary[kind], kind)]
     if result.newcomers is not None:
         rows += _newcomer_rows(result.newcomers, "newcomers ")
-    columns = ["on test data", *(name.replace("_", " ") for name in summary["personal"]["loss"])]
-    return table(columns, rows)
+    return _score_table(summary["personal"], rows)
 
 
-def newcomer_figures(newcomers: Newcomers) -> Table:
-    """The figures of clients that came later."""
-    columns = ["on test data", *(name.replace("_", " ") for name in newcomers.summary()["personal"]["loss"])]
-    return table(columns, _newcomer_rows(newcomers, ""))
+def newcomer_table(newcomers: Newcomers) -> Table:
+    """Return a table of the test scores of newcomers."""
+    return _score_table(newcomers.summary()["personal"], _newcomer_rows(newcomers, ""))
+
+
+def _score_table(scores: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> Table:
+    return table(["on test data", *(name.replace("_", " ") for name in scores["loss"])], rows)
 
 
 def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
     summary = newcomers.summary()
-    measures = [name for name in ("accuracy", "loss") if summary["personal"][name] is not None]
+    return [row for kind in ("personal", "finetune") for row in _score_rows(summary[kind], f"{prefix}{kind}")]
+
+
+def _score_rows(scores: Mapping[str, Mapping[str, float | None] | None] | None, kind: str) -> list[list[str]]:
     return [
-        _row(f"{prefix}{kind}", measure, summary[kind][measure])
-        for kind in ("personal", "finetune")
-        for measure in measures
+        [f"{kind} {score_tables.headed(score)}", *(score_tables.told(value, score) for value in statistics.values())]
+        for score in ("accuracy", "loss")
+        if (statistics := (scores or {}).get(score)) is not None
     ]
 
 
-def _row(kind: str, measure: str, found: Mapping[str, float | None]) -> list[str]:
-    return [f"{kind} {score_tables.headed(measure)}", *(score_tables.told(value, measure) for value in found.values())]
-
-
-def grid(tuning: Tuning) -> Table:
-    """A tuning's points, the chosen one marked."""
+def tuning_table(tuning: Tuning) -> Table:
+    """Return a table of the points of a tuning; a star marks the chosen one."""
     keys = list(tuning.points[0].values)
-    measures = [name for name in SCORES if any(line[name] is not None for line in tuning.table)]
+    scores = [name for name in SCORES if any(line[name] is not None for line in tuning.table)] or SCORES[:1]
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        scores = [
-            "failed" if line["failed"] else score_tables.told(line[name], name) for name in measures or SCORES[:1]
-        ]
-        rows.append([mark, *(written(line[key]) for key in keys), *scores, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(score_tables.headed(name) for name in measures or SCORES[:1]), "seconds"]
+        found = ["failed" if line["failed"] else score_tables.told(line[name], name) for name in scores]
+        rows.append([mark, *(format_value(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
+    columns = ["", *keys, *(score_tables.headed(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
-def comparison(results: Sequence[Result]) -> Table:
-    """The accuracy of several methods on the same clients; 80 columns hold it."""
+def demo_table(results: Sequence[Result]) -> Table:
+    """Return a table of the accuracy of several methods on the same clients, at most 80 columns wide."""
     rows, score = [], "accuracy"
     for result in results:
         summary = result.summary()
-        own, common = summary["personal"][score], summary["global"]
+        personal, shared = summary["personal"][score], summary["global"]
         sent = result.communication["up_bytes"] + result.communication["down_bytes"]
         rows.append(
             [
                 result.method,
-                *(score_tables.told(own[name], score) for name in ("mean", "worst_decile", "std")),
-                score_tables.told(common[score]["mean"], score) if common else "-",
-                size(sent),
+                *(score_tables.told(personal[name], score) for name in ("mean", "worst_decile", "std")),
+                score_tables.told(shared[score]["mean"], score) if shared else "-",
+                format_bytes(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
         )
@@ -212,19 +182,13 @@ def comparison(results: Sequence[Result]) -> Table:
     return table(columns, rows)
 
 
-def contest(found: Comparison) -> Table:
-    """A comparison's methods, the best mean first, in bold and with a star; = marks what cannot be told from it."""
-    columns = [
-        "method",
-        f"test {score_tables.headed(found.score)}",
-        "SD",
-        "worst 10 %",
-        "better off",
-        "worse off",
-        "Jain",
-        "sent",
-    ]
-    columns += ["time/T_dl", "seconds"]
+def comparison_table(found: Comparison) -> Table:
+    """Return a table of the methods of a comparison, the best mean first.
+
+    A star marks the best mean, and = the methods that do not differ significantly from it.
+    """
+    columns = ["method", f"test {score_tables.headed(found.score)}", "SD", "worst 10 %", "better off", "worse off"]
+    columns += ["Jain", "sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
         one = found.figures[name]
@@ -234,17 +198,17 @@ def contest(found: Comparison) -> Table:
             continue
         score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
-        spread = "" if score["sem"] is None else f" ± {found.told(score['sem'])}"
+        error = "" if score["sem"] is None else f" ± {found.told(score['sem'])}"
         style = "bold" if one["best"] else ""
         rows.append(
             [
                 Text(name, style),
-                Text(f"{found.told(score['mean'])}{spread} {mark}", style),
+                Text(f"{found.told(score['mean'])}{error} {mark}", style),
                 found.told(score["std"]),
                 found.told(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
                 score_tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
-                size(one["up_bytes"] + one["down_bytes"]),
+                format_bytes(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",
             ]
@@ -256,8 +220,8 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f} %"
 
 
-def size(count: float) -> str:
-    """Bytes for people: 6.0 MB."""
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with a unit, such as "6.0 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -265,6 +229,6 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def written(value: Any) -> str:
-    """A default as one would type it."""
+def format_value(value: Any) -> str:
+    """Return a value as it is typed on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,9 +1,25 @@
-"""How good a run is, for each client and between clients: arrays in, numbers out."""
+"""How good a run is, for each client and between clients: arrays in, numbers out.
+
+Values are lists, NumPy arrays or torch tensors with one value per client, (M,), or per seed and client, (S, M). A
+client without a value has NaN and is left out. A figure that is undefined is None.
+
+classification          macro F1, precision and recall
+communication           models sent per round, and the time this takes in three network systems
+detection               false accepts relative to a baseline at the same rate of misses
+differential_privacy    the privacy loss ε of clipped and noised uploads
+fairness                how evenly values or gains are spread over clients
+improvement             gain of each client over the better of FedAvg and Local
+significance            paired tests and bootstrap confidence intervals
+spread                  worst client, and means over a tenth of the clients
+summary                 mean, deviation and worst clients of one score
+verdict                 the best and the fairest of several methods, with a sentence
+"""
 
 from bespokefl.metrics import (
     classification,
     communication,
     detection,
+    differential_privacy,
     fairness,
     improvement,
     significance,
@@ -17,6 +33,7 @@ __all__ = [
     "classification",
     "communication",
     "detection",
+    "differential_privacy",
     "fairness",
     "improvement",
     "significance",

@@ -1,7 +1,7 @@
-"""F1, precision and recall of a classifier: means over the classes, so that a rare class counts as a common one.
+"""F1, precision and recall of a classifier, averaged over classes so that rare classes count as much as common ones.
 
-The classes are those that occur among a client's labels or predictions, as in scikit-learn; a class that is never
-predicted has precision 0, one that is only predicted recall 0.
+As in scikit-learn, the classes are those that occur among the labels or the predictions. A class that is never
+predicted has precision 0, and a class that is only predicted has recall 0.
 """
 
 from typing import Any
@@ -11,56 +11,80 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bespokefl.core import confusion as tally
+from bespokefl.core.confusion import macro as macro_scores
 from bespokefl.core.errors import InputError
-from bespokefl.metrics.vectors import Array, Values, vector
+from bespokefl.metrics.client_values import Array, Values, to_vector
 
 Counts = NDArray[np.int64]
 
 
 def f1(truth: Values, predicted: Values) -> float | None:
-    """The mean over classes of 2·right / (actual + predicted); None without examples."""
-    return _one("f1", truth, predicted)
+    """Return macro F1, the mean over classes of 2 · correct / (actual + predicted); None without examples."""
+    return _score("f1", truth, predicted)
 
 
 def precision(truth: Values, predicted: Values) -> float | None:
-    """The mean over classes of right / predicted; None without examples."""
-    return _one("precision", truth, predicted)
+    """Return macro precision, the mean over classes of correct / predicted; None without examples."""
+    return _score("precision", truth, predicted)
 
 
 def recall(truth: Values, predicted: Values) -> float | None:
-    """The mean over classes of right / actual; None without examples."""
-    return _one("recall", truth, predicted)
+    """Return macro recall, the mean over classes of correct / actual; None without examples."""
+    return _score("recall", truth, predicted)
 
 
 def confusion(truth: Values, predicted: Values, classes: int | None = None) -> Counts:
-    """How often class i was taken for class j, (C, C); C is one more than the largest label unless it is given."""
-    actual, taken = _labels(truth, "truth"), _labels(predicted, "predicted")
-    if len(actual) != len(taken):
-        raise InputError(f"truth and predicted must be of the same examples, got {len(actual)} and {len(taken)}.")
-    largest = max(actual.max(initial=-1), taken.max(initial=-1))
+    """Return the confusion matrix.
+
+    Parameters
+    ----------
+    truth, predicted : array-like of shape (n,)
+        Class numbers 0, 1, 2, …
+    classes : int, optional
+        The number of classes C. Default: one more than the largest class number.
+
+    Returns
+    -------
+    array of shape (C, C)
+        Entry (i, j) is the number of examples of class i that were predicted as class j.
+    """
+    actual, guessed = _labels(truth, "truth"), _labels(predicted, "predicted")
+    if len(actual) != len(guessed):
+        raise InputError(f"truth and predicted must be of the same examples, got {len(actual)} and {len(guessed)}.")
+    largest = max(actual.max(initial=-1), guessed.max(initial=-1))
     size = int(largest) + 1 if classes is None else classes
     if largest >= size:
         raise InputError(f"labels must be in 0..{size - 1} for {size} classes, got {largest}.")
-    return np.bincount(actual * size + taken, minlength=size * size).reshape(size, size)
+    return np.bincount(actual * size + guessed, minlength=size * size).reshape(size, size)
 
 
 def macro(confusions: Any) -> dict[str, Array]:
-    """F1, precision and recall from confusions (…, C, C), rows the truth; NaN for one without examples."""
+    """Return macro F1, precision and recall of many classifiers at once.
+
+    Parameters
+    ----------
+    confusions : array-like of shape (…, C, C)
+        Confusion matrices whose rows are the true classes.
+
+    Returns
+    -------
+    dict of str to array of shape (…)
+        The scores "f1", "precision" and "recall"; NaN for a confusion matrix without examples.
+    """
     counts = confusions.detach().cpu() if isinstance(confusions, Tensor) else torch.as_tensor(np.asarray(confusions))
     if counts.dim() < 2 or counts.shape[-1] != counts.shape[-2] or bool((counts < 0).any()):
         raise InputError(f"confusions must be counts of shape (…, C, C), got the shape {tuple(counts.shape)}.")
-    found = tally.macro(counts.sum(-1), counts.sum(-2), counts.diagonal(dim1=-2, dim2=-1))
-    return {name: values.numpy() for name, values in found.items()}
+    scores = macro_scores(counts.sum(-1), counts.sum(-2), counts.diagonal(dim1=-2, dim2=-1))
+    return {name: values.numpy() for name, values in scores.items()}
 
 
-def _one(name: str, truth: Values, predicted: Values) -> float | None:
+def _score(name: str, truth: Values, predicted: Values) -> float | None:
     counts = confusion(truth, predicted)
     return float(macro(counts)[name]) if counts.sum() else None
 
 
 def _labels(values: Values, what: str) -> Counts:
-    array = vector(values, what)
+    array = to_vector(values, what)
     labels = array.astype(np.int64) if not np.isnan(array).any() else np.full(len(array), -1)
     if (labels < 0).any() or (labels != array).any():
         raise InputError(f"{what} must be class numbers 0, 1, 2, …, got something else.")

@@ -1,9 +1,10 @@
-"""What a round costs: models sent down and up, and the time that takes in a wireless or a wired system.
+"""The cost of a round: models sent down and up, and the time this takes in a wireless or a wired network.
 
-Mestoukirdi et al. (User-Centric FL), section V-D. All times are in units of T_dl, what it takes to send one model down:
+Mestoukirdi et al. (User-Centric FL), section V-D. All times are in units of T_dl, the time to send one model down:
     T_round = streams + ρ · uploads + T_comp,   T_comp = T_min + H_N / μ
-The server sends what several clients share only once: `streams` counts that, in models. Clients send up one after the
-other, ρ times as slowly. T_comp is the expected time of the slowest of N clients, H_N = 1 + 1/2 + … + 1/N.
+The server sends a model that several clients share only once: `streams` is the number of models it sends. Clients
+upload one after the other, each ρ times as slowly. T_comp is the expected computing time of the slowest of N clients,
+with the harmonic number H_N = 1 + 1/2 + … + 1/N.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,24 +14,35 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics.vectors import Array
+from bespokefl.metrics.client_values import Array
 
 
 @dataclass(frozen=True)
 class System:
-    """A network and its clients."""
+    """A network and the computing times of its clients.
+
+    Parameters
+    ----------
+    name : str
+    ratio : float
+        ρ = T_ul / T_dl, how many times slower uploads are than downloads.
+    straggling : float
+        1/μ, the mean computing time above `minimum`, in T_dl.
+    minimum : float
+        T_min, the shortest computing time, in T_dl.
+    """
 
     name: str
-    ratio: float  # ρ = T_ul / T_dl
-    straggling: float  # 1/μ: the mean of what a client takes longer than T_min, in T_dl
-    minimum: float = 1.0  # T_min, in T_dl
+    ratio: float
+    straggling: float
+    minimum: float = 1.0
 
 
 SYSTEMS = (System("slow uplink", 4.0, 1.0), System("fast uplink", 2.0, 0.0), System("wired", 1.0, 0.0))  # Fig. 6
 
 
 def computing_time(system: System, clients: int) -> float:
-    """T_comp = T_min + H_N / μ of N clients; none take no time."""
+    """Return T_comp = T_min + H_N / μ of N clients; 0 without clients."""
     if clients < 0:
         raise InputError(f"clients must be >= 0, got {clients}.")
     harmonic = float((1.0 / np.arange(1, clients + 1)).sum())
@@ -38,12 +50,20 @@ def computing_time(system: System, clients: int) -> float:
 
 
 def round_time(system: System, *, streams: float, uploads: float, clients: int, workload: float = 1.0) -> float:
-    """T_round, in T_dl.
+    """Return T_round in units of T_dl.
 
-    streams     models that the server sends, each once however many clients hear it
-    uploads     models that are sent up, those of all clients together
-    clients     N, how many the round waits for
-    workload    local trainings of each: m_t in parallel User-Centric FL, 0 where nothing is trained
+    Parameters
+    ----------
+    system : System
+        The network, for example one of `SYSTEMS`.
+    streams : float
+        Models that the server sends; a model for several clients counts once.
+    uploads : float
+        Models that all clients upload together.
+    clients : int
+        N, the number of clients that the round waits for.
+    workload : float
+        Local trainings of each client: m_t in parallel User-Centric FL, 0 if nothing is trained.
     """
     if not (streams >= 0 and uploads >= 0 and workload >= 0):
         raise InputError(f"streams, uploads and workload must be >= 0, got {streams}, {uploads} and {workload}.")
@@ -51,12 +71,12 @@ def round_time(system: System, *, streams: float, uploads: float, clients: int, 
 
 
 def times(rounds: Sequence[Mapping[str, Any]], system: System) -> Array:
-    """T_round of every round of a run, from the lines of its rounds.jsonl (`Result.rounds`).
+    """Return T_round of every round of a run, from `Result.rounds` (the lines of rounds.jsonl).
 
-    A round waits for those that report; where nobody does, for those that train.
+    A round waits for the clients that upload or, if none does, for those that train.
     """
     if any("down_streams" not in line for line in rounds):
-        raise InputError("the rounds do not say what was sent, as in a run of an earlier version; run it once more.")
+        raise InputError("the rounds do not say what was sent, because an earlier version wrote them; repeat the run.")
     return np.array(
         [
             round_time(
@@ -72,10 +92,10 @@ def times(rounds: Sequence[Mapping[str, Any]], system: System) -> Array:
 
 
 def total_times(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The whole run's time in each of the three systems."""
+    """Return the time of a whole run in each of the three systems, by name."""
     return {system.name: float(times(rounds, system).sum()) for system in SYSTEMS}
 
 
 def streams_per_round(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """The mean over the rounds of a run; None without rounds."""
+    """Return the mean number of models that the server sends per round; None without rounds."""
     return float(np.mean([line["down_streams"] for line in rounds])) if rounds else None

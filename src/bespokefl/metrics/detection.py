@@ -1,8 +1,8 @@
-"""Two models that detect something, at the same rate of misses: how many false alarms does one give for the other's?
+"""Compare two detectors at the same rate of misses: how many false alarms does one raise relative to the other?
 
 Chen et al. (Self-FL), section 4.3: relative false accepts where relative false rejects are about 1. The baseline, at
-its threshold, misses r of the positives. Both models then get the highest threshold at which they miss no more than r:
-their fewest false accepts at the same misses, so that the baseline against itself is exactly 1.
+its threshold, misses a share r of the positives. Each model then gets the highest threshold at which it misses at most
+r, and so its fewest false accepts. The baseline compared with itself is exactly 1.
 """
 
 from collections.abc import Sequence
@@ -12,30 +12,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics.vectors import Array, Values, alike, vector
+from bespokefl.metrics.client_values import Array, Values, same_shape, to_vector
 
 
 @dataclass(frozen=True)
 class Detection:
-    """A model's errors relative to the baseline's; below 1 is better."""
+    """Errors of a detector relative to a baseline; below 1 is better.
 
-    false_accepts: float | None  # None where the baseline accepts nothing falsely
-    false_rejects: (
-        float | None
-    )  # about 1: less only where scores tie; 1 where both miss nothing; None without positives
-    threshold: float  # a score from here on is a detection; infinite where all positives may be missed
+    Attributes
+    ----------
+    false_accepts : float or None
+        None if the baseline has no false accepts.
+    false_rejects : float or None
+        About 1, less only if scores tie; 1 if neither misses anything; None without positives.
+    threshold : float
+        Scores from here on are detections; infinite if all positives may be missed.
+    """
+
+    false_accepts: float | None
+    false_rejects: float | None
+    threshold: float
 
 
 def against_baseline(scores: Values, baseline: Values, labels: Values, *, threshold: float = 0.5) -> Detection:
-    """A model against a baseline.
+    """Compare a detector with a baseline.
 
-    scores, baseline    what each of them gives every example: the higher, the surer that it is a positive
-    labels              1 for a positive, 0 for a negative
-    threshold           the baseline's: a score from here on is a detection
+    Parameters
+    ----------
+    scores, baseline : array-like of shape (n,)
+        Scores of both detectors for the same examples; higher means more likely positive.
+    labels : array-like of shape (n,)
+        1 for a positive, 0 for a negative.
+    threshold : float
+        Of the baseline: a score from here on is a detection.
+
+    Returns
+    -------
+    Detection
     """
-    own, other, truth = alike(
-        ("scores", vector(scores, "scores")), ("baseline", baseline), ("labels", vector(labels, "labels"))
-    )
+    own, other, truth = _checked(scores, baseline, labels)
     if np.isnan(own).any() or np.isnan(other).any():
         raise InputError("scores must be numbers, got NaN; leave out examples without one.")
     if not np.isin(truth, (0.0, 1.0)).all():
@@ -49,20 +64,19 @@ def against_baseline(scores: Values, baseline: Values, labels: Values, *, thresh
 
 
 def relative_false_accepts(scores: Values, baseline: Values, labels: Values, *, threshold: float = 0.5) -> float | None:
-    """False accepts relative to the baseline's, where both miss the same; None where the baseline has none."""
+    """Return the `false_accepts` of `against_baseline`."""
     return against_baseline(scores, baseline, labels, threshold=threshold).false_accepts
 
 
 def by_slice(
     scores: Values, baseline: Values, labels: Values, slices: Sequence[object], *, threshold: float = 0.5
 ) -> dict[str, Detection]:
-    """The same for each slice of the examples (the paper's normal, playback, alarm), at its own misses.
+    """Compare a detector with a baseline on each slice of the examples, at the slice's own rate of misses.
 
-    slices    the name of every example's slice
+    `slices` names the slice of each example (in the paper: normal, playback, alarm); the other parameters are those of
+    `against_baseline`.
     """
-    own, other, truth = alike(
-        ("scores", vector(scores, "scores")), ("baseline", baseline), ("labels", vector(labels, "labels"))
-    )
+    own, other, truth = _checked(scores, baseline, labels)
     names = np.array([str(one) for one in slices])
     if len(names) != len(own):
         raise InputError(f"slices must name one for each of {len(own)} examples, got {len(names)}.")
@@ -73,8 +87,14 @@ def by_slice(
     }
 
 
+def _checked(scores: Values, baseline: Values, labels: Values) -> list[Array]:
+    return same_shape(
+        ("scores", to_vector(scores, "scores")), ("baseline", baseline), ("labels", to_vector(labels, "labels"))
+    )
+
+
 def _errors(scores: Array, positive: NDArray[np.bool_], allowed: int) -> tuple[float, int, int]:
-    """The highest threshold that misses at most so many positives, and the false accepts and rejects there."""
+    """Return the highest threshold with at most `allowed` misses, and the false accepts and rejects there."""
     ascending = np.sort(scores[positive])
     cut = float(ascending[allowed]) if allowed < len(ascending) else float("inf")
     accepted = scores >= cut

@@ -1,9 +1,9 @@
-"""What clipped and noised uploads tell of a client: (ε, δ), by the accountant library dp-accounting.
+"""The privacy loss of clipped and noised uploads, as (ε, δ), computed with dp-accounting.
 
-Whoever sees a client's uploads sees each by itself, so nothing is gained from others' uploads or from being drawn at
-random. Neighbours are any two data sets of the client: its clipped uploads are at most 2 C apart, under noise of
-deviation z C. So one upload is a Gaussian mechanism with noise multiplier z / 2, and T uploads, each of which may
-depend on those before, are together as good as one with multiplier z / (2 √T).
+The guarantee is local: an observer who sees every upload of a client gains nothing from the uploads of others or from
+random participation. Neighbouring data sets are any two data sets of the client, whose clipped uploads are at most 2C
+apart, under noise of standard deviation zC. One upload is therefore a Gaussian mechanism with noise multiplier z / 2,
+and T uploads, each of which may depend on earlier ones, compose to one with multiplier z / (2 √T).
 """
 
 from importlib import import_module
@@ -16,17 +16,27 @@ DELTA = 1e-5
 
 
 def check_accountant() -> None:
-    """Refuse to promise what cannot be worked out at the end."""
+    """Raise an InputError if dp-accounting is not installed, so that a run fails before it trains."""
     if find_spec("dp_accounting") is None:
         raise InputError(
-            'noise needs dp-accounting, which is not installed, to tell (ε, δ): pip install "bespokefl[privacy]".'
+            'noise needs dp-accounting to compute (ε, δ), and it is not installed; pip install "bespokefl[privacy]".'
         )
 
 
 def epsilon(noise: float, uploads: int, delta: float = DELTA) -> float:
-    """ε of so many uploads of one client."""
+    """Return the ε of one client.
+
+    Parameters
+    ----------
+    noise : float
+        The noise multiplier z, the standard deviation of the noise divided by the clipping norm.
+    uploads : int
+        The number of uploads T.
+    delta : float
+        The δ at which ε holds.
+    """
     if not uploads:
         return 0.0
     check_accountant()
-    accounting = import_module("dp_accounting")  # here, because it takes seconds to import
+    accounting = import_module("dp_accounting")  # imported here because it takes seconds
     return float(accounting.get_epsilon_gaussian(noise / (2 * sqrt(uploads)), delta))

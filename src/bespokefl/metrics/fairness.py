@@ -1,67 +1,73 @@
-"""Do all clients get alike? Four measures of how even a vector is.
+"""Four measures of how evenly values are spread over clients.
 
-Divi et al. (PersFL), equations 5.8 to 5.13. They are of any values from 0 on, accuracies or gains; gains of both signs
-are measured apart, U⁺ and |U⁻| (`of_gains`). Clients without a value (NaN) are left out; what is undefined is None:
-everything without clients, and all but the variance where all values are 0.
+Divi et al. (PersFL), equations 5.8 to 5.13. `values` are >= 0, one per client: accuracies, or gains. Gains of both
+signs are measured separately, as U⁺ and |U⁻| (`of_gains`). Clients without a value (NaN) are left out. A measure is
+None if it is undefined: without clients or, except for the variance, if all values are 0.
 """
 
 import numpy as np
 
 from bespokefl.core.errors import InputError
+from bespokefl.metrics.client_values import Array, Values, drop_missing, to_vector
 from bespokefl.metrics.improvement import decreases, improvements
-from bespokefl.metrics.vectors import Array, Values, vector
 
 Measures = dict[str, float | None]
-LOWER_IS_FAIRER = frozenset({"average_variance"})  # of the others, higher is
+LOWER_IS_FAIRER = frozenset({"average_variance"})  # for the other measures, higher is fairer
 
 
 def average_variance(values: Values) -> float | None:
-    """AV = (1/K) Σ (F_i − F̄)² (5.8)."""
-    found = _there(values)
-    return float(found.var()) if len(found) else None
+    """Return the average variance, AV = (1/K) Σ (F_i − F̄)² (5.8)."""
+    present = drop_missing(to_vector(values))
+    return float(present.var()) if len(present) else None
 
 
 def cosine_similarity(values: Values) -> float | None:
-    """CS, the cosine between the values and a vector of ones (5.10)."""
-    found = _shares(values)
-    return None if found is None else float(found.mean() / np.sqrt(np.square(found).mean()))
+    """Return the cosine similarity CS between the values and a vector of ones (5.10)."""
+    scaled = _scaled(values)
+    return None if scaled is None else float(scaled.mean() / np.sqrt(np.square(scaled).mean()))
 
 
 def entropy(values: Values) -> float | None:
-    """Of the clients' shares in the sum, in nats (5.12): log K if all get the same."""
-    found = _shares(values)
-    if found is None:
+    """Return the entropy of the clients' shares in the sum, in nats (5.12); log K if all values are equal."""
+    scaled = _scaled(values)
+    if scaled is None:
         return None
-    positive = found[found > 0] / found.sum()
-    return float(-(positive * np.log(positive)).sum()) + 0.0
+    shares = scaled[scaled > 0] / scaled.sum()
+    return float(-(shares * np.log(shares)).sum()) + 0.0
 
 
 def jain(values: Values) -> float | None:
-    """JI = (Σ F_i)² / (K Σ F_i²) (5.13): 1 if all get the same, 1/K if one gets everything."""
-    found = _shares(values)
-    return None if found is None else float(found.sum() ** 2 / (len(found) * np.square(found).sum()))
+    """Return Jain's index, JI = (Σ F_i)² / (K Σ F_i²) (5.13): 1 if all values are equal, 1/K if only one is not 0."""
+    scaled = _scaled(values)
+    return None if scaled is None else float(scaled.sum() ** 2 / (len(scaled) * np.square(scaled).sum()))
 
 
 def measures(values: Values) -> Measures:
-    """All four."""
+    """Return all four measures by the name of their function."""
     return {one.__name__: one(values) for one in (average_variance, cosine_similarity, entropy, jain)}
 
 
 def of_gains(gains: Values) -> dict[str, Measures]:
-    """All four, of the gains of those that are better off, and of what those lose that are worse off."""
-    found = vector(gains, "gains")
-    return {"improved": measures(improvements(found)), "decreased": measures(decreases(found))}
+    """Return all four measures of gains.
+
+    Parameters
+    ----------
+    gains : array-like of shape (M,)
+        The gain of each client, for example from `improvement.quantum`.
+
+    Returns
+    -------
+    dict of str to dict
+        "improved": the measures of U⁺, the gains above zero; "decreased": those of |U⁻|, the losses.
+    """
+    vector = to_vector(gains, "gains")
+    return {"improved": measures(improvements(vector)), "decreased": measures(decreases(vector))}
 
 
-def _there(values: Values) -> Array:
-    array = vector(values)
-    return array[~np.isnan(array)]
-
-
-def _shares(values: Values) -> Array | None:
-    """The values, the largest as 1, so that squares neither overflow nor vanish; None where there is nothing."""
-    found = _there(values)
-    if (found < 0).any():
-        raise InputError(f"fairness is of values >= 0, got {found.min():.6g}; of gains, use fairness.of_gains.")
-    largest = found.max(initial=0.0)
-    return found / largest if largest > 0 else None
+def _scaled(values: Values) -> Array | None:
+    """Return the values divided by the largest, so that squares neither overflow nor underflow; None if all are 0."""
+    present = drop_missing(to_vector(values))
+    if (present < 0).any():
+        raise InputError(f"fairness is of values >= 0, got {present.min():.6g}; of gains, use fairness.of_gains.")
+    largest = present.max(initial=0.0)
+    return present / largest if largest > 0 else None

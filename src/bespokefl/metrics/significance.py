@@ -1,4 +1,4 @@
-"""Is a difference more than chance? Methods compared on the same clients and seeds, pair by pair.
+"""Test whether methods differ by more than chance, on the same clients and seeds.
 
 Scores are one per client, (M,), or per seed and client, (S, M). A client without a score (NaN) is left out.
 """
@@ -9,50 +9,81 @@ from functools import lru_cache
 
 import numpy as np
 
-from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
-from bespokefl.metrics.vectors import Array, Values, alike, known, table, vector
+from bespokefl.core.rng import generator
+from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape, to_table, to_vector
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods, client by client."""
+    """The result of a paired test of two methods.
 
-    p_value: float  # two-sided
+    Attributes
+    ----------
+    p_value : float
+        Two-sided.
+    pairs : int
+        The number of pairs of client and seed.
+    mean_difference : float
+        The mean of first − second.
+    """
+
+    p_value: float
     pairs: int
-    mean_difference: float  # first − second
+    mean_difference: float
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Who is best, and who cannot be told from it."""
+    """The best method, and the methods that do not differ significantly from it.
+
+    Attributes
+    ----------
+    best : str
+        The method with the best mean.
+    ties : tuple of str
+        The other methods that do not differ significantly from it.
+    p_values, adjusted : dict of str to float
+        The p-value of each other method against the best, and the same with Holm's correction.
+    """
 
     best: str
-    ties: tuple[str, ...]  # without the best
-    p_values: dict[str, float]  # of each other method against the best
-    adjusted: dict[str, float]  # the same, Holm
+    ties: tuple[str, ...]
+    p_values: dict[str, float]
+    adjusted: dict[str, float]
 
 
 def wilcoxon(first: Values, second: Values) -> Paired | None:
-    """Wilcoxon's signed-rank test over all pairs of client and seed; p is 1 if all are equal, None without pairs."""
-    from scipy.stats import wilcoxon as test  # here, because it takes a while to import
+    """Compare two methods with Wilcoxon's signed-rank test over all pairs of client and seed.
 
-    one, other = alike(("first", first), ("second", second))
-    difference = known(one - other)
+    Parameters
+    ----------
+    first, second : array-like of shape (M,) or (S, M)
+        The scores of both methods on the same clients.
+
+    Returns
+    -------
+    Paired or None
+        The p-value is 1 if all scores are equal. None without pairs.
+    """
+    from scipy.stats import wilcoxon as signed_rank_test  # imported here because it is slow
+
+    one, other = same_shape(("first", first), ("second", second))
+    difference = drop_missing(one - other)
     if not len(difference):
         return None
     scale = np.abs(difference).max()
     if scale == 0:
         return Paired(1.0, len(difference), 0.0)
-    signed = np.round(difference / scale, 9)  # .3 − .2 and .2 − .1 are a tie, which last bits would break
-    return Paired(float(test(signed).pvalue), len(difference), float(difference.mean()))
+    signed = np.round(difference / scale, 9)  # .3 − .2 and .2 − .1 are a tie, which the last bits would break
+    return Paired(float(signed_rank_test(signed).pvalue), len(difference), float(difference.mean()))
 
 
 def holm(p_values: Values) -> Array:
-    """Holm's adjusted p-values, in the given order: compare with the level as if there were one test only."""
-    array = vector(p_values, "p_values")
+    """Return Holm's adjusted p-values in the same order; each can be compared with the level of a single test."""
+    array = to_vector(p_values, "p_values")
     if np.isnan(array).any() or (array < 0).any() or (array > 1).any():
         raise InputError("p_values must be in [0, 1], got something else.")
     order = np.argsort(array, kind="stable")
@@ -63,71 +94,96 @@ def holm(p_values: Values) -> Array:
 
 
 def bootstrap(values: Values, *, seed: int = 0, level: float = 0.95, resamples: int = 2000) -> Interval | None:
-    """A confidence interval of the mean, by percentiles; clients are drawn anew, and so are seeds if there are several.
+    """Return a percentile bootstrap confidence interval of the mean.
 
-    None for fewer than two values, of which nothing can be drawn.
+    Parameters
+    ----------
+    values : array-like of shape (M,) or (S, M)
+        Clients are resampled, and so are seeds if there are several.
+    seed : int
+        Of the random generator.
+    level : float
+        The confidence level.
+    resamples : int
+        The number of resamples.
+
+    Returns
+    -------
+    tuple of float or None
+        The lower and the upper end; None for fewer than two values.
     """
     if not 0 < level < 1:
         raise InputError(f"level must be between 0 and 1, got {level} (of confidence).")
-    array = table(values)
-    if len(known(array)) < 2:
+    array = to_table(values)
+    if len(drop_missing(array)) < 2:
         return None
-    drawn = resampled({"values": array}, seed=seed, resamples=resamples)["values"]
-    low, high = np.quantile(drawn[~np.isnan(drawn)], [(1 - level) / 2, (1 + level) / 2])
+    means = resampled({"values": array}, seed=seed, resamples=resamples)["values"]
+    low, high = np.quantile(means[~np.isnan(means)], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def bootstrap_difference(
     first: Values, second: Values, *, seed: int = 0, level: float = 0.95, resamples: int = 2000
 ) -> Interval | None:
-    """The same of the mean difference, first − second, of pairs."""
-    one, other = alike(("first", first), ("second", second))
+    """Return the `bootstrap` interval of the mean difference first − second of paired scores."""
+    one, other = same_shape(("first", first), ("second", second))
     return bootstrap(one - other, seed=seed, level=level, resamples=resamples)
 
 
 def standing(scores: Mapping[str, Values], *, level: float = 0.05, higher_is_better: bool = True) -> Standing:
-    """The method of the best mean, and those that are not significantly apart from it (Wilcoxon, Holm).
+    """Find the method with the best mean, and those that do not differ significantly from it (Wilcoxon, Holm).
 
-    On pairs where both have a score; the first of equal means is the best.
+    Parameters
+    ----------
+    scores : mapping of str to array-like of shape (M,) or (S, M)
+        The scores of each method on the same clients. Pairs in which a score is missing are left out.
+    level : float
+        The level of significance.
+    higher_is_better : bool
+        False for losses.
+
+    Returns
+    -------
+    Standing
+        Of methods with equal means the first is the best.
     """
     if not scores:
-        raise InputError("there is nothing to compare: give the scores of at least one method.")
-    names = list(scores)
-    arrays = dict(zip(names, alike(*scores.items()), strict=True))
+        raise InputError("there is nothing to compare: pass the scores of at least one method.")
+    arrays = dict(zip(scores, same_shape(*scores.items()), strict=True))
     sign = 1.0 if higher_is_better else -1.0
-    means = {name: sign * float(found.mean()) for name, array in arrays.items() if len(found := known(array))}
+    means = {name: sign * float(found.mean()) for name, array in arrays.items() if len(found := drop_missing(array))}
     if not means:
         raise InputError("there is nothing to compare: no client has a score.")
     best = max(means, key=lambda name: means[name])
-    tested = {name: wilcoxon(arrays[name], arrays[best]) for name in names if name != best}
-    p_values = {name: one.p_value for name, one in tested.items() if one is not None}
+    tests = {name: wilcoxon(array, arrays[best]) for name, array in arrays.items() if name != best}
+    p_values = {name: one.p_value for name, one in tests.items() if one is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())).tolist(), strict=True))
     ties = tuple(name for name, p in adjusted.items() if p >= level)
     return Standing(best, ties, p_values, adjusted)
 
 
 def resampled(scores: Mapping[str, Array], *, seed: int, resamples: int) -> dict[str, Array]:
-    """Means of resampled scores, (resamples,) for each method, all methods on the same draws of clients and seeds."""
+    """Return the means of resampled scores, (resamples,) for each method, with the same resamples for all methods."""
     shape = next(iter(scores.values())).shape
     seeds, clients = draws(shape, seed=seed, resamples=resamples)
-    found = {}
+    means = {}
     for name, array in scores.items():
-        there = ~np.isnan(np.atleast_2d(array))
-        filled = np.where(there, np.atleast_2d(array), 0.0)
-        total, count = (((seeds @ one) * clients).sum(1) for one in (filled, there.astype(np.float64)))
-        found[name] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-    return found
+        present = ~np.isnan(np.atleast_2d(array))
+        filled = np.where(present, np.atleast_2d(array), 0.0)
+        total, count = (((seeds @ one) * clients).sum(1) for one in (filled, present.astype(np.float64)))
+        means[name] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return means
 
 
-@lru_cache(maxsize=8)  # as a comparison draws the same for every method and measure
+@lru_cache(maxsize=8)  # a comparison draws the same for every method and measure
 def draws(shape: tuple[int, ...], *, seed: int, resamples: int) -> tuple[Array, Array]:
-    """How often each seed, (resamples, S), and each client, (resamples, M), is drawn, with replacement."""
+    """Return how often each seed, (resamples, S), and each client, (resamples, M), is drawn, with replacement."""
     if resamples < 1:
         raise InputError(f"resamples must be >= 1, got {resamples}.")
     num_seeds, num_clients = (1, *shape)[-2:]
-    rng = chance.generator(seed, "bootstrap")
-    counts = [
+    rng = generator(seed, "bootstrap")
+    seeds, clients = (
         rng.multinomial(size, np.full(size, 1 / size), size=resamples).astype(np.float64)
         for size in (num_seeds, num_clients)
-    ]
-    return counts[0], counts[1]
+    )
+    return seeds, clients

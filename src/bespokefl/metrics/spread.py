@@ -1,25 +1,25 @@
-"""How far clients are apart: the mean of all says nothing about the one that is served worst.
+"""How much scores differ between clients: the mean hides the clients that are served worst.
 
-A value that is NaN (a client without data) is left out. Of nothing, the answer is None.
+A client without a score (NaN) is left out. Without any score the result is None.
 """
 
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics.vectors import Array, Values, alike, vector
+from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape, to_vector
 
 
 def worst(values: Values, higher_is_better: bool = True) -> float | None:
-    """The value of the client that is served worst."""
-    there = _there(values)
-    if not len(there):
+    """Return the worst score: the lowest, or the highest if lower is better."""
+    present = drop_missing(to_vector(values))
+    if not len(present):
         return None
-    return float(there.min() if higher_is_better else there.max())
+    return float(present.min() if higher_is_better else present.max())
 
 
 def worst_decile(values: Values, higher_is_better: bool = True) -> float | None:
-    """The mean over the worst tenth of the clients, ⌈M/10⌉ of M."""
-    ascending = np.sort(_there(values))
+    """Return the mean score of the worst tenth of the clients, ⌈M/10⌉ of M."""
+    ascending = np.sort(drop_missing(to_vector(values)))
     num = _tenth(ascending)
     if not num:
         return None
@@ -27,39 +27,41 @@ def worst_decile(values: Values, higher_is_better: bool = True) -> float | None:
 
 
 def largest_decile(values: Values, sizes: Values) -> float | None:
-    """The mean, weighted by examples, over the tenth of the clients that have most: ⌈M/10⌉ of M.
+    """Return the mean score of the tenth of the clients with the most examples, weighted by examples.
 
-    Clients of equal size share the places that are left for them, so that their order means nothing.
+    Of M clients ⌈M/10⌉ count. Clients of the same size share the last positions, so the order of clients is irrelevant.
+
+    Parameters
+    ----------
+    values : array-like of shape (M,)
+        The score of each client.
+    sizes : array-like of shape (M,)
+        The number of training examples of each client.
     """
     return _decile(values, sizes, 1.0)
 
 
 def smallest_decile(values: Values, sizes: Values) -> float | None:
-    """The same over the tenth of the clients that have fewest examples."""
+    """Return the same as `largest_decile` for the tenth of the clients with the fewest examples."""
     return _decile(values, sizes, -1.0)
 
 
 def _decile(values: Values, sizes: Values, sign: float) -> float | None:
-    array, examples = alike(("values", vector(values)), ("sizes", sizes))
+    array, examples = same_shape(("values", to_vector(values)), ("sizes", sizes))
     if np.isnan(examples).any() or (examples < 0).any():
         raise InputError("sizes must be numbers of examples, 0 or more, got a negative one or NaN.")
-    there = ~np.isnan(array)
-    array, examples = array[there], examples[there]
+    present = ~np.isnan(array)
+    array, examples = array[present], examples[present]
     num = _tenth(array)
     if not num:
         return None
     order = sign * examples
     border = np.sort(order)[-num]
     inside, on = order > border, order == border
-    places = inside + on * ((num - inside.sum()) / on.sum())
-    weights = places * examples if (places * examples).any() else places  # nobody has an example: all count the same
+    positions = inside + on * ((num - inside.sum()) / on.sum())
+    weights = positions * examples if (positions * examples).any() else positions  # equal weights without any examples
     return float((weights * array).sum() / weights.sum())
 
 
 def _tenth(array: Array) -> int:
     return -(-len(array) // 10)
-
-
-def _there(values: Values) -> Array:
-    array = vector(values)
-    return array[~np.isnan(array)]

@@ -1,35 +1,49 @@
-"""Which method performs best, which is fairest, and how sure that is: in words.
+"""Decide which method performs best and which is fairest, and say in a sentence how certain that is.
 
-Best performing is the best mean; of methods that the paired test cannot tell from it, the one that leaves most clients
-better off (the choice of PersFL's Table 5.1). Fairest is what most of the four measures say of the gains of those that
-are better off, among methods that also perform: fair without performance is not fair (PersFL, section 6.9). A method
-performs if its mean gain is above zero and at least half that of the best such method, and if at least as many clients
-are better off as worse off.
+The best performing method has the best mean. Of methods that a paired test cannot distinguish from it, the one with the
+most clients better off is chosen (as in PersFL's Table 5.1). The fairest method wins most of the four fairness measures
+of the gains of clients that are better off, among the methods that perform, because fairness without performance is of
+no use (PersFL, section 6.9). A method performs if its mean gain is above zero and at least half that of the best such
+method, and if at least as many clients are better off as worse off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, count, listing
 from bespokefl.metrics import fairness
+from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape
 from bespokefl.metrics.improvement import decreased_share, improved_share, improvements
 from bespokefl.metrics.significance import bootstrap, draws, resampled, standing
-from bespokefl.metrics.vectors import Array, Values, alike, known
 
-ENOUGH = 0.5  # of the best mean gain: less is no performance
-FEW_PAIRS = 6  # with fewer, Wilcoxon's two-sided p is above .05 whatever they are
+MIN_GAIN_SHARE = 0.5  # of the best mean gain; a method below it does not perform
+FEW_PAIRS = 6  # with fewer, Wilcoxon's two-sided p-value is always above .05
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A method, and why."""
+    """The chosen method and the reasons.
 
-    method: str | None  # None where no method performs
-    ties: tuple[str, ...] = ()  # what cannot be told from it: by the paired test; by as many votes
-    support: float | None = None  # in what share of resamples of clients and seeds it comes out first
-    votes: dict[str, str] = field(default_factory=dict)  # a measure of fairness -> the method it prefers
+    Attributes
+    ----------
+    method : str or None
+        None if no method performs.
+    ties : tuple of str
+        Methods that the paired test cannot distinguish from it, or that won as many fairness measures.
+    support : float or None
+        The share of resamples of clients and seeds in which the method comes first.
+    votes : dict of str to str
+        The method that each fairness measure prefers.
+    sentence : str
+        The verdict in words.
+    """
+
+    method: str | None
+    ties: tuple[str, ...] = ()
+    support: float | None = None
+    votes: dict[str, str] = field(default_factory=dict)
     sentence: str = ""
 
 
@@ -43,41 +57,92 @@ def best_performing(
     higher_is_better: bool = True,
     percent: bool = False,
 ) -> Verdict:
-    """The best method by its scores, (M,) or (S, M) for each, and by who is better off where gains are given.
+    """Choose the best performing method.
 
-    level    of significance, for ties
-    percent  the scores are shares, and the sentence tells them in per cent
+    Parameters
+    ----------
+    scores : mapping of str to array-like of shape (M,) or (S, M)
+        The clients' scores with each method.
+    gains : mapping of str to array-like, optional
+        The clients' gains over the baselines, which decide between tied methods.
+    level : float
+        The level of significance for ties.
+    seed, resamples : int
+        The random seed and the number of bootstrap resamples.
+    higher_is_better : bool
+        False for losses.
+    percent : bool
+        Whether the sentence prints scores in percent.
+
+    Returns
+    -------
+    Verdict
     """
     found = standing(scores, level=level, higher_is_better=higher_is_better)
-    arrays = dict(zip(scores, alike(*scores.items()), strict=True))
-    equals = (found.best, *found.ties)
-    helped = {name: improved_share(gains[name]) or 0.0 for name in equals if name in gains} if gains else {}
+    arrays = dict(zip(scores, same_shape(*scores.items()), strict=True))
+    tied = (found.best, *found.ties)
+    helped = {name: improved_share(gains[name]) or 0.0 for name in tied if name in gains} if gains else {}
     most = max(helped, key=lambda name: helped[name], default=found.best)
     chosen = most if helped.get(most, 0.0) > helped.get(found.best, 0.0) else found.best
     sign = 1.0 if higher_is_better else -1.0
-    drawn = resampled(arrays, seed=seed, resamples=resamples)
-    stacked = np.stack([np.nan_to_num(sign * one, nan=-np.inf) for one in drawn.values()])
-    support = float((np.array(list(drawn))[stacked.argmax(0)] == chosen).mean())
-    ties = tuple(name for name in equals if name != chosen)
+    means = resampled(arrays, seed=seed, resamples=resamples)
+    stacked = np.stack([np.nan_to_num(sign * one, nan=-np.inf) for one in means.values()])
+    support = float((np.array(list(means))[stacked.argmax(0)] == chosen).mean())
+    ties = tuple(name for name in tied if name != chosen)
+
+    def show(value: float) -> str:
+        return f"{100 * value:.1f} %" if percent else f"{value:.4g}"
+
     interval = bootstrap(arrays[chosen], seed=seed)
-    words = _performance(arrays, chosen, found.best, ties, helped, support, interval, percent)
-    return Verdict(chosen, ties, support, {}, words)
+    mean = f"mean {show(drop_missing(arrays[chosen]).mean())}"
+    if interval is not None:
+        mean += f", 95 % interval {show(interval[0]).removesuffix(' %')} to {show(interval[1])}"
+    pairs = len(drop_missing(arrays[chosen]))
+    few = f" (with {count(pairs, 'pair')} no difference can be significant)" if pairs < FEW_PAIRS else ""
+    if len(arrays) == 1:
+        sentence = f"{chosen} is the only method ({mean})."
+    elif not ties:
+        sentence = f"{chosen} performs best ({mean}), significantly ahead of all others; {_certainty(support)}."
+    elif chosen == found.best:
+        sentence = (
+            f"{chosen} performs best ({mean}), but does not differ significantly from {listing(ties)}{few}; "
+            f"{_certainty(support)}."
+        )
+    else:
+        rivals = listing([one for one in (chosen, *ties) if one != found.best])
+        highest = show(drop_missing(arrays[found.best]).mean())
+        sentence = (
+            f"{chosen} performs best ({mean}): {found.best} has the best mean, {highest}, but does not differ "
+            f"significantly from {rivals}{few}, and of these {chosen} leaves most clients better off, "
+            f"{helped[chosen]:.3g} %; it has the best mean in {100 * support:.3g} % of resamples."
+        )
+    return Verdict(chosen, ties, support, {}, sentence)
 
 
 def performing(gains: Mapping[str, Values]) -> list[str]:
-    """The methods that perform, by the clients' gains over the better of FedAvg and Local, (M,) or (S, M) for each."""
+    """Return the methods that perform, as defined above, by their clients' gains, (M,) or (S, M)."""
     return _performing(_per_client(_tables(gains)))
 
 
 def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200) -> Verdict:
-    """The fairest of the methods that perform, by the majority of the four measures on gains, (M,) or (S, M) for each.
+    """Choose the fairest of the methods that perform, by the majority of the four fairness measures.
 
-    Seeds are averaged client by client. On equal votes the higher mean gain decides.
+    Parameters
+    ----------
+    gains : mapping of str to array-like of shape (M,) or (S, M)
+        The clients' gains with each method, averaged over seeds.
+    seed, resamples : int
+        The random seed and the number of bootstrap resamples.
+
+    Returns
+    -------
+    Verdict
+        Of methods with equally many votes, the one with the higher mean gain is chosen.
     """
     arrays = _tables(gains)
-    found = _per_client(arrays)
-    there = _performing(found)
-    winner, votes = _majority(found)
+    averaged = _per_client(arrays)
+    candidates = _performing(averaged)
+    winner, votes = _majority(averaged)
     if winner is None:
         return Verdict(
             None,
@@ -85,34 +150,37 @@ def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200)
             "as many better off as worse off.",
         )
     seeds, clients = draws(next(iter(arrays.values())).shape, seed=seed, resamples=resamples)
-    again = 0
-    for own, counts in zip(seeds, clients, strict=True):
-        drawn = {name: np.repeat(one, counts.astype(int)) for name, one in _per_client(arrays, own).items()}
-        again += _majority(drawn)[0] == winner
-    support = again / resamples
+    num_first = 0
+    for seed_counts, client_counts in zip(seeds, clients, strict=True):
+        means = _per_client(arrays, seed_counts)
+        drawn = {name: np.repeat(one, client_counts.astype(int)) for name, one in means.items()}
+        num_first += _majority(drawn)[0] == winner
+    support = num_first / resamples
     won = [measure for measure, method in votes.items() if method == winner]
-    ties = tuple(name for name in there if name != winner and list(votes.values()).count(name) == len(won))
-    others = [f"{_words(measure)} prefers {method}" for measure, method in votes.items() if method != winner]
-    who = "the only method that performs" if len(there) == 1 else f"{len(there)} methods that perform"
-    says = f"{len(won)} of {len(votes)} measures ({listing([_words(one) for one in won])}) say so among {who}"
-    sentence = "; ".join([f"{winner} is fairest: {says}", *others, f"{_sure(support)}."])
+    ties = tuple(name for name in candidates if name != winner and list(votes.values()).count(name) == len(won))
+    others = [f"{_measure_name(measure)} prefers {method}" for measure, method in votes.items() if method != winner]
+    measures = listing([_measure_name(one) for one in won])
+    reason = f"{len(won)} of {len(votes)} measures ({measures}) prefer it among {len(candidates)} methods that perform"
+    if len(candidates) == 1:
+        reason = "it is the only method that performs"
+    sentence = "; ".join([f"{winner} is fairest: {reason}", *others, f"{_certainty(support)}."])
     return Verdict(winner, ties, support, votes, sentence)
 
 
 def _performing(gains: Mapping[str, Array]) -> list[str]:
-    means = {name: float(one.mean()) for name, array in gains.items() if len(one := known(array))}
+    means = {name: float(one.mean()) for name, array in gains.items() if len(one := drop_missing(array))}
     helpful = [
         name
         for name, mean in means.items()
         if mean > 0 and (improved_share(gains[name]) or 0.0) >= (decreased_share(gains[name]) or 0.0)
     ]
     best = max((means[name] for name in helpful), default=0.0)
-    return [name for name in helpful if means[name] >= ENOUGH * best]
+    return [name for name in helpful if means[name] >= MIN_GAIN_SHARE * best]
 
 
 def _majority(gains: Mapping[str, Array]) -> tuple[str | None, dict[str, str]]:
-    """Who gets most votes, and the votes."""
-    names = sorted(_performing(gains), key=lambda name: -known(gains[name]).mean())
+    """Return the method with the most votes, and the votes."""
+    names = sorted(_performing(gains), key=lambda name: -drop_missing(gains[name]).mean())
     if not names:
         return None, {}
     found = {name: fairness.measures(improvements(gains[name])) for name in names}
@@ -126,65 +194,25 @@ def _majority(gains: Mapping[str, Array]) -> tuple[str | None, dict[str, str]]:
 
 def _tables(gains: Mapping[str, Values]) -> dict[str, Array]:
     if not gains:
-        raise InputError("there is nothing to judge: give the gains of at least one method.")
-    return dict(zip(gains, alike(*gains.items()), strict=True))
+        raise InputError("there is nothing to judge: pass the gains of at least one method.")
+    return dict(zip(gains, same_shape(*gains.items()), strict=True))
 
 
 def _per_client(tables: Mapping[str, Array], counts: Array | None = None) -> dict[str, Array]:
-    """Means over seeds, each counted so many times, (M,); NaN for a client without a value."""
-    found = {}
+    """Return the mean of each client over seeds, (M,), weighted by `counts`; NaN for a client without a value."""
+    means = {}
     for name, array in tables.items():
         rows = np.atleast_2d(array)
         weights = np.ones(len(rows)) if counts is None else counts
-        there = ~np.isnan(rows)
-        total, num = weights @ np.where(there, rows, 0.0), weights @ there
-        found[name] = np.divide(total, num, out=np.full(rows.shape[1], np.nan), where=num > 0)
-    return found
+        present = ~np.isnan(rows)
+        total, num = weights @ np.where(present, rows, 0.0), weights @ present
+        means[name] = np.divide(total, num, out=np.full(rows.shape[1], np.nan), where=num > 0)
+    return means
 
 
-def _performance(
-    arrays: Mapping[str, Array],
-    chosen: str,
-    best: str,
-    ties: Sequence[str],
-    helped: Mapping[str, float],
-    support: float,
-    interval: tuple[float, float] | None,
-    percent: bool,
-) -> str:
-    """best_performing's sentence."""
-
-    def told(value: float) -> str:
-        return f"{100 * value:.1f}" if percent else f"{value:.4g}"
-
-    unit = " %" if percent else ""
-    mean = f"mean {told(known(arrays[chosen]).mean())}{unit}"
-    if interval is not None:
-        mean += f", 95 % interval {told(interval[0])} to {told(interval[1])}{unit}"
-    if len(arrays) == 1:
-        return f"{chosen} is the only method ({mean})."
-    pairs = len(known(arrays[chosen]))
-    few = f" (with {_count(pairs, 'pair')} no difference can be significant)" if pairs < FEW_PAIRS else ""
-    if not ties:
-        return f"{chosen} performs best ({mean}), significantly ahead of all others; {_sure(support)}."
-    if chosen == best:
-        return f"{chosen} performs best ({mean}), but cannot be told from {listing(ties)}{few}; {_sure(support)}."
-    rivals = listing([one for one in (chosen, *ties) if one != best])
-    highest = told(known(arrays[best]).mean()) + unit
-    return (
-        f"{chosen} performs best ({mean}): {best} has the best mean, {highest}, but cannot be told from "
-        f"{rivals}{few}, and of these {chosen} leaves most clients better off, {helped[chosen]:.3g} %; "
-        f"it has the best mean in {100 * support:.3g} % of resamples."
-    )
+def _certainty(support: float) -> str:
+    return f"it comes first in {100 * support:.3g} % of resamples"
 
 
-def _sure(support: float) -> str:
-    return f"it comes out first in {100 * support:.3g} % of resamples"
-
-
-def _words(measure: str) -> str:
+def _measure_name(measure: str) -> str:
     return {"jain": "Jain's index"}.get(measure, measure.replace("_", " "))
-
-
-def _count(num: int, what: str) -> str:
-    return f"{num} {what}{'' if num == 1 else 's'}"

@@ -1,269 +1,196 @@
-"""The tables of a page, in plain HTML: they can be read without scripts, on a phone, and on paper."""
+"""The tables of a page: the ranking of the methods, and the scores of every client."""
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bespokefl.report.figures import gains, scores
-from bespokefl.report.source import Document
-from bespokefl.report.style import Look
+from bespokefl.report.document import Document
+from bespokefl.report.formatting import (
+    MISSING,
+    format_bytes,
+    format_difference,
+    format_duration,
+    format_error,
+    format_score,
+)
+from bespokefl.report.method_style import MethodStyle
+from bespokefl.report.scores import client_gains, client_scores, oriented
 
-NONE = "–"
-MOST_CLIENTS = 2000  # lines of the clients' table
-UNITS = ("B", "kB", "MB", "GB", "TB")
-Cell = Callable[[Mapping[str, Any]], str]
-
-
-def short(value: float | None, percent: bool) -> str:
-    if value is None:
-        return NONE
-    return f"{100 * value:.1f}" if percent else f"{value:.4g}"
-
-
-def error_of(value: float, percent: bool) -> str:
-    """With a second decimal where the first would say nothing."""
-    return f"{100 * value:.2f}" if percent and value < 0.00095 else short(value, percent)
+MAX_CLIENT_ROWS = 2000
 
 
-def size(num_bytes: float | None) -> str:
-    if num_bytes is None:
-        return NONE
-    value, unit = float(num_bytes), 0
-    while value >= 999.5 and unit < len(UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return "0" if value == 0 else f"{value:.3g} {UNITS[unit]}"
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the ranking: text, optionally followed by a note and a small drawing."""
+
+    text: str
+    style: str = ""  # CSS class of the text
+    note: str = ""
+    note_style: str = ""
+    whisker: Mapping[str, str | None] | None = None  # positions in percent of the width
+    shares: tuple[float, float] | None = None  # percentages of clients that are better and worse off
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return NONE
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.3g} min" if minutes < 90 else f"{minutes / 60:.3g} h"
+@dataclass(frozen=True)
+class Column:
+    """A column of the ranking, one cell for each method."""
+
+    heading: str
+    meaning: str
+    cells: list[Cell]
+    wide: bool = False  # needs more room where the table is narrow
 
 
-def name(method: Mapping[str, Any], look: Look) -> str:
-    return f'{look.picture()}<span class="name">{escape(method["name"])}</span>'
-
-
-def ranking(document: Document, methods: Sequence[Document], looks: Sequence[Look]) -> str:
-    """The critical table: one line for each method, best first."""
-    score, percent, single = document["score"], document["score"] == "accuracy", document["kind"] == "run"
-    reach = _reach([method["figures"][score] for method in methods])
-    best = next((one["figures"][score]["mean"] for one in methods if one["figures"]["best"]), None)
-    several = len(document["seeds"]) > 1
-
-    columns: list[tuple[str, str, Cell]] = [  # heading, what it means, what stands there
-        (
-            f"{score.capitalize()}{', %' if percent else ''}",
-            "mean over clients" + (" ± standard error over seeds" if several else "; one seed, so no standard error"),
-            lambda one: _score(one["figures"], score, percent),
-        ),
-        (
-            f"{100 * (1 - document['level']):.0f} % interval",
-            "of the mean: clients" + (" and seeds" if several else "") + " drawn anew",
-            lambda one: _whisker(one["figures"][score], reach, best, percent),
-        ),
-        ("SD", "between clients", lambda one: short(one["figures"][score]["std"], percent)),
-        (
-            "Worst 10 %",
-            "mean over the tenth of the clients that fares worst",
-            lambda one: short(one["figures"][score]["worst_decile"], percent),
-        ),
-    ]
-    if single:
-        columns += [
-            ("Worst", "client", lambda one: short(one["figures"][score]["worst"], percent)),
-            (
-                "Largest 10 %",
-                "the clients with most data",
-                lambda one: short(one["figures"][score]["largest_decile"], percent),
-            ),
-            (
-                "Smallest 10 %",
-                "the clients with least data",
-                lambda one: short(one["figures"][score]["smallest_decile"], percent),
-            ),
-        ]
-    else:
-        columns.insert(
-            2, ("To the best", "interval of the difference; p of the paired test, Holm", _difference(percent))
-        )
-        columns += [
-            (
-                "Better / worse off",
-                "share of clients with more, with less than the better of Local and FedAvg, in per cent",
-                _shares,
-            ),
-            (
-                "Jain",
-                "index of how evenly the gains are spread; 1 is even",
-                lambda one: _jain(one["figures"]),
-            ),
-            (
-                "Sent",
-                "up and down, all clients together, the whole run",
-                lambda one: size(_sum(one["figures"]["up_bytes"], one["figures"]["down_bytes"])),
-            ),
-            ("Time", "of a run, measured", lambda one: duration(one["figures"]["seconds"])),
-        ]
-    head = "".join(
-        f'<th scope="col" role="columnheader"><abbr title="{escape(meaning)}">{escape(heading)}</abbr></th>'
-        for heading, meaning, _ in columns
-    )
-    lines = []
-    for method, look in zip(methods, looks, strict=True):
+def ranking(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> dict[str, Any]:
+    """Return the rows and columns of the ranking, the best method first."""
+    rows = []
+    for method, style in zip(methods, styles, strict=True):
         figures = method["figures"]
         kind = "best" if figures["best"] else "tie" if figures["tie"] else "baseline" if method["baseline"] else ""
-        mark = '<span class="tag">best</span>' if figures["best"] else ""
-        mark = mark or ('<span class="tag">tie</span>' if figures["tie"] else "")
-        about = f' title="{escape(str(method["about"]))}"' if method["about"] else ""
-        cells = "".join(
-            f'<td role="cell" data-head="{escape(heading)}"{_wider(heading)}>{cell(method)}</td>'
-            for heading, _, cell in columns
-        )
-        lines.append(
-            f'<tr role="row" class="{kind}"><th scope="row" role="rowheader"{about}>{name(method, look)}{mark}</th>'
-            f"{cells}</tr>"
-        )
-    meanings = "".join(
-        f"<div><dt>{escape(heading)}</dt><dd>{escape(meaning)}</dd></div>" for heading, meaning, _ in columns
+        rows.append({"name": method["name"], "style": style, "about": method["about"], "kind": kind})
+    return {"rows": rows, "columns": _columns(document, [method["figures"] for method in methods])}
+
+
+def _columns(document: Document, figures: Sequence[Mapping[str, Any]]) -> list[Column]:
+    score, percent = document["score"], document["score"] == "accuracy"
+    several = len(document["seeds"]) > 1
+    whisker = _whiskers(figures, score, percent)
+
+    def column(heading: str, meaning: str, cell: Callable[[Mapping[str, Any]], Cell], wide: bool = False) -> Column:
+        return Column(heading, meaning, [cell(one) for one in figures], wide)
+
+    def statistic(heading: str, meaning: str, key: str) -> Column:
+        return column(heading, meaning, lambda one: Cell(format_score(one[score][key], percent)))
+
+    mean = column(
+        f"{score.capitalize()}{', %' if percent else ''}",
+        "mean over clients" + (" ± standard error over seeds" if several else "; one seed, so no standard error"),
+        lambda one: _mean(one[score], percent),
     )
-    return (
-        f'<table class="ranking" role="table"><thead role="rowgroup"><tr role="row"><th scope="col" '
-        f'role="columnheader">{"Model" if single else "Method"}</th>{head}</tr></thead>'
-        f'<tbody role="rowgroup">{"".join(lines)}</tbody></table>'
-        f'<details class="meanings"><summary>What the columns mean</summary><dl>{meanings}</dl></details>'
+    interval = column(
+        f"{100 * (1 - document['level']):.0f} % interval",
+        "bootstrap interval of the mean, resampling clients" + (" and seeds" if several else ""),
+        whisker,
+        wide=True,
     )
-
-
-def _wider(heading: str) -> str:
-    """Columns that need more room where the table is narrow."""
-    return ' class="wider"' if heading.endswith("interval") or heading in ("To the best", "Better / worse off") else ""
-
-
-def _score(figures: Mapping[str, Any], score: str, percent: bool) -> str:
-    found = figures[score]
-    error = "" if found["sem"] is None else f' <span class="sem">± {error_of(found["sem"], percent)}</span>'
-    return f'<span class="mean">{short(found["mean"], percent)}</span>{error}'
-
-
-def _reach(figures: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """From where to where the intervals go."""
-    ends = [end for one in figures for end in (one["interval"] or [one["mean"]]) if end is not None]
-    if not ends:
-        return 0.0, 1.0
-    low, high = min(ends), max(ends)
-    room = 0.04 * (high - low) or 0.01
-    return low - room, high + room
-
-
-def _whisker(found: Mapping[str, Any], reach: tuple[float, float], best: float | None, percent: bool) -> str:
-    if found["interval"] is None or found["mean"] is None:
-        return NONE
-    low, high = found["interval"]
-
-    def at(value: float) -> float:
-        return 100 * (value - reach[0]) / (reach[1] - reach[0])
-
-    line = "" if best is None else f'<i class="line" style="left:{at(best):.1f}%"></i>'
-    return (
-        f'<span class="range">{short(low, percent)} to {short(high, percent)}</span>'
-        f'<span class="whisker" aria-hidden="true">{line}<i class="span" style="left:{at(low):.1f}%;'
-        f'width:{at(high) - at(low):.1f}%"></i><i class="dot" style="left:{at(found["mean"]):.1f}%"></i></span>'
+    spread = [
+        statistic("SD", "standard deviation between clients", "std"),
+        statistic("Worst 10 %", "mean of the worst 10 % of the clients", "worst_decile"),
+    ]
+    if document["kind"] == "run":
+        deciles = [
+            statistic("Worst", "score of the worst client", "worst"),
+            statistic("Largest 10 %", "mean of the 10 % of the clients with the most data", "largest_decile"),
+            statistic("Smallest 10 %", "mean of the 10 % of the clients with the least data", "smallest_decile"),
+        ]
+        return [mean, interval, *spread, *deciles]
+    difference = column(
+        "Difference",
+        "interval of the difference from the best method, and p-value of the paired test with Holm's correction",
+        lambda one: _difference(one, percent),
+        wide=True,
     )
+    gains = [
+        column(
+            "Better / worse off",
+            "percentage of clients that do better, and worse, than with the better of Local and FedAvg",
+            _shares,
+            wide=True,
+        ),
+        column("Jain", "Jain's index of how evenly the gains are distributed; 1 is even", _jain),
+    ]
+    costs = [
+        column("Sent", "bytes sent up and down by all clients during the run", _bytes_sent),
+        column("Time", "measured time of a run", lambda one: Cell(format_duration(one["seconds"]))),
+    ]
+    return [mean, interval, difference, *spread, *gains, *costs]
 
 
-def _difference(percent: bool) -> Cell:
-    def cell(method: Mapping[str, Any]) -> str:
-        figures = method["figures"]
-        if figures["difference"] is None:
-            return NONE
-        low, high = (f"{100 * end:+.1f}" if percent else f"{end:+.3g}" for end in figures["difference"])
-        p = figures["adjusted"]
-        said = "" if p is None else f' <span class="p">{"p &lt; .001" if p < 0.001 else f"p = {p:.2g}"}</span>'
-        return f'<span class="range">{low} to {high}</span>{said}'.replace("-", "−")
+def _mean(statistics: Mapping[str, Any], percent: bool) -> Cell:
+    error = "" if statistics["sem"] is None else f"± {format_error(statistics['sem'], percent)}"
+    return Cell(format_score(statistics["mean"], percent), "mean", error, "sem")
+
+
+def _whiskers(figures: Sequence[Mapping[str, Any]], score: str, percent: bool) -> Callable[[Mapping[str, Any]], Cell]:
+    """Return a function that draws a confidence interval on a scale that all methods share."""
+    ends = [end for one in figures for end in (one[score]["interval"] or [one[score]["mean"]]) if end is not None]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    margin = (0.04 * (high - low) or 0.01) if ends else 0.0
+    low, high = low - margin, high + margin
+    best = next((one[score]["mean"] for one in figures if one["best"]), None)
+
+    def position(value: float) -> float:
+        return 100 * (value - low) / (high - low)
+
+    def cell(one: Mapping[str, Any]) -> Cell:
+        mean, interval = one[score]["mean"], one[score]["interval"]
+        if interval is None or mean is None:
+            return Cell(MISSING)
+        start, end = map(position, interval)
+        whisker = {
+            "best": None if best is None else f"{position(best):.1f}",
+            "low": f"{start:.1f}",
+            "width": f"{end - start:.1f}",
+            "mean": f"{position(mean):.1f}",
+        }
+        text = " to ".join(format_score(value, percent) for value in interval)
+        return Cell(text, "range", whisker=whisker)
 
     return cell
 
 
-def _shares(method: Mapping[str, Any]) -> str:
-    gain = method["figures"]["gain"]
+def _difference(figures: Mapping[str, Any], percent: bool) -> Cell:
+    if figures["difference"] is None:
+        return Cell(MISSING)
+    p = figures["adjusted"]
+    note = "" if p is None else "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("-", "−")
+    text = " to ".join(format_difference(end, percent) for end in figures["difference"])
+    return Cell(text, "range", note, "p")
+
+
+def _shares(figures: Mapping[str, Any]) -> Cell:
+    gain = figures["gain"]
     if gain is None or gain["improved_share"] is None:
-        return NONE
+        return Cell(MISSING)
     better, worse = gain["improved_share"], gain["decreased_share"]
-    return (
-        f"{better:.0f} / {worse:.0f}"
-        f'<span class="shares" aria-hidden="true"><i class="better" style="width:{better:.1f}%"></i>'
-        f'<i class="same" style="width:{max(0.0, 100 - better - worse):.1f}%"></i>'
-        f'<i class="worse" style="width:{worse:.1f}%"></i></span>'
-    )
+    return Cell(f"{better:.0f} / {worse:.0f}", shares=(better, worse))
 
 
-def _jain(figures: Mapping[str, Any]) -> str:
-    found = ((figures.get("fairness") or {}).get("improved") or {}).get("jain")
-    return NONE if found is None else f"{found:.2f}"
+def _jain(figures: Mapping[str, Any]) -> Cell:
+    index = ((figures.get("fairness") or {}).get("improved") or {}).get("jain")
+    return Cell(MISSING if index is None else f"{index:.2f}")
 
 
-def _sum(*values: float | None) -> float | None:
-    return None if any(one is None for one in values) else sum(one for one in values if one is not None)
+def _bytes_sent(figures: Mapping[str, Any]) -> Cell:
+    up, down = figures["up_bytes"], figures["down_bytes"]
+    return Cell(format_bytes(None if up is None or down is None else up + down))
 
 
-def clients(document: Document, methods: Sequence[Document]) -> str:
-    """Every client: what it has without a method, and what serves it best."""
-    score, percent = document["score"], document["score"] == "accuracy"
-    sign = 1.0 if document["higher_is_better"] else -1.0
-    names, train = document["clients"]["names"], document["clients"]["train"]
-    groups = document["clients"]["groups"]
-    found = {method["name"]: scores(method, score) for method in methods}
-    stacked = np.stack([sign * one for one in found.values()])
-    filled = np.where(np.isnan(stacked), -np.inf, stacked)
-    first, blank = filled.argmax(0), np.isneginf(filled.max(0))
-    shown = [method["name"] for method in methods if method["baseline"]]
-    if document["kind"] == "run":
-        shown = [method["name"] for method in methods]
-    heads = ["Client", *(["True group"] if groups is not None else []), "Training examples", *shown]
-    if document["kind"] == "comparison":
-        heads += ["Best served by", "with", "gain"]
-    measured = {method["name"]: gains(method) for method in methods}
-    labels = [method["name"] for method in methods]
-    lines = []
-    for at, client in enumerate(names[:MOST_CLIENTS]):
-        cells = [f"{train[at]}"] + [_one(found[one][at], percent) for one in shown]
-        if groups is not None:
-            cells.insert(0, escape(str(groups[at])))
-        if document["kind"] == "comparison":
-            best = labels[first[at]]
-            gain = measured[best]
-            cells += (
-                [NONE] * 3
-                if blank[at]
-                else [
-                    escape(best),
-                    _one(found[best][at], percent),
-                    NONE if gain is None else _signed(gain[at], percent),
-                ]
-            )
-        lines.append(f'<tr><th scope="row">{escape(client)}</th>{"".join(f"<td>{one}</td>" for one in cells)}</tr>')
-    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
-    rest = len(names) - MOST_CLIENTS
-    more = f"<p>The first {MOST_CLIENTS} of {len(names)} clients; clients.csv has them all.</p>" if rest > 0 else ""
-    whom = "The only client" if len(names) == 1 else f"All {len(names)} clients"
-    return (
-        f'<details id="clients"><summary>{whom} as a table</summary>{more}<div class="wide" '
-        f'tabindex="0" role="region" aria-label="All clients"><table class="plain"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div></details>"
-    )
-
-
-def _one(value: float, percent: bool) -> str:
-    return NONE if np.isnan(value) else short(float(value), percent)
-
-
-def _signed(value: float, percent: bool) -> str:
-    if np.isnan(value):
-        return NONE
-    return (f"{100 * value:+.1f}" if percent else f"{value:+.3g}").replace("-", "−")
+def clients(document: Document, methods: Sequence[Document]) -> dict[str, Any]:
+    """Return the table of all clients: scores with the baselines and, in a comparison, the best method of each."""
+    percent, comparison = document["score"] == "accuracy", document["kind"] == "comparison"
+    names, groups = document["clients"]["names"], document["clients"]["groups"]
+    scores = [client_scores(method, document["score"]) for method in methods]
+    gains = [client_gains(method) for method in methods]
+    ordered = oriented(scores, document["higher_is_better"])
+    best, untested = ordered.argmax(0), np.isneginf(ordered.max(0))
+    shown = [at for at, method in enumerate(methods) if method["baseline"] or not comparison]
+    headings = ["Client", *(["True group"] if groups is not None else []), "Training examples"]
+    headings += [methods[at]["name"] for at in shown]
+    headings += ["Best method", "with it", "gain"] if comparison else []
+    rows = []
+    for client, name in enumerate(names[:MAX_CLIENT_ROWS]):
+        cells = [] if groups is None else [str(groups[client])]
+        cells += [str(document["clients"]["train"][client])]
+        cells += [format_score(float(scores[at][client]), percent) for at in shown]
+        if comparison and untested[client]:
+            cells += [MISSING] * 3
+        elif comparison:
+            winner = best[client]
+            gain = gains[winner]
+            cells += [methods[winner]["name"], format_score(float(scores[winner][client]), percent)]
+            cells.append(MISSING if gain is None else format_difference(float(gain[client]), percent))
+        rows.append((name, cells))
+    return {"headings": headings, "rows": rows, "num_clients": len(names)}

@@ -1,15 +1,14 @@
-"""How far a mixture of everybody's data can lead one client astray: the bounds behind User-Centric FL.
+"""The bounds behind User-Centric FL: the excess risk of a client that learns from a weighted mixture of all data.
 
 Mestoukirdi et al., IEEE TMLCN 2023, arXiv:2304.12930, Theorems 1 and 2. Client i minimises the loss over all clients'
-data, weighted by w; both theorems bound its excess risk on its own distribution P_i, with probability 1 − δ:
-    B √(Σ_j w_j²/n_j) (√(2d/n · log(e n/d)) + √log(2/δ))  +  what P_i and the others' P_j are apart,   n = Σ_j n_j
-The first part shrinks as others' examples are used, the second grows with those that differ.
+data, weighted by w. Both theorems bound its excess risk on its own distribution P_i, with probability 1 − δ:
+    B √(Σ_j w_j²/n_j) (√(2d/n · log(e n/d)) + √log(2/δ))  +  a distance between P_i and the other P_j,   n = Σ_j n_j
+The first part shrinks as more examples of others are used, the second grows with the clients that differ.
 
-The right-hand sides are the theorems' as printed. The proof in the appendix carries more: a factor 2 on the second and
-4 on the first of the two roots, and Massart's lemma does not give the division by n under the first.
+The right-hand sides are those of the theorems as printed. The proof in the appendix carries more: a factor 2 on the
+second and 4 on the first of the two roots, and Massart's lemma does not give the division by n under the first.
 
-Everywhere: w (weights that sum to one), n (examples) and the distances to P_i have the clients as their last axis, so
-that w can be a whole collaboration matrix; d is the VC dimension, B the range of the loss.
+Weights, example counts and distances have the clients as their last axis, so `w` can be a whole collaboration matrix.
 """
 
 import numpy as np
@@ -24,19 +23,54 @@ Array = NDArray[np.float64]
 def theorem1(
     w: ArrayLike, n: ArrayLike, d: float, B: float, delta: float, gamma: ArrayLike, discrepancies: ArrayLike
 ) -> Array:
-    """Theorem 1: … + 2 Σ_j w_j d_F(P_i, P_j) + 2γ, γ the least sum of the risks on P_i and on the mixture."""
+    """Return the bound of Theorem 1, whose second part is 2 Σ_j w_j d_F(P_i, P_j) + 2γ.
+
+    Parameters
+    ----------
+    w : array-like of shape (…, M)
+        The weights of the clients, which sum to one.
+    n : array-like of shape (…, M)
+        The number of examples of each client.
+    d : float
+        The VC dimension.
+    B : float
+        The range of the loss.
+    delta : float
+        The probability δ with which the bound may fail.
+    gamma : array-like of shape (…)
+        γ, the smallest sum of the risks on P_i and on the mixture.
+    discrepancies : array-like of shape (…, M)
+        The discrepancies d_F(P_i, P_j).
+
+    Returns
+    -------
+    array of shape (…)
+    """
     return np.asarray(_estimation(w, n, d, B, delta) + 2 * _mean(w, discrepancies) + 2 * _array(gamma))
 
 
 def theorem2(w: ArrayLike, n: ArrayLike, d: float, B: float, delta: float, divergences: ArrayLike) -> Array:
-    """Theorem 2: … + B √(2 Σ_j w_j D_JS(P_i ‖ P_j)), D_JS as `jensen_shannon` has it."""
+    """Return the bound of Theorem 2, whose second part is B √(2 Σ_j w_j D_JS(P_i ‖ P_j)).
+
+    `divergences`, of shape (…, M), are the D_JS(P_i ‖ P_j) as `jensen_shannon` computes them; the other parameters are
+    those of `theorem1`.
+    """
     return np.asarray(_estimation(w, n, d, B, delta) + B * np.sqrt(2 * _mean(w, divergences)))
 
 
 def jensen_shannon(p: ArrayLike, q: ArrayLike) -> Array:
-    """D_JS(P ‖ Q) = ½ KL(P ‖ M) + ½ KL(Q ‖ M), M = (P + Q)/2, of discrete distributions along the last axis.
+    """Return the Jensen-Shannon divergence D_JS(P ‖ Q) = ½ KL(P ‖ M) + ½ KL(Q ‖ M), M = (P + Q)/2, in nats.
 
-    In nats, at most log 2: with the factor ½ of the appendix, which (7) leaves out.
+    It is at most log 2. The factor ½ is that of the appendix, which (7) leaves out.
+
+    Parameters
+    ----------
+    p, q : array-like of shape (…, K)
+        Discrete distributions along the last axis.
+
+    Returns
+    -------
+    array of shape (…)
     """
     p, q = _array(p), _array(q)
     middle = (p + q) / 2
@@ -44,7 +78,7 @@ def jensen_shannon(p: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _estimation(w: ArrayLike, n: ArrayLike, d: float, B: float, delta: float) -> Array:
-    """What both theorems have in common: the error of learning from finitely many examples."""
+    """Return the first part of both bounds, the error of learning from finitely many examples."""
     sizes = _array(n)
     total = sizes.sum(-1)
     if not (0 < d <= np.min(total) and 0 < delta < 1):

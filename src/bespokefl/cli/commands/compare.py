@@ -76,7 +76,7 @@ def compare(
             found = compare_runs(folders, out=target, overwrite=settings.overwrite)
         else:
             placed = replace(settings, out=str(target))
-            with terminal.jobs_bar(aside, "comparing", quiet) as progress:
+            with terminal.progress_bar(aside, "comparing", quiet) as progress:
                 try:
                     found = compare.compare_config(
                         placed, methods, seeds=given, tune=tune, grids=asked, progress=progress
@@ -106,7 +106,7 @@ def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
             markup=False,
             soft_wrap=True,
         )
-        screen.print(terminal.contest(found))
+        screen.print(terminal.comparison_table(found))
         place = found.standing
         if place is not None and len(found.methods) > 1:
             ties = "; = cannot be told from it (Wilcoxon's paired test, Holm, 5 %)" if place.ties else ""

@@ -255,7 +255,7 @@ def demo(
         print(target)
         return
     screen = terminal.console()
-    screen.print(terminal.figures(result))
+    screen.print(terminal.result_table(result))
     for note in result.notes:
         screen.print(note, markup=False)
     screen.print(f"Written to {target}; open {page} with a browser.", markup=False)

@@ -40,7 +40,7 @@ def diagnose(
     from bespokefl.workflows.diagnose.api import diagnose_config
 
     aside = terminal.console(stderr=True)
-    with terminal.messages(aside, verbose), terminal.bar(aside, "diagnosing", quiet) as progress:
+    with terminal.messages(aside, verbose), terminal.progress_bar(aside, "diagnosing", quiet) as progress:
         found, path = diagnose_config(settings, steps=steps, lr=lr, progress=progress)
     write(path)
     if quiet:

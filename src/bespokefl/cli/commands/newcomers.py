@@ -51,7 +51,7 @@ def personalize(
         f"[bold]{origin['method']}[/] on {origin['data']}: {count(len(found.names), 'newcomer')} from {data}",
         highlight=False,
     )
-    screen.print(terminal.newcomer_figures(found))
+    screen.print(terminal.newcomer_table(found))
     for note in (finetune_note(found), *found.notes):
         screen.print(note, markup=False)
     screen.print(

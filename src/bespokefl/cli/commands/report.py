@@ -1,4 +1,4 @@
-"""`bespoke report`: the page of a comparison, a run or a diagnosis, written once more."""
+"""`bespoke report`: write the page of a comparison, a run or a diagnosis again."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +7,13 @@ import typer
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a comparison, of a run, or of a diagnosis.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a comparison, a run or a diagnosis.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="The file to write. Default: report.html in that folder; diagnosis.html for a diagnosis."),
+        typer.Option(help="File to write. Default: report.html in DIR; diagnosis.html for a diagnosis."),
     ] = None,
 ) -> None:
-    """Write report.html: tables and figures in one file that opens without a network.
+    """Write an HTML report: tables and figures in one file that needs no network.
 
     bespoke report runs/compare
     """
@@ -25,6 +23,6 @@ def report(
     from bespokefl.workflows.compare.existing_runs import compare_killed
 
     if compare_folder.was_killed(folder):
-        compare_killed(folder).save(folder)  # as Ctrl-C would have left it
+        compare_killed(folder).save(folder)  # as after Ctrl-C
     path = write(folder, out, citations={name: method.citation for name, method in REGISTRY.items()})
-    print(f"Written to {path}: open it with a browser.")
+    print(f"Written to {path}; open it in a browser.")

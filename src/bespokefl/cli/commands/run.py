@@ -40,7 +40,11 @@ def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> Non
     from bespokefl.workflows.run.api import run_config
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), _noting(), terminal.bar(screen, settings.method, quiet) as progress:
+    with (
+        terminal.messages(screen, verbose),
+        _noting(),
+        terminal.progress_bar(screen, settings.method, quiet) as progress,
+    ):
         result = run_config(settings, progress)
     with telling(result.path):
         _show(result, quiet)
@@ -63,7 +67,7 @@ def resume(
     from bespokefl.workflows.run.api import resume
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), _noting(), terminal.bar(screen, run.name, quiet) as progress:
+    with terminal.messages(screen, verbose), _noting(), terminal.progress_bar(screen, run.name, quiet) as progress:
         result = resume(run, progress, state_dir=state_dir, workers=workers)
     with telling(result.path):
         _show(result, quiet)
@@ -92,10 +96,10 @@ def _show(result: "Result", quiet: bool) -> None:
     about, sent = result.about, result.communication
     screen.print(
         f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {count(about['clients'], 'client')}, "
-        f"{count(about['rounds_done'], 'round')}; {terminal.size(sent['up_bytes'])} up, "
-        f"{terminal.size(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
+        f"{count(about['rounds_done'], 'round')}; {terminal.format_bytes(sent['up_bytes'])} up, "
+        f"{terminal.format_bytes(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
     )
-    screen.print(terminal.figures(result))
+    screen.print(terminal.result_table(result))
     late = result.newcomers
     for note in [*result.notes, *([] if late is None else [finetune_note(late), *late.notes])]:
         screen.print(note, markup=False)

@@ -1,4 +1,4 @@
-"""The commands that show what there is: methods, models, the demo, experiments, speed."""
+"""Commands that list what is built in (methods, models) and run built-in programs (demo, reproduce, bench)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +8,17 @@ import typer
 if TYPE_CHECKING:
     from bespokefl.workflows.results.result import Result
 
+NEXT_STEPS = {
+    "bespoke methods ditto": "what a method does, and its hyper-parameters",
+    "bespoke run ditto --rounds 50 --out runs/ditto": "one run, with the results of each client on disk",
+    "bespoke compare ditto pfedvem ucfl": "compare methods client by client, with an HTML report",
+    "bespoke diagnose": "find out whether federating helps, and which clients are similar",
+    "bespoke run ditto --data my.csv --label ill": "train on your own data",
+}
 
-def methods(name: Annotated[str | None, typer.Argument(help="One of them, for its hyper-parameters.")] = None) -> None:
-    """List the methods, or what one of them takes."""
+
+def methods(name: Annotated[str | None, typer.Argument(help="A method, to show its hyper-parameters.")] = None) -> None:
+    """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import method_help, terminal
     from bespokefl.methods import REGISTRY, find
 
@@ -18,15 +26,15 @@ def methods(name: Annotated[str | None, typer.Argument(help="One of them, for it
     if name is None:
         rows = [(key, method.summary(), method_help.reference(method)) for key, method in REGISTRY.items()]
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
-        screen.print("Hyper-parameters of one: bespoke methods NAME", markup=False)
+        screen.print("To show the hyper-parameters of a method: bespoke methods NAME", markup=False)
         return
     method = find(name)
-    screen.print(method_help.page(method), markup=False, soft_wrap=True)
-    hyper = [(key, terminal.written(default), meaning) for key, default, meaning in method_help.hyper(method)]
+    screen.print(method_help.description(method), markup=False, soft_wrap=True)
+    hyper = [(key, terminal.format_value(value), text) for key, value, text in method_help.hyperparameters(method)]
     screen.print()
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
-        screen.print(f"Give one with --set: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}", markup=False)
+        screen.print(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}", markup=False)
     if method.citation:
         screen.print("\n" + method.citation, markup=False, soft_wrap=True)
 
@@ -37,79 +45,81 @@ def models() -> None:
     from bespokefl.models import names
 
     screen = terminal.console()
-    screen.print(terminal.table(["model", "what it is"], list(names().items()), left=2))
+    screen.print(terminal.table(["model", "description"], list(names().items()), left=2))
     screen.print(
-        "Your own: --model module:function, a function that returns a torch module; it may take shape and classes.",
+        "Your own model: --model module:function, where the function returns a torch.nn.Module. It may have the "
+        "parameters shape and classes.",
         markup=False,
+        soft_wrap=True,
     )
 
 
 def demo(
-    all_: Annotated[bool, typer.Option("--all", help="Every method there is: up to three minutes.")] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of training.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.")] = 0,
+    all_: Annotated[bool, typer.Option("--all", help="Run all methods, which takes up to three minutes.")] = False,
+    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
-    """See it at work: some methods on handwritten digits, in about a minute."""
+    """Train several methods on handwritten digits and compare them, in about a minute."""
     from bespokefl.cli import demo, terminal
+    from bespokefl.core.errors import count
 
-    screen, aside = terminal.console(), terminal.console(stderr=True)
-    clients = demo.clients(seed)
+    screen, error_screen = terminal.console(), terminal.console(stderr=True)
+    clients = demo.make_clients(seed)
     screen.print(
-        f"{len(clients)} clients have {int(clients.train.sizes.sum())} handwritten digits to train with, each of them "
-        f"only three of the ten.\nEvery method trains the same model ({demo.MODEL}) from the same start, {rounds} "
-        "rounds.",
+        f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
+        "clients; each client has only three of the ten digits.\nEach method trains the same model "
+        f"({demo.MODEL}) from the same initial weights, in {count(rounds, 'round')}.",
         markup=False,
         soft_wrap=True,
     )
     results: list[Result] = []
-    with terminal.messages(aside, verbose=False):
-        names, unfit = demo.shown(clients, all_)
-        for name, trial in demo.trials(names, clients, rounds, seed):
-            with terminal.bar(aside, name) as progress:
-                results.append(trial(progress))
+    with terminal.messages(error_screen, verbose=False):
+        names, unfit = demo.choose_methods(clients, all_)
+        for name in names:
+            with terminal.progress_bar(error_screen, name) as progress:
+                results.append(demo.run_method(name, clients, rounds, seed, progress))
             if results[-1].interrupted:
                 raise KeyboardInterrupt
-    screen.print(terminal.comparison(results))
+    screen.print(terminal.demo_table(results))
     screen.print(
-        "Accuracy: mean over the clients, each on its own test data; worst decile: over the tenth that fares worst.\n"
-        "Personal: the model each client uses; global: the common one, where a method has one.\n"
-        + (f"Left out, as nobody knows the clients' true groups: {', '.join(unfit)}.\n" if unfit else ""),
+        "Accuracy is the mean over clients, each on its own test data; worst decile is the mean of the worst 10 % of "
+        "the clients.\nPersonal: the model that each client uses. Global: the model that all clients share, if the "
+        "method has one.\n"
+        + (f"Left out, because the true groups of the clients are unknown: {', '.join(unfit)}.\n" if unfit else ""),
         soft_wrap=True,
     )
-    next_steps = [
-        *([] if all_ else [("bespoke demo --all", "every method, in up to three minutes")]),
-        ("bespoke methods ditto", "what a method does, and what can be set"),
-        ("bespoke run ditto --rounds 50 --out runs/ditto", "one run, everything about each client on disk"),
-        ("bespoke compare ditto pfedvem ucfl", "methods side by side, client by client, with a report"),
-        ("bespoke diagnose", "does federating help, and whom does a client resemble?"),
-        ("bespoke run ditto --data my.csv --label ill", "your own data"),
-    ]
-    screen.print("Where to look next:")
-    for line, what in next_steps:
-        screen.print(f"  {line:<51} {what}", markup=False, soft_wrap=True)
+    more = {} if all_ else {"bespoke demo --all": "all methods, in up to three minutes"}
+    screen.print("Next steps:")
+    for command, purpose in (more | NEXT_STEPS).items():
+        screen.print(f"  {command:<51} {purpose}", markup=False, soft_wrap=True)
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; without a name they are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where its figures go. Default: runs/reproduce-NAME.")] = None,
-    part: Annotated[bool, typer.Option("--part", help="A stated, smaller part of it.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of the experiment. Without it, all are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the results. Default: runs/reproduce-NAME.")] = None,
+    part: Annotated[
+        bool, typer.Option("--part", help="Run a smaller part, with fewer seeds, rounds or values to try.")
+    ] = False,
 ) -> None:
-    """Run a paper's experiment and check its claims. What is done already is not done again."""
-    from bespokefl.workflows import studies as reproduce
+    """Reproduce an experiment of a paper and check its claims. Stored results are not computed again."""
+    from bespokefl.workflows import studies
 
     if name is None:
-        for known, what in reproduce.listing().items():
-            print(f"{known:<20} {what}")
+        for known, summary in studies.listing().items():
+            print(f"{known:<20} {summary}")
         return
-    reproduce.reproduce(name, out=out, part=part)
+    studies.reproduce(name, out=out, part=part)
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
-    only: Annotated[str | None, typer.Option(help="One of the cases, by name.")] = None,
-    scale: Annotated[bool, typer.Option("--scale", help="A hundred active clients among ever more.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
+    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
+    scale: Annotated[
+        bool,
+        typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
+    ] = False,
 ) -> None:
-    """Measure the speed on this machine, as ratios to the plain PyTorch loop."""
+    """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
     from bespokefl.workflows.benchmarks import scale as growth
     from bespokefl.workflows.benchmarks import speed as bench
 

@@ -39,11 +39,11 @@ def tune(
     from bespokefl.workflows.tune.result import command, worded
 
     aside = terminal.console(stderr=True)
-    with terminal.messages(aside, verbose), terminal.grid_bar(aside, settings.method, quiet) as progress:
+    with terminal.messages(aside, verbose), terminal.progress_bar(aside, settings.method, quiet) as progress:
         tuning = tune_config(settings, asked, given, progress)
     screen = terminal.console()
     if not quiet and tuning.cells:
-        screen.print(terminal.grid(tuning))
+        screen.print(terminal.tuning_table(tuning))
         screen.print(f"Written to {tuning.path}: grid.csv has a line for each point.", markup=False)
     if tuning.interrupted:
         if not tuning.cells:

@@ -18,8 +18,8 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError, count
 from bespokefl.core.files import unwritten
 from bespokefl.metrics import improvement
+from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.significance import Standing, standing
-from bespokefl.metrics.vectors import Array
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 from bespokefl.workflows.compare import notes as comparison_notes
 from bespokefl.workflows.compare.document import document, rounded

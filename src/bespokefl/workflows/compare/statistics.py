@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
+from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.communication import SYSTEMS
 from bespokefl.metrics.significance import Interval, bootstrap
-from bespokefl.metrics.vectors import Array
 from bespokefl.workflows.results.result import Result
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ class Study:
                             column.split, clients=column.clients, seed=seed, fractions=column.fractions
                         )
                     told = f"{column.name}: {row.label}, seed {seed}"
-                    with terminal.bar(Console(stderr=True), told) as progress:
+                    with terminal.progress_bar(Console(stderr=True), told) as progress:
                         found = self._train(clients, column, row, seed, part, progress)
                     run_directory.write_text(cell, json.dumps(found, indent=1) + "\n")
                     console.print(f"{told}: {_shown((found['personal'], found['global']))}", markup=False)

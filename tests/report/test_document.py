@@ -1,4 +1,4 @@
-"""What a page can be made of: a comparison, a run, a run that was killed; and what it cannot."""
+"""Test pages of comparisons, runs and interrupted runs, and the errors for everything else."""
 
 import json
 import re
@@ -12,8 +12,8 @@ import pytest
 from bespokefl import report
 from bespokefl.cli import main
 from bespokefl.core.errors import InputError
-from bespokefl.report.figures import curve
-from bespokefl.report.source import read
+from bespokefl.report.document import read_document
+from bespokefl.report.figures import Figure, Section, curve
 from tests.report.chromium import chromium
 from tests.report.comparisons import document, save
 from tests.report.test_page import figures, scroll_through
@@ -21,7 +21,7 @@ from tests.report.test_page import figures, scroll_through
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real one, of a method that has a global model and something to show of its own."""
+    """Train a method that has a global model and figures of its own."""
     path = tmp_path_factory.mktemp("runs") / "persfl"
     options = ["--clients", "6", "--rounds", "2", "--eval-every", "1", "--set", "distil_epochs=1", "--workers", "1"]
     with pytest.raises(SystemExit) as ended:
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(path: Path) -> str:
-    """The text of a page, without what is drawn and what draws it."""
+    """Return the text of a page without scripts and styles."""
     text = re.sub(r"<(script|style).*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return unescape(re.sub(r"<[^>]+>", " ", text))
 
@@ -44,7 +44,7 @@ def test_page_of_a_run(run: Path) -> None:
     assert f"{100 * mean:.1f}" in text
     assert "One seed" in text
     assert "Against global model" in text
-    assert "Left out: this is a single run; bespoke compare runs Local and FedAvg beside it." in text
+    assert "Left out: this is a single run; bespoke compare trains Local and FedAvg as well." in text
     assert "@phdthesis{persfl}" in text
     assert "Inside persfl" in text
 
@@ -62,7 +62,7 @@ def test_figures_of_a_run_are_drawn(run: Path, tmp_path: Path) -> None:
         assert browser.value("document.scrollingElement.scrollWidth <= innerWidth")
 
 
-def test_a_killed_run_shows_what_its_checkpoint_knows(run: Path, tmp_path: Path) -> None:
+def test_a_killed_run_shows_its_newest_checkpoint(run: Path, tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     newest = killed / "checkpoints" / "round-00000002"
     newest.mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_a_killed_run_shows_what_its_checkpoint_knows(run: Path, tmp_path: Path)
     text = words(report.write(killed))
     assert "Unfinished: the run stopped after 2 of 2 rounds." in re.sub(r"\s+", " ", text).replace(" :", ":")
     assert f"{100 * rounds[1]['personal']['test_accuracy']:.1f}" in text
-    assert "Left out: no client has a test figure of its own yet." in text
+    assert "Left out: the clients have not been tested one by one." in text
 
 
 def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
@@ -97,9 +97,27 @@ def test_curve_is_the_mean_over_seeds_with_its_error() -> None:
     assert found["bytes"] == [6000, 12000]
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}{title}"
+    made = document(names=[hostile] * 12)
+    made["title"] = made["notes"][0] = made["command"] = made["methods"][2]["name"] = hostile
+    text = report.write(save(tmp_path, made)).read_text(encoding="utf-8")
+    assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    numbers = re.search(r'<script type="application/json" id="numbers">(.*?)</script>', text, re.DOTALL)
+    assert numbers is not None and json.loads(numbers[1])["clients"] == [hostile] * 12
+    assert words(tmp_path / "report.html").count(hostile) >= 4
+
+
+def test_a_narrow_figure_without_a_neighbour_is_wide() -> None:
+    narrow, wide = Figure("a", "a", "", half=True), Figure("b", "b", "")
+    left_out = Figure("c", "c", "", half=True, missing="no data.")
+    some = [narrow, narrow, narrow, wide, narrow, left_out, narrow, narrow]
+    assert [one.half for one in Section("", "", some).arranged] == [True, True, *[False] * 4, True, True]
+
+
+def test_other_directories_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"must be the folder of a comparison, a run or a diagnosis, but it has neither"
+        InputError, match=r"must be the directory of a comparison, a run or a diagnosis, but it has neither"
     ):
         report.write(tmp_path)
     with pytest.raises(InputError, match="neither"):
@@ -112,9 +130,9 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
         report.write(tmp_path)
 
 
-def test_a_comparison_is_found_by_its_folder_and_by_its_file(tmp_path: Path) -> None:
+def test_a_comparison_is_found_by_its_directory_and_by_its_file(tmp_path: Path) -> None:
     save(tmp_path, document())
-    assert read(tmp_path) == read(tmp_path / "compare.json")
+    assert read_document(tmp_path) == read_document(tmp_path / "compare.json")
     assert report.write(tmp_path / "compare.json") == tmp_path / "report.html"
 
 
@@ -141,7 +159,7 @@ def call(*words: str) -> None:
     assert ended.value.code in (0, None)
 
 
-def test_a_diagnosis_is_written_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_can_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call("diagnose", "--clients", "4", "--steps", "2", "--workers", "1", "--quiet", "--out", str(tmp_path / "d"))
     page = tmp_path / "d" / "diagnosis.html"
     first = page.read_text(encoding="utf-8")
@@ -154,7 +172,7 @@ def test_a_diagnosis_is_written_once_more(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_shows_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_comparison_shows_its_finished_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "c"
     options = ["--clients", "4", "--rounds", "1", "--seeds", "0,1", "--model", "logistic", "--workers", "1"]
     call("compare", "ditto", *options, "--quiet", "--out", str(place))
@@ -165,7 +183,7 @@ def test_a_killed_comparison_shows_the_runs_that_are_there(tmp_path: Path, capsy
     shutil.copytree(place / "runs" / "local-0", place / "runs" / ".local-0.new-1-2")  # it was being written
     call("report", str(place))
     text = re.sub(r"\s+", " ", words(place / "report.html"))
-    assert "Unfinished: 3 of 6 runs are there." in text.replace(" :", ":")
+    assert "Unfinished: 3 of 6 runs are available." in text.replace(" :", ":")
     assert "bespoke compare ditto --seeds 0,1" in text
     assert "ditto has no finished run yet." in text
     call("compare", "ditto", *options, "--quiet", "--out", str(place))

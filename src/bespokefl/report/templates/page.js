@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures of a report from the numbers in the page, each when it comes into view.
+// Draws the figures of a report from the numbers in the page, each when it scrolls into view.
 (() => {
   const page = document.documentElement;
   page.classList.add("scripted-page");
@@ -11,12 +11,12 @@
   const unit = D.percent ? " %" : "";
   const what = D.percent ? "accuracy" : "loss";
   const sign = D.higher ? 1 : -1;
-  const PAPER = [300, 640]; // the width of a figure in print, pixels: half a page, or all of it
+  const PRINT_WIDTHS = [300, 640]; // pixels: half the page, or all of it
   let width = 0; // of the figure that is being drawn
 
-  // -- words and colours
+  // -- Text and colours
 
-  // Plotly reads a little HTML in its texts; names are to be taken literally.
+  // Plotly interprets some HTML in its texts, so names are escaped.
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const names = M.map((one) => plain(one.name));
   const clients = D.clients.map((one) => plain(one));
@@ -30,7 +30,7 @@
   const fade = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
   const visible = () => M.map((_, at) => at).filter((at) => shown.has(at));
   const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
-  const there = (values) => values.filter((one) => one !== null && one !== undefined);
+  const present = (values) => values.filter((one) => one !== null && one !== undefined);
 
   const narrow = () => width < 380;
   const axis = (title, more = {}) => ({
@@ -43,7 +43,7 @@
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--grey"), font: { color: css("--ink"), size: 13 }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--ink") },
     margin: { l: 8, r: 14, t: 10, b: 8 },
-    dragmode: matchMedia("(pointer: coarse), (max-width: 40rem)").matches ? false : "zoom", // a finger scrolls the page
+    dragmode: matchMedia("(pointer: coarse), (max-width: 40rem)").matches ? false : "zoom", // on a touch screen, dragging scrolls the page
     ...more,
   });
   const line = (x0, y0, x1, y1, more = {}) =>
@@ -55,9 +55,9 @@
     const unit = Math.min(4, Math.max(0, Math.floor(Math.log10(value || 1) / 3)));
     return `${+(value / 1000 ** unit).toPrecision(3)} ${["B", "kB", "MB", "GB", "TB"][unit]}`;
   };
-  const log = (values, say = (one) => one.toLocaleString("en")) => { // ticks that say what they are
-    const all = there(values).filter((one) => one > 0), low = Math.min(...all), high = Math.max(...all);
-    if (!(high > 4 * low) || all.length < there(values).length) return { type: "linear" };
+  const log = (values, say = (one) => one.toLocaleString("en")) => { // a logarithmic axis with readable ticks
+    const all = present(values).filter((one) => one > 0), low = Math.min(...all), high = Math.max(...all);
+    if (!(high > 4 * low) || all.length < present(values).length) return { type: "linear" };
     const ticks = [];
     const steps = high < 20 * low ? [1, 1.5, 2, 3, 5, 7] : [1, 2, 5];
     for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) ticks.push(...steps.map((one) => one * power));
@@ -70,7 +70,7 @@
     return [low - more, high + more];
   }
 
-  // A figure is a function of its own numbers: traces, layout, height over width, a sentence.
+  // Each function returns the traces, layout, height (or ratio of height to width) and summary sentence of a figure.
   const draw = {
     curves() {
       const key = state.axis;
@@ -109,12 +109,12 @@
         traces.push({
           type: "scatter", mode: "lines+markers", name: names[at], x: [wide ? Math.min(...reach) : 0, Math.max(...reach, 1)], y: [last, last],
           line: { color: colour(one), dash: one.dash, width: 1.5 }, marker: { symbol: one.symbol, size: 8, color: colour(one) },
-          hovertemplate: `<b>${names[at]}</b><br>${show(last)} in the end<br>sends nothing<extra></extra>`,
+          hovertemplate: `<b>${names[at]}</b><br>${show(last)} at the end<br>sends nothing<extra></extra>`,
         });
       }
       return {
         traces, ratio: 0.5, low: 320, high: 480,
-        says: free.map((at) => `${M[at].name} sends nothing: the level line is where it ends.`).join(" "),
+        summary: free.map((at) => `${M[at].name} sends nothing; the level line shows its final value.`).join(" "),
         layout: layout({
           xaxis: axis(title + (wide ? " (logarithmic)" : ""), { rangemode: "tozero", ...(wide ? log(reach, say) : key === "bytes" ? even : {}) }),
           yaxis: axis(`${what}${D.percent ? ", %" : ""}`),
@@ -150,13 +150,13 @@
       const upper = D.higher ? "better off" : "worse off", lower = D.higher ? "worse off" : "better off";
       return {
         traces: traces.concat(ring((at) => base.scores[at], (at) => own.scores[at])), ratio: 0.92, low: 300, high: 520,
-        says: `${num(kinds[0])} of ${count(all.length, "client")} better off, ${num(kinds[2])} worse off` + (num(kinds[1]) ? `, ${num(kinds[1])} the same.` : "."),
+        summary: `${num(kinds[0])} of ${count(all.length, "client")} better off, ${num(kinds[2])} worse off` + (num(kinds[1]) ? `, ${num(kinds[1])} the same.` : "."),
         layout: layout({
           xaxis: axis(`with ${labels[part.reference]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
           yaxis: axis(`with ${labels[state.focus]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
           shapes: [line(low, low, high, high)], margin: { l: 8, r: 14, t: 22, b: 8 },
           annotations: [
-            note(`▲ ${upper}`, { xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom" }), // no client is there
+            note(`▲ ${upper}`, { xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom" }), // outside the points
             note(`▼ ${lower}`, { xref: "paper", yref: "paper", x: 0.99, y: 0.02, xanchor: "right", yanchor: "bottom" }),
           ],
         }),
@@ -167,7 +167,7 @@
       const all = D.clients.map((_, at) => at).sort((a, b) => D.sizes[a] - D.sizes[b]);
       const num = Math.max(2, Math.min(8, Math.floor(all.length / 5)));
       const bins = [];
-      for (const at of all) { // equal sizes stay together
+      for (const at of all) { // clients of equal size stay in one bin
         const want = Math.min(num - 1, Math.floor((bins.flat().length * num) / all.length));
         const last = bins[bins.length - 1];
         if (last && (bins.length - 1 >= want || D.sizes[last[last.length - 1]] === D.sizes[at])) last.push(at);
@@ -183,7 +183,7 @@
       for (const at of visible()) {
         const one = M[at];
         const full = bins.filter((bin) => bin.some((client) => one.scores[client] !== null));
-        const score = (bin) => mean(there(bin.map((client) => one.scores[client])));
+        const score = (bin) => mean(present(bin.map((client) => one.scores[client])));
         traces.push({
           type: "scatter", mode: "lines+markers", name: names[at],
           x: full.map((bin) => Math.exp(mean(bin.map((client) => Math.log(D.sizes[client] || 0.5))))), y: full.map(score),
@@ -204,12 +204,12 @@
 
     histogram() {
       const rows = visible();
-      const values = rows.flatMap((at) => there(M[at].scores));
+      const values = rows.flatMap((at) => present(M[at].scores));
       const [step, from] = bins(values, 24);
-      const num = Math.max(1, Math.ceil((Math.max(...values) - from) / step - 1e-9)); // the last holds its upper end, too
+      const num = Math.max(1, Math.ceil((Math.max(...values) - from) / step - 1e-9)); // the last bin includes its upper end
       const counts = rows.map((at) => {
         const found = new Array(num).fill(0);
-        for (const value of there(M[at].scores)) found[Math.min(num - 1, Math.floor((value - from) / step + 1e-9))] += 1;
+        for (const value of present(M[at].scores)) found[Math.min(num - 1, Math.floor((value - from) / step + 1e-9))] += 1;
         return found;
       });
       const most = Math.max(...counts.flat());
@@ -221,17 +221,17 @@
           customdata: counts[row].map((one, k) => [count(one, "client"), show(from + k * step), show(from + (k + 1) * step)]),
           hovertemplate: `<b>${names[at]}</b><br>%{customdata[0]} from %{customdata[1]} to %{customdata[2]}<extra></extra>`,
         },
-        middle(at, mean(there(M[at].scores)), rows.length - 1 - row, "mean"),
+        meanMarker(at, mean(present(M[at].scores)), rows.length - 1 - row, "mean"),
       ]);
       return ridges(rows, traces, `${what}${D.percent ? ", %" : ""}`, {});
     },
 
     density() {
-      const rows = visible().filter((at) => M[at].gains && there(M[at].gains).length);
-      const values = rows.flatMap((at) => there(M[at].gains));
+      const rows = visible().filter((at) => M[at].gains && present(M[at].gains).length);
+      const values = rows.flatMap((at) => present(M[at].gains));
       const least = D.percent ? 0.5 : Math.max(1e-6, (Math.max(...values) - Math.min(...values)) / 100);
       const curves = rows.map((at) => {
-        const own = there(M[at].gains), middle = mean(own);
+        const own = present(M[at].gains), middle = mean(own);
         const deviation = Math.sqrt(mean(own.map((one) => (one - middle) ** 2)));
         const width = Math.max(least, 1.06 * deviation * own.length ** -0.2); // Silverman's rule
         return { own, width };
@@ -252,11 +252,11 @@
             fillcolor: fade(colour(M[at]), 0.3), line: { color: colour(M[at]), width: 1.5 },
             hovertemplate: `<b>${names[at]}</b><br>${part((one) => one > 0)} % of clients better off, ${part((one) => one < 0)} % worse off<extra></extra>`,
           },
-          middle(at, mean(gains), base, "mean gain"),
+          meanMarker(at, mean(gains), base, "mean gain"),
         ];
       });
       return ridges(rows, traces, (narrow() ? "gain" : "gain over the better of Local and FedAvg") + (D.percent ? ", points" : ""), { shapes: [line(0, -0.1, 0, rows.length, { layer: "above" })], range: [low, high] },
-        rows.length ? "" : "None of the methods shown has gains: choose another above.");
+        rows.length ? "" : "None of the methods shown has gains; choose another one above.");
     },
 
     fairness() {
@@ -265,7 +265,7 @@
       const down = Math.ceil(D.measures.length / across);
       const traces = [], more = { annotations: [] };
       D.measures.forEach(([name, lower], k) => {
-        const id = k ? k + 1 : "", values = rows.map((at) => M[at].fair[k]), known = there(values);
+        const id = k ? k + 1 : "", values = rows.map((at) => M[at].fair[k]), known = present(values);
         const best = known.length ? (lower ? Math.min(...known) : Math.max(...known)) : null;
         traces.push({
           type: "bar", orientation: "h", name, xaxis: `x${id}`, yaxis: `y${id}`, x: values, y: rows.map((_, row) => -row),
@@ -284,10 +284,10 @@
         });
         more.annotations.push(note(`<b>${name}</b>${lower ? " (lower is fairer)" : ""}`, { xref: `x${id} domain`, yref: `y${id} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", font: { size: 12.5, color: css("--ink") } }));
       });
-      return { traces, height: down * (rows.length * 24 + 50) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), says: rows.length ? "" : "None of the methods shown has gains: choose another above." };
+      return { traces, height: down * (rows.length * 24 + 50) + 24, layout: layout({ ...more, bargap: 0.3, dragmode: false }), summary: rows.length ? "" : "None of the methods shown has gains; choose another one above." };
     },
 
-    // -- what only some methods have
+    // -- Figures that only some methods have
 
     heat(part) {
       const order = part.order.map((at) => clients[at]), num = order.length;
@@ -317,23 +317,23 @@
       }];
       const best = k.reduce((a, b) => (part.values[b - 1] > part.values[a - 1] ? b : a));
       return {
-        traces, ratio: 0.7, low: 280, high: 400, says: `Highest for ${best} ${part.noun}` + (part.chosen ? `; ${part.chosen} ${part.taken}.` : "."),
-        layout: layout({ xaxis: axis(part.noun === "streams" && !narrow() ? "streams (models that the server keeps)" : part.noun, { rangemode: "tozero" }), yaxis: axis("silhouette") }),
+        traces, ratio: 0.7, low: 280, high: 400, summary: `Highest for ${best} ${part.noun}` + (part.chosen ? `; ${part.chosen} ${part.verb}.` : "."),
+        layout: layout({ xaxis: axis(part.noun === "streams" && !narrow() ? "streams (models on the server)" : part.noun, { rangemode: "tozero" }), yaxis: axis("silhouette") }),
       };
     },
 
     grid(part) {
       const pick = part.client ?? -1;
       const points = part.values[0].map((_, k) => k);
-      const values = pick >= 0 ? part.values[pick] : points.map((k) => { const some = there(part.values.map((one) => one[k])); return some.length ? mean(some) : null; });
-      const chosen = points.map((k) => part.taken.filter((one) => one === k).length);
-      const cells = (f) => part.heats.map((_, t) => part.shares.map((_, s) => f(s * part.heats.length + t)));
-      const star = (k) => (pick >= 0 ? (part.taken[pick] === k ? " ★" : "") : chosen[k] ? `<br>★ ${chosen[k]}` : "");
-      const known = there(values), middle = known.length ? (Math.min(...known) + Math.max(...known)) / 2 : 0;
+      const values = pick >= 0 ? part.values[pick] : points.map((k) => { const some = present(part.values.map((one) => one[k])); return some.length ? mean(some) : null; });
+      const chosen = points.map((k) => part.chosen.filter((one) => one === k).length);
+      const cells = (f) => part.temperatures.map((_, t) => part.shares.map((_, s) => f(s * part.temperatures.length + t)));
+      const star = (k) => (pick >= 0 ? (part.chosen[pick] === k ? " ★" : "") : chosen[k] ? `<br>★ ${chosen[k]}` : "");
+      const known = present(values), middle = known.length ? (Math.min(...known) + Math.max(...known)) / 2 : 0;
       const word = (text) => part[text].map((one) => String(one));
       return {
         traces: [{
-          type: "heatmap", x: word("shares").map((one) => `λ = ${one}`), y: word("heats").map((one) => `T = ${one}`), z: cells((k) => values[k]),
+          type: "heatmap", x: word("shares").map((one) => `λ = ${one}`), y: word("temperatures").map((one) => `T = ${one}`), z: cells((k) => values[k]),
           colorscale: ramp(), showscale: false, xgap: 2, ygap: 2, hoverongaps: false,
           customdata: cells((k) => [values[k] === null ? "–" : values[k].toFixed(1), count(chosen[k], "client")]),
           hovertemplate: "<b>%{x}, %{y}</b><br>%{customdata[0]} %<br>chosen by %{customdata[1]}<extra></extra>",
@@ -349,11 +349,11 @@
     },
 
     teachers(part) {
-      return tally(part.rounds, "round of the teacher", css("--c0"), [0.5, part.last + 0.5]);
+      return clientHistogram(part.rounds, "round of the teacher", css("--c0"), [0.5, part.last + 0.5]);
     },
 
     latest(part) {
-      return tally(part.values, part.said, css("--c2"));
+      return clientHistogram(part.values, part.name, css("--c2"));
     },
 
     track(part) {
@@ -368,19 +368,19 @@
         { ...base, y: high, line: { width: 0 }, fill: "tonexty", fillcolor: fade(css("--c0"), 0.2), hoverinfo: "skip" },
         { ...base, y: middle, line: { color: css("--c0"), width: 3 }, name: "median", hovertemplate: "<b>median</b><br>round %{x}: %{y}<extra></extra>" },
       );
-      return { traces, ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis("round"), yaxis: axis(part.said, { rangemode: "tozero" }) }) };
+      return { traces, ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis("round"), yaxis: axis(part.name, { rangemode: "tozero" }) }) };
     },
 
     confidence(part) {
-      return cloud(D.sizes, part.values, "training examples of a client", "confidence τ", true);
+      return clientScatter(D.sizes, part.values, "training examples of a client", "confidence τ", true);
     },
 
     makeup(part) {
-      return cloud(part.deviation, part.trace, narrow() ? "deviation ‖μ − w‖²" : "deviation from the common head, ‖μ − w‖²", "uncertainty, Tr Σ", false);
+      return clientScatter(part.deviation, part.trace, narrow() ? "deviation ‖μ − w‖²" : "deviation from the global head, ‖μ − w‖²", "uncertainty, Tr Σ", false);
     },
 
     clusters(part) {
-      const ids = [...new Set(there(part.members))].sort((a, b) => a - b);
+      const ids = [...new Set(present(part.members))].sort((a, b) => a - b);
       const groups = part.groups ? [...new Set(part.groups)].sort() : [null];
       const patterns = ["", "/", ".", "x", "-", "\\", "|", "+"];
       const traces = groups.map((group, g) => {
@@ -391,20 +391,20 @@
           customdata: inside.map((one) => (group === null ? "" : `<b>true group ${plain(group)}</b><br>`) + listing(one)), hovertemplate: "%{customdata}<extra>%{x}</extra>",
         };
       });
-      return { traces, ratio: 0.7, low: 280, high: 400, layout: layout({ barmode: "stack", bargap: 0.35, xaxis: axis("", { type: "category", fixedrange: true }), yaxis: axis("clients", whole(ids.map((id) => part.members.filter((one) => one === id).length))) }) };
+      return { traces, ratio: 0.7, low: 280, high: 400, layout: layout({ barmode: "stack", bargap: 0.35, xaxis: axis("", { type: "category", fixedrange: true }), yaxis: axis("clients", integerAxis(ids.map((id) => part.members.filter((one) => one === id).length))) }) };
     },
   };
 
-  // -- what several figures are made of
+  // -- Parts that several figures share
 
-  const whole = (counts) => ({ dtick: Math.max(1, Math.ceil(Math.max(...counts) / 6)), tick0: 0, rangemode: "tozero" });
+  const integerAxis = (counts) => ({ dtick: Math.max(1, Math.ceil(Math.max(...counts) / 6)), tick0: 0, rangemode: "tozero" });
 
   const listing = (some) => {
     const few = some.slice(0, 8).map((at) => clients[at]).join("<br>");
     return `${count(some.length, "client")}:<br>${few}` + (some.length > 8 ? `<br>and ${some.length - 8} more` : "");
   };
 
-  function bins(values, most) { // a round width, and where the first begins
+  function bins(values, most) { // returns a round bin width and the start of the first bin
     const low = Math.min(...values), high = Math.max(...values);
     const rough = (high - low) / most || Math.abs(high) / 20 || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -412,7 +412,7 @@
     return [step, Math.floor(low / step + 1e-9) * step];
   }
 
-  function middle(at, value, base, word) {
+  function meanMarker(at, value, base, word) {
     const one = M[at];
     return {
       type: "scatter", mode: "markers", x: [value], y: [base], name: names[at], cliponaxis: false,
@@ -421,9 +421,9 @@
     };
   }
 
-  function ridges(rows, traces, title, more, says) {
+  function ridges(rows, traces, title, more, summary) {
     return {
-      traces, height: Math.max(220, visible().length * 58 + 70), says: says ?? (rows.length ? "" : "Nothing is shown: choose a method above."),
+      traces, height: Math.max(220, visible().length * 58 + 70), summary: summary ?? (rows.length ? "" : "No method is shown; choose one above."),
       layout: layout({
         barmode: "overlay", shapes: more.shapes, xaxis: axis(title, { range: more.range }),
         yaxis: axis("", { tickvals: rows.map((_, row) => rows.length - 1 - row), ticktext: rows.map((at) => labels[at]), range: [-0.2, rows.length], showgrid: true, ticks: "", fixedrange: true }),
@@ -431,13 +431,13 @@
     };
   }
 
-  function ring(x, y) { // around the client that was asked for
+  function ring(x, y) { // around the client that is searched for
     const at = state.client;
     if (at === null || y(at) === null) return [];
     return [{ type: "scatter", mode: "markers+text", x: [x(at)], y: [y(at)], text: [cut(clients[at], 24)], textposition: "top center", textfont: { color: css("--ink"), size: 13 }, marker: { symbol: "circle-open", size: 22, color: css("--ink"), line: { width: 2.5 } }, hoverinfo: "skip" }];
   }
 
-  function tally(values, title, fill, range) { // how many clients have which value
+  function clientHistogram(values, title, fill, range) { // number of clients by value
     const all = values.map((_, at) => at).filter((at) => values[at] !== null);
     const own = all.map((at) => values[at]);
     const integers = own.every(Number.isInteger);
@@ -452,11 +452,11 @@
     return {
       traces: [{ type: "bar", x: full.map((k) => from + (k + 0.5) * step), y: full.map((k) => cells[k].length), width: step * 0.9, marker: { color: fade(fill, 0.7), line: { color: fill, width: 1 } },
         customdata: full.map((k) => [step === 1 && integers ? `${from + 0.5 + k}` : `${+(from + k * step + (integers ? 0.5 : 0)).toPrecision(4)} to ${+(from + (k + 1) * step - (integers ? 0.5 : 0)).toPrecision(4)}`, listing(cells[k])]), hovertemplate: `${title} <b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>` }],
-      ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis(title, between), yaxis: axis("clients", whole(cells.map((some) => some.length))) }),
+      ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis(title, between), yaxis: axis("clients", integerAxis(cells.map((some) => some.length))) }),
     };
   }
 
-  function cloud(x, y, across, up, sizes) {
+  function clientScatter(x, y, across, up, sizes) {
     const all = D.clients.map((_, at) => at).filter((at) => x[at] !== null && y[at] !== null);
     return {
       traces: [{
@@ -467,17 +467,17 @@
     };
   }
 
-  // -- drawing, and drawing again
+  // -- Drawing and redrawing
 
   const drawn = new Set();
-  // Named one by one, and nothing shared: by itself Plotly offers to send the data away.
+  // By default Plotly offers to upload the data; only these buttons are shown.
   const config = {
     displaylogo: false, responsive: false, displayModeBar: "hover", showSendToCloud: false, showTips: false,
     modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]], toImageButtonOptions: { format: "svg" },
   };
 
-  // The library is a large text, run when all else is done or a figure is near, so that words and tables are there first.
-  function library() {
+  // Plotly is large: it runs when the page is idle or a figure comes near, so that text and tables appear first.
+  function runPlotly() {
     const text = document.getElementById("plotly");
     if (!text) return;
     const script = document.createElement("script");
@@ -486,61 +486,61 @@
     document.head.append(script);
   }
 
-  function put(plot) {
-    library();
+  function drawFigure(plot) {
+    runPlotly();
     const part = (D.parts || {})[plot.dataset.key] || {};
     const frame = plot.parentElement, style = getComputedStyle(frame);
     const room = frame.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-    width = page.classList.contains("paper") ? PAPER[frame.classList.contains("half") ? 0 : 1] : Math.floor(room);
+    width = page.classList.contains("paper") ? PRINT_WIDTHS[frame.classList.contains("half") ? 0 : 1] : Math.floor(room);
     const figure = draw[plot.dataset.kind](part);
     const height = figure.height ?? Math.round(Math.min(figure.high, Math.max(figure.low, width * figure.ratio)));
-    const says = frame.querySelector(".says");
-    if (says) says.textContent = figure.says || "";
+    const summary = frame.querySelector(".summary");
+    if (summary) summary.textContent = figure.summary || "";
     drawn.add(plot);
     Plotly.react(plot, figure.traces, { ...figure.layout, width, height }, config);
   }
 
-  const again = (test = () => true) => [...drawn].filter(test).forEach(put);
+  const redraw = (test = () => true) => [...drawn].filter(test).forEach(drawFigure);
   const kinds = (...some) => (plot) => some.includes(plot.dataset.kind);
-  // Those that come into view wait in a line: one is drawn and seen before the next is begun, what is in sight first.
+  // Figures near the viewport are queued; each is painted before the next one is drawn, visible ones first.
   const waiting = new Set();
   function next() {
     const away = (plot) => { const box = plot.getBoundingClientRect(); return Math.max(box.top - innerHeight, -box.bottom, 0); };
     const plot = [...waiting].reduce((a, b) => (away(b) < away(a) ? b : a));
     waiting.delete(plot);
-    if (!drawn.has(plot)) put(plot);
+    if (!drawn.has(plot)) drawFigure(plot);
     if (waiting.size) setTimeout(() => requestAnimationFrame(next));
   }
-  const near = new IntersectionObserver((seen) => {
+  const observer = new IntersectionObserver((seen) => {
     const idle = !waiting.size;
-    for (const one of seen) if (one.isIntersecting) { near.unobserve(one.target); waiting.add(one.target); }
+    for (const one of seen) if (one.isIntersecting) { observer.unobserve(one.target); waiting.add(one.target); }
     if (idle && waiting.size) next();
   }, { rootMargin: "300px 0px" });
-  plots.forEach((plot) => near.observe(plot));
-  (window.requestIdleCallback ?? setTimeout)(library);
+  plots.forEach((plot) => observer.observe(plot));
+  (window.requestIdleCallback ?? setTimeout)(runPlotly);
 
   let wait = 0, last = page.clientWidth;
   addEventListener("resize", () => {
     clearTimeout(wait);
-    wait = setTimeout(() => { if (page.clientWidth !== last) { last = page.clientWidth; again(); } }, 120);
+    wait = setTimeout(() => { if (page.clientWidth !== last) { last = page.clientWidth; redraw(); } }, 120);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => again());
-  addEventListener("beforeprint", () => { page.classList.add("paper"); plots.forEach(put); });
-  addEventListener("afterprint", () => { page.classList.remove("paper"); again(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  addEventListener("beforeprint", () => { page.classList.add("paper"); plots.forEach(drawFigure); });
+  addEventListener("afterprint", () => { page.classList.remove("paper"); redraw(); });
 
-  // -- the legend, one for all figures: a click shows or hides, a double click leaves one alone
+  // -- The legend, shared by all figures
 
   const chips = [...document.querySelectorAll("[data-method]")];
   const ofMethods = kinds("curves", "size", "histogram", "density", "fairness");
-  function press() {
+  function updateLegend() {
     for (const chip of chips) chip.setAttribute("aria-pressed", shown.has(+chip.dataset.method));
-    again(ofMethods);
+    redraw(ofMethods);
   }
   for (const chip of chips) {
     const at = +chip.dataset.method;
-    chip.title = "click to show or hide, double click to show it alone";
-    chip.addEventListener("click", () => { shown.has(at) ? shown.delete(at) : shown.add(at); press(); });
-    chip.addEventListener("dblclick", () => { shown.clear(); shown.add(at); press(); });
+    chip.title = "click to show or hide, double-click to show only this one";
+    chip.addEventListener("click", () => { shown.has(at) ? shown.delete(at) : shown.add(at); updateLegend(); });
+    chip.addEventListener("dblclick", () => { shown.clear(); shown.add(at); updateLegend(); });
   }
   const presets = document.querySelector(".presets");
   if (presets) {
@@ -549,34 +549,34 @@
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = word;
-      button.addEventListener("click", () => { shown.clear(); some.forEach((at) => shown.add(at)); press(); });
+      button.addEventListener("click", () => { shown.clear(); some.forEach((at) => shown.add(at)); updateLegend(); });
       presets.append(button);
     }
   }
-  press();
+  updateLegend();
 
-  // -- controls
+  // -- Controls
 
   for (const input of document.querySelectorAll("input[name=axis]")) {
-    if (input.checked) state.axis = input.value; // what the browser has kept of an earlier visit
-    input.addEventListener("change", () => { state.axis = input.value; pick(); again(kinds("curves")); });
+    if (input.checked) state.axis = input.value; // the browser may restore an earlier choice
+    input.addEventListener("change", () => { state.axis = input.value; showSystems(); redraw(kinds("curves")); });
   }
   const system = document.querySelector("select[name=system]");
-  const pick = () => { if (system) system.hidden = state.axis !== "time"; };
-  pick();
+  const showSystems = () => { if (system) system.hidden = state.axis !== "time"; };
+  showSystems();
   if (system) {
     state.system = +system.value;
-    system.addEventListener("change", () => { state.system = +system.value; again(kinds("curves")); });
+    system.addEventListener("change", () => { state.system = +system.value; redraw(kinds("curves")); });
   }
   const focus = document.querySelector("select[name=focus]");
   if (focus) {
     focus.value = String(state.focus);
-    focus.addEventListener("change", () => { state.focus = +focus.value; again(kinds("scatter", "size")); tell(); });
+    focus.addEventListener("change", () => { state.focus = +focus.value; redraw(kinds("scatter", "size")); describeClient(); });
   }
   for (const select of document.querySelectorAll("select[name=client]")) {
     const plot = select.closest("figure").querySelector(".plot");
     select.value = "-1";
-    select.addEventListener("change", () => { D.parts[plot.dataset.key].client = +select.value; put(plot); });
+    select.addEventListener("change", () => { D.parts[plot.dataset.key].client = +select.value; drawFigure(plot); });
   }
   const find = document.querySelector("input[name=find]");
   if (find) {
@@ -587,27 +587,27 @@
       const at = D.clients.indexOf(find.value);
       const before = state.client;
       state.client = at < 0 ? null : at;
-      if (state.client !== before) again(kinds("scatter", "size", "confidence", "makeup"));
-      tell();
+      if (state.client !== before) redraw(kinds("scatter", "size", "confidence", "makeup"));
+      describeClient();
     });
   }
-  function tell() { // about the client that was asked for
-    const place = document.getElementById("found"), at = state.client;
+  function describeClient() { // about the client that is searched for
+    const output = document.getElementById("found"), at = state.client;
     if (at === null) {
-      place.textContent = find && find.value && !D.clients.some((one) => one.startsWith(find.value)) ? "No client has this name." : "";
+      output.textContent = find && find.value && !D.clients.some((one) => one.startsWith(find.value)) ? "No client has this name." : "";
       return;
     }
     const known = M.map((one, k) => k).filter((k) => M[k].scores[at] !== null);
     const words = [`${D.clients[at]}: ${count(D.sizes[at], "training example")}.`];
-    if (!known.length) words.push("It has no test data, and so no figure.");
+    if (!known.length) words.push("It has no test data and therefore no score.");
     else {
       const best = known.reduce((a, b) => (sign * M[b].scores[at] > sign * M[a].scores[at] ? b : a));
-      words.push(`Best served by ${M[best].name}, ${show(M[best].scores[at])}.`);
+      words.push(`Best method: ${M[best].name}, ${show(M[best].scores[at])}.`);
       for (const k of new Set([...D.references, state.focus])) if (k !== best && M[k].scores[at] !== null) words.push(`${M[k].name}: ${show(M[k].scores[at])}.`);
       const measured = M.filter((one) => one.gains && one.gains[at] !== null);
-      if (measured.length) words.push(`${measured.filter((one) => one.gains[at] > 0).length} of ${count(measured.length, "method")} leave it better off than Local and FedAvg.`);
+      if (measured.length) words.push(`${measured.filter((one) => one.gains[at] > 0).length} of ${count(measured.length, "method")} leave it better off than the better of Local and FedAvg.`);
     }
-    place.textContent = words.join(" ");
+    output.textContent = words.join(" ");
   }
 
   for (const button of document.querySelectorAll("[data-copy]")) {
@@ -616,7 +616,7 @@
       try {
         await navigator.clipboard.writeText(text.textContent);
         button.textContent = "copied";
-      } catch { // a page from a file may not be allowed to: then it is selected, ready to be copied
+      } catch { // browsers may forbid this for local files; select the text instead
         getSelection().selectAllChildren(text);
         button.textContent = "selected";
       }

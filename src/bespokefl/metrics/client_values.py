@@ -1,5 +1,6 @@
-"""Clients' values as arrays: lists, numpy and torch are all the same here, and what cannot be one is refused."""
+"""Convert values of clients (lists, NumPy arrays, torch tensors) to arrays, and reject what is not numeric."""
 
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ Array = NDArray[np.float64]
 Values = ArrayLike | Tensor
 
 
-def table(values: Values, what: str = "values") -> Array:
-    """One value per client, (M,), or per seed and client, (S, M). NaN is a client without a value."""
+def to_table(values: Values, what: str = "values") -> Array:
+    """Return one value per client, (M,), or per seed and client, (S, M); NaN is a client without a value."""
     try:
         plain: Any = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
         array = np.asarray(plain, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{what} must be numbers, one per client, got {_short(values)}.") from None
+        raise InputError(f"{what} must be numbers, one per client, got {reprlib.repr(values)}.") from None
     if array.ndim not in (1, 2):
         raise InputError(f"{what} must be one per client, or per seed and client, got the shape {array.shape}.")
     if np.isinf(array).any():
@@ -26,17 +27,17 @@ def table(values: Values, what: str = "values") -> Array:
     return array
 
 
-def vector(values: Values, what: str = "values") -> Array:
-    """One value per client, (M,)."""
-    array = table(values, what)
+def to_vector(values: Values, what: str = "values") -> Array:
+    """Return one value per client, (M,)."""
+    array = to_table(values, what)
     if array.ndim != 1:
-        raise InputError(f"{what} must be one per client, got the shape {array.shape}; take one seed at a time.")
+        raise InputError(f"{what} must be one per client, got the shape {array.shape}; pass one seed at a time.")
     return array
 
 
-def alike(*named: tuple[str, Values]) -> list[Array]:
-    """Values of the same clients (and seeds)."""
-    arrays = [table(values, what) for what, values in named]
+def same_shape(*named: tuple[str, Values]) -> list[Array]:
+    """Return the values of the same clients (and seeds), given as pairs of name and values."""
+    arrays = [to_table(values, what) for what, values in named]
     for (what, _), array in zip(named[1:], arrays[1:], strict=True):
         if array.shape != arrays[0].shape:
             shapes = f"{arrays[0].shape} and {array.shape}"
@@ -46,12 +47,7 @@ def alike(*named: tuple[str, Values]) -> list[Array]:
     return arrays
 
 
-def known(values: Values, what: str = "values") -> Array:
-    """The values of clients that have one, as one line."""
-    array = table(values, what).ravel()
+def drop_missing(values: Values, what: str = "values") -> Array:
+    """Return the values of clients that have one, flattened."""
+    array = to_table(values, what).ravel()
     return array[~np.isnan(array)]
-
-
-def _short(values: object) -> str:
-    text = repr(values)
-    return text if len(text) <= 60 else f"{text[:57]}..."

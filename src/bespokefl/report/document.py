@@ -1,0 +1,278 @@
+"""Read the results that a page shows: a comparison, a run, or an interrupted run.
+
+All are returned as one document, in the format of compare.json. In a run the two "methods" are its own two models: the
+personal one, and the global one if there is one.
+"""
+
+import csv
+import json
+import math
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bespokefl.core.errors import InputError
+from bespokefl.metrics import significance, spread, summarize
+from bespokefl.metrics.communication import SYSTEMS, times
+
+Document = dict[str, Any]
+
+COMPARISON_FILE = "compare.json"
+COMPARISON_FORMAT = 1
+RUN_FILES = ("config.toml", "result.json")
+CHECKPOINTS = "checkpoints/round-*/record.json"
+MODELS = {"personal": "personal model", "global": "global model"}
+PARTS = ("train", "validation", "test")
+ROUND_KEYS = {  # that every line of rounds.jsonl has; the method recorded all others
+    *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
+    *("seconds", "personal", "global"),
+}
+
+
+def read_document(path: Path) -> Document:
+    """Return the document of a comparison (its directory or compare.json) or of the directory of a run."""
+    directory = path.parent if path.is_file() else path
+    if (directory / COMPARISON_FILE).is_file():
+        return _checked(directory / COMPARISON_FILE, _read_comparison)
+    if all((directory / name).is_file() for name in RUN_FILES):
+        return _checked(directory, _read_run)
+    if (directory / RUN_FILES[0]).is_file() and any(directory.glob(CHECKPOINTS)):
+        return _checked(directory, _read_interrupted_run)
+    raise InputError(
+        f"{str(path)!r} must be the directory of a comparison, a run or a diagnosis, but it has neither "
+        f"{COMPARISON_FILE} nor {' and '.join(RUN_FILES)} nor diagnosis.json; create one with bespoke compare, bespoke "
+        "run or bespoke diagnose."
+    )
+
+
+def _checked(path: Path, reader: Callable[[Path], Document]) -> Document:
+    try:
+        return reader(path)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise InputError(f"{str(path)!r} is damaged and cannot be shown: {error!r}.") from error
+
+
+def _read_comparison(path: Path) -> Document:
+    document: Document = json.loads(path.read_text(encoding="utf-8"))
+    if document.get("format") != COMPARISON_FORMAT:
+        raise InputError(
+            f"{str(path)!r} must be a comparison of format {COMPARISON_FORMAT}, got {document.get('format')!r}; repeat "
+            "bespoke compare with this version."
+        )
+    return document | {"kind": "comparison"}
+
+
+def _read_run(directory: Path) -> Document:
+    about = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+    with (directory / "clients.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    client_rounds = directory / "client_rounds.jsonl"
+    scores = {
+        kind: {
+            key: np.array([float(row[f"{kind}_{key}"] or "nan") for row in rows])
+            for key in about[kind]
+            if f"{kind}_{key}" in rows[0]
+        }
+        for kind in MODELS
+        if about[kind] is not None
+    }
+    return _run_document(
+        directory,
+        about,
+        clients={
+            "names": [row["client"] for row in rows],
+            **{part: [int(row[part]) for row in rows] for part in PARTS},
+        },
+        scores=scores,
+        rounds=_read_lines(directory / "rounds.jsonl"),
+        client_rounds=_read_lines(client_rounds) if client_rounds.exists() else [],
+    )
+
+
+def _read_interrupted_run(directory: Path) -> Document:
+    """Read a run from its newest checkpoint, which has no test scores of single clients."""
+    newest = max(directory.glob(CHECKPOINTS))
+    record = json.loads(newest.read_text(encoding="utf-8"))["content"]["record"]
+    config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    split = json.loads((directory / "split.json").read_text(encoding="utf-8"))
+    rounds = record["history"]
+    evaluated = [line for line in rounds if line.get("personal")]
+    has_accuracy = any(line["personal"].get("test_accuracy") is not None for line in evaluated)
+    keys = ("method", "data", "split", "model", "seed", "rounds")
+    about = {key: config.get(key) for key in keys} | {
+        "hyper": config.get("set", {}),
+        "split": split["split"],
+        "split_hash": split["hash"],
+        "split_seed": split["seed"],
+        "rounds_done": len(rounds),
+        "rounds_planned": config.get("rounds"),
+        "interrupted": True,
+        "notes": [],
+        "settings": {key: value for key, value in config.items() if key not in (*keys, "set")},
+        "communication": record["communication"],
+        "timing": {"seconds": sum(record["seconds"])},
+        "versions": {},
+    }
+    names = [str(name) for name in split["names"]]
+    untested = {"accuracy" if has_accuracy else "loss": np.full(len(names), math.nan)}
+    return _run_document(
+        directory,
+        about,
+        clients={"names": names, **{part: [len(indices) for indices in split[part]] for part in PARTS}},
+        scores={kind: untested for kind in MODELS if evaluated and evaluated[-1].get(kind)},
+        rounds=rounds,
+        client_rounds=record["client_notes"],
+    )
+
+
+def _run_document(
+    directory: Path,
+    about: Mapping[str, Any],
+    *,
+    clients: Mapping[str, list[Any]],
+    scores: Mapping[str, Mapping[str, np.ndarray]],
+    rounds: list[Document],
+    client_rounds: list[Document],
+) -> Document:
+    """Return a run in the format of a comparison; `scores` holds the clients' scores by model and score."""
+    score = "accuracy" if any("accuracy" in found for found in scores.values()) else "loss"
+    details = _details(rounds, client_rounds, clients["names"])
+    return {
+        "kind": "run",
+        "title": f"{about['method']} on {about['data']}, {about['split']}",
+        "command": f"bespoke run --config {shlex.quote(str(directory / 'config.toml'))}",
+        "finished": not about["interrupted"],
+        "score": score,
+        "higher_is_better": score == "accuracy",
+        "level": 0.05,
+        "seeds": [about["seed"]],
+        "data": {
+            "name": about["data"],
+            "split": about["split"],
+            "split_hash": about["split_hash"],
+            "split_seed": about["split_seed"],
+            "clients": len(clients["names"]),
+        },
+        "model": about["model"],
+        "config": {"rounds": about["rounds"]} | about["settings"],
+        "config_text": (directory / "config.toml").read_text(encoding="utf-8"),
+        "versions": about["versions"],
+        "systems": [{"name": system.name} for system in SYSTEMS],
+        "clients": {"groups": None, **clients},
+        "methods": [
+            _model_entry(about, kind, score, found, clients["train"], rounds, details) for kind, found in scores.items()
+        ],
+        "left_out": [],
+        "verdicts": {},
+        "notes": [*about["notes"], "One seed: there is no standard error over seeds."],
+    }
+
+
+def _model_entry(
+    about: Mapping[str, Any],
+    kind: str,
+    score: str,
+    scores: Mapping[str, np.ndarray],
+    sizes: list[int],
+    rounds: list[Document],
+    details: Document,
+) -> Document:
+    """Return the personal or the global model of a run in the format of a method of a comparison."""
+    history = _history(rounds, kind, score)
+    latest = next((value for value in reversed(history[score]) if value is not None), None)
+    run = {
+        "seed": about["seed"],
+        "failed": None,
+        "interrupted": about["interrupted"],
+        "rounds_done": about["rounds_done"],
+        "rounds_planned": about["rounds_planned"],
+        "personal": {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()},
+        "history": history,
+        "details": details if kind == "personal" else None,
+    }
+    return {
+        "name": MODELS[kind],
+        "method": about["method"],
+        "about": "the model that each client uses" if kind == "personal" else "the model that all clients share",
+        "citation": "",
+        "hyper": about["hyper"],
+        "tuned": None,
+        "baseline": kind == "global",
+        "failed": None,
+        "figures": _figures(about, kind, score, scores[score], sizes, latest),
+        "runs": [run],
+    }
+
+
+def _figures(
+    about: Mapping[str, Any], kind: str, score: str, values: np.ndarray, sizes: list[int], latest: float | None
+) -> Document:
+    """Return the statistics of a model; the mean of the latest evaluation replaces missing scores of single clients."""
+    train = np.array(sizes)
+    statistics = summarize(values, train, higher_is_better=score == "accuracy")
+    unranked = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference"))
+    return unranked | {
+        score: statistics
+        | {
+            "mean": latest if statistics["mean"] is None else statistics["mean"],
+            "sem": None,
+            "interval": significance.bootstrap(values),
+            "largest_decile": spread.largest_decile(values, train),
+            "smallest_decile": spread.smallest_decile(values, train),
+        },
+        "up_bytes": about["communication"]["up_bytes"],
+        "down_bytes": about["communication"]["down_bytes"],
+        "model_time": about["communication"].get("model_time"),
+        "seconds": about["timing"]["seconds"],
+        "rank": list(MODELS).index(kind) + 1,
+        "best": False,
+        "tie": False,
+    }
+
+
+def _history(rounds: list[Document], kind: str, score: str) -> Document:
+    """Return columns with one entry per round."""
+    try:
+        model_time = {system.name: np.cumsum(times(rounds, system)).tolist() for system in SYSTEMS}
+    except InputError:  # an earlier version wrote this run
+        model_time = None
+    return {
+        "round": [line["round"] for line in rounds],
+        score: [(line.get(kind) or {}).get(f"test_{score}") for line in rounds],
+        **{
+            direction: np.cumsum([line.get(direction, 0) for line in rounds], dtype=np.float64).tolist()
+            for direction in ("up_bytes", "down_bytes")
+        },
+        "model_time": model_time,
+    }
+
+
+def _details(rounds: list[Document], client_rounds: list[Document], names: list[str]) -> Document:
+    """Return what the method recorded, per round and per client, by name."""
+    per_round: dict[str, Document] = {}
+    for line in rounds:
+        for name in line.keys() - ROUND_KEYS:
+            series = per_round.setdefault(name, {"round": [], "values": []})
+            series["round"].append(line["round"])
+            series["values"].append(line[name])
+    per_client: dict[str, Document] = {}
+    index = {name: at for at, name in enumerate(names)}
+    for line in client_rounds:
+        client = index.get(str(line["client"]))
+        if client is None:
+            continue
+        for name in line.keys() - {"round", "client"}:
+            series = per_client.setdefault(name, {"round": [], "values": []})
+            if not series["round"] or series["round"][-1] != line["round"]:
+                series["round"].append(line["round"])
+                series["values"].append([None] * len(names))
+            series["values"][-1][client] = line[name]
+    return {"rounds": per_round, "clients": per_client}
+
+
+def _read_lines(path: Path) -> list[Document]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

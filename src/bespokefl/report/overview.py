@@ -1,0 +1,158 @@
+"""The text of a page: what was compared, the verdicts, warnings and remarks, and how to repeat it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bespokefl.core.errors import count
+from bespokefl.report.document import Document
+from bespokefl.report.formatting import format_error, format_score
+from bespokefl.report.method_style import MethodStyle
+from bespokefl.report.scores import client_scores, finished_runs, oriented
+
+
+@dataclass(frozen=True)
+class Card:
+    """A verdict: a winner, one number in large type, and a sentence."""
+
+    title: str
+    winner: str
+    figure: str
+    sentence: str
+    style: MethodStyle | None = None  # of the winner, if it is a method
+    shares: tuple[float, float] | None = None  # percentages of clients that are better and worse off
+
+
+def facts(document: Document) -> list[tuple[str, str]]:
+    """Return the data, split, model and settings as pairs of name and value."""
+    data, seeds = document["data"], document["seeds"]
+    pairs = {"data": data["name"], "split": data["split"], "clients": data["clients"], "model": document["model"]}
+    if document["config"].get("rounds") is not None:
+        pairs["rounds"] = document["config"]["rounds"]
+    pairs["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds)) or "none"
+    return [(name, str(value)) for name, value in pairs.items()]
+
+
+def warnings(document: Document) -> list[tuple[str, str]]:
+    """Return warnings that change how the page should be read, as pairs of a lead in bold and a text."""
+    found = []
+    if not document["finished"]:
+        found.append(("Unfinished:", _unfinished(document)))
+    if document["kind"] == "comparison" and len(document["seeds"]) == 1:
+        found.append(("", "One seed: there is no standard error, and the randomness of training is not accounted for."))
+    return found
+
+
+def _unfinished(document: Document) -> str:
+    methods = document["methods"]
+    if document["kind"] == "run":
+        run = methods[0]["runs"][0]
+        rounds = f"{run['rounds_done']} of {run['rounds_planned']} rounds"
+        return f"the run stopped after {rounds}. The page shows the results so far."
+    runs = [run for method in methods for run in finished_runs(method)]
+    planned = document.get("planned", len(methods) * len(document["seeds"]))
+    num_stopped = sum(bool(run.get("interrupted")) for run in runs)
+    stopped = f", {num_stopped} of them stopped before its last round" if num_stopped else ""
+    return (
+        f"{len(runs)} of {planned} runs are available{stopped}. The page shows the results so far; the same command "
+        "continues the comparison."
+    )
+
+
+def verdict_cards(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> list[Card]:
+    """Return the headline: the best method, the fairest one, and how many clients are better off."""
+    cards = []
+    by_name = {method["name"]: (method, style) for method, style in zip(methods, styles, strict=True)}
+    score, percent = document["score"], document["score"] == "accuracy"
+    for key, title in (("best", "Best performing"), ("fairest", "Fairest")):
+        verdict = document["verdicts"].get(key)
+        if verdict is None:
+            continue
+        if verdict["method"] not in by_name:
+            cards.append(Card(title, "none", "", verdict["sentence"]))
+            continue
+        winner, style = by_name[verdict["method"]]
+        if key == "best":
+            statistics = winner["figures"][score]
+            error = "" if statistics["sem"] is None else f" ± {format_error(statistics['sem'], percent)}"
+            figure = f"{format_score(statistics['mean'], percent)}{error}{' %' if percent else ''}"
+        else:
+            votes = list(verdict["votes"].values())
+            figure = f"{votes.count(verdict['method'])} of {len(votes)} measures" if votes else ""
+        cards.append(Card(title, winner["name"], figure, verdict["sentence"], style))
+    return [*cards, *_better_off(document, methods)]
+
+
+def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
+    """Return a card that says how many clients are better off with the best method than with the baselines."""
+    gains = {
+        method["name"]: method["figures"]["gain"]
+        for method in methods
+        if (method["figures"]["gain"] or {}).get("improved_share") is not None
+    }
+    if not gains:
+        return []
+    best = (document["verdicts"].get("best") or {}).get("method")
+    name = best if best in gains else next(iter(gains))
+    better, worse = gains[name]["improved_share"], gains[name]["decreased_share"]
+    scores = oriented([client_scores(one, document["score"]) for one in methods], document["higher_is_better"])
+    tested = np.isfinite(scores.max(0))
+    baseline = np.array([one["baseline"] for one in methods])
+    unimproved = int(((scores[baseline].max(0) >= scores[~baseline].max(0)) & tested).sum())
+    total = int(tested.sum())
+    sentence = (
+        f"With {name}, {better:.0f} % of the clients are better off than with the better of Local and FedAvg, and "
+        f"{worse:.0f} % are worse off. "
+    )
+    sentence += (
+        f"For {unimproved} of {count(total, 'client')}, no method is better than both Local and FedAvg."
+        if unimproved
+        else "For every client, some method is better than both Local and FedAvg."
+    )
+    answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
+    figure = f"{better:.0f} % better, {worse:.0f} % worse"
+    return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
+
+
+def remarks(document: Document) -> list[str]:
+    """Return the notes of the comparison or the run, and which methods are in no figure."""
+    found = [str(note) for note in document["notes"]]
+    for method in document["methods"]:
+        if method["failed"]:
+            found.append(f"{method['name']} is in no figure because it failed.")
+        elif method["figures"] is None:
+            found.append(f"{method['name']} is in no figure because none of its runs is finished yet.")
+    return found
+
+
+def versions(document: Document) -> list[tuple[str, str]]:
+    """Return the hash of the split and the versions of the packages, as pairs of name and value."""
+    split = f"{document['data']['split_hash']} (seed {document['data']['split_seed']})"
+    return [("split", split), *((name, str(version)) for name, version in document["versions"].items())]
+
+
+def hyperparameters(document: Document) -> list[tuple[str, list[str], str]]:
+    """Return each method's name, its hyper-parameters, and how they were tuned."""
+    rows: dict[str, tuple[list[str], str]] = {}
+    for method in document["methods"]:
+        tuned = method["tuned"]
+        sentence = ""
+        if tuned:
+            chosen = ", ".join(_assignments(tuned["chosen"]))
+            points = count(len(tuned["points"]), "point")
+            sentence = f"Tuned: {chosen} has the best {tuned['by'].replace('_', ' ')} of {points}."
+        name = method["method"] if document["kind"] == "run" else method["name"]
+        rows[name] = (_assignments(method["hyper"]), sentence)
+    return [(name, *row) for name, row in rows.items()]
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {value}" for key, value in values.items()]
+
+
+def bibtex(document: Document, citations: Mapping[str, str]) -> str:
+    """Return the BibTeX entries of the methods, each once."""
+    entries = (method["citation"] or citations.get(method["method"], "") for method in document["methods"])
+    return "\n\n".join(dict.fromkeys(entry.strip() for entry in entries if entry))
