@@ -18,7 +18,6 @@ from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import jobs
-from bespokefl.workflows.tune import api as tune
 from bespokefl.workflows.tune.result import SCORES, Tuning
 
 PIPE_WIDTH = 120  # where there is no terminal to ask
@@ -101,30 +100,18 @@ def bar(screen: Console, title: str, quiet: bool = False) -> Iterator[progress.R
 
 
 @contextmanager
-def grid_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[tune.Report | None]:
-    """One progress bar for all trainings of a tuning."""
-    if quiet or not screen.is_terminal:
-        yield None
-        return
-    with _moving(screen, title) as update:
-
-        def report(now: tune.Step) -> None:
-            rounds = f"round {now.rounds.done}/{now.rounds.total}"
-            update(now.done, now.total, f"{now.number}/{now.total} {now.text}, {rounds}", now.rounds.scores)
-
-        yield report
-
-
-@contextmanager
 def jobs_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[jobs.Report | None]:
-    """One progress bar for all runs of a comparison."""
+    """Show one progress bar for all trainings of a tuning or comparison."""
     if quiet or not screen.is_terminal:
         yield None
         return
     with _moving(screen, title) as update:
 
         def report(now: jobs.Step) -> None:
-            update(now.done, now.total, f"{int(now.done)}/{now.total} {now.text}", now.scores)
+            where, scores = "done", dict[str, float]()
+            if now.rounds is not None:
+                where, scores = f"round {now.rounds.done}/{now.rounds.total}", now.rounds.scores
+            update(now.done, now.total, f"{now.number}/{now.total} {now.text}, {where}", scores)
 
         yield report
 
@@ -234,14 +221,14 @@ def contest(found: Comparison) -> Table:
             continue
         score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
-        spread = "" if score["sem"] is None else f" ± {found.told(score['sem'])}"
+        spread = "" if score["sem"] is None else f" ± {found.format_score(score['sem'])}"
         style = "bold" if one["best"] else ""
         rows.append(
             [
                 Text(name, style),
-                Text(f"{found.told(score['mean'])}{spread} {mark}", style),
-                found.told(score["std"]),
-                found.told(score["worst_decile"]),
+                Text(f"{found.format_score(score['mean'])}{spread} {mark}", style),
+                found.format_score(score["std"]),
+                found.format_score(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
                 score_tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 size(one["up_bytes"] + one["down_bytes"]),

@@ -1,4 +1,4 @@
-"""compare.json: a comparison as plain values, for the report and for other programs."""
+"""compare.json: a comparison as plain values, for the report and other programs."""
 
 import math
 from dataclasses import asdict
@@ -8,26 +8,24 @@ import numpy as np
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.communication import SYSTEMS
-from bespokefl.workflows.compare.history import history, own_notes
+from bespokefl.workflows.compare.history import history, method_records
 from bespokefl.workflows.compare.statistics import LEVEL, TEST, VALIDATION
 from bespokefl.workflows.results import score_tables
+from bespokefl.workflows.results.score_tables import Scores
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison, Entry
 
 FORMAT = 1
-DIGITS = 8  # of the figures
-
-Page = dict[str, Any]
+DIGITS = 8  # significant digits of the figures
 
 
-def document(found: "Comparison") -> Page:
-    """What compare.json holds."""
+def document(found: "Comparison") -> dict[str, Any]:
+    """Return the content of compare.json."""
     facts = found.facts
-    names = found.methods
     return {
         "format": FORMAT,
-        "title": f"{count(len(names), 'method')} on {facts.data['name']}, {facts.data['split']}",
+        "title": f"{count(len(found.methods), 'method')} on {facts.data['name']}, {facts.data['split']}",
         "command": facts.command,
         "finished": not facts.interrupted
         and not any(run.interrupted for entry in found.entries.values() for run in entry.runs.values()),
@@ -50,10 +48,10 @@ def document(found: "Comparison") -> Page:
     }
 
 
-def _method(found: "Comparison", entry: "Entry") -> Page:
+def _method(found: "Comparison", entry: "Entry") -> dict[str, Any]:
     first = min(entry.runs, default=None)
-    failed: dict[int, Page] = {
-        seed: {"seed": seed, "folder": None, "failed": said, "notes": []} for seed, said in entry.failed.items()
+    failed: dict[int, dict[str, Any]] = {
+        seed: {"seed": seed, "folder": None, "failed": error, "notes": []} for seed, error in entry.failed.items()
     }
     runs = {seed: _run(found, entry, seed, details=seed == first) for seed in entry.runs}
     return {
@@ -70,31 +68,34 @@ def _method(found: "Comparison", entry: "Entry") -> Page:
     }
 
 
-def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> Page:
+def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> dict[str, Any]:
     run = entry.runs[seed]
-    place = run.path
-    if place is not None and found.path is not None and place.resolve().is_relative_to(found.path.resolve()):
-        place = place.resolve().relative_to(found.path.resolve())
-    kept = (*TEST, *VALIDATION)
+    path = run.path
+    if path is not None and found.path is not None and path.resolve().is_relative_to(found.path.resolve()):
+        path = path.resolve().relative_to(found.path.resolve())
+
+    def kept(scores: Scores) -> Scores:
+        return {name: scores[name] for name in (*TEST, *VALIDATION) if name in scores}
+
     return {
         "seed": seed,
-        "folder": None if place is None else str(place),
+        "folder": None if path is None else str(path),
         "failed": None,
         "interrupted": run.interrupted,
         "rounds_done": run.about["rounds_done"],
         "rounds_planned": run.about["rounds_planned"],
-        "personal": {name: run.personal[name] for name in kept if name in run.personal},
-        "global": None if run.global_ is None else {name: run.global_[name] for name in kept if name in run.global_},
+        "personal": kept(run.personal),
+        "global": None if run.global_ is None else kept(run.global_),
         "gain": found.gain_of(entry, seed),
         "history": history(run),
         "seconds": run.timing["seconds"],
         "notes": run.notes,
-        "details": own_notes(run) if details else None,
+        "details": method_records(run) if details else None,
     }
 
 
 def rounded(value: Any) -> Any:
-    """As JSON has it, floats to a few digits."""
+    """Return a value as JSON holds it, floats rounded to a few digits."""
     if type(value) is float and math.isfinite(value):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""A run's rounds as compare.json has them: in columns, thinned where there are many."""
+"""The rounds of a run as columns for compare.json, thinned out if there are many."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,24 +8,20 @@ import numpy as np
 from bespokefl.metrics.communication import SYSTEMS, times
 from bespokefl.workflows.results.result import Result
 
-MOST_ROUNDS, MOST_NOTES = 400, 60  # rounds of a history, and of a method's own notes, that compare.json holds
-# What every line of rounds.jsonl has; all else are the method's own notes.
-EVERY_ROUND = {
+MAX_ROUNDS, MAX_METHOD_ROUNDS = 400, 60  # kept in compare.json: of the history, and of what a method itself recorded
+# Keys of every line of rounds.jsonl; all others are recorded by the method.
+COMMON_KEYS = {
     *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
     *("seconds", "personal", "global"),
 }
 
-Page = dict[str, Any]
 
-
-def history(run: Result) -> Page:
-    """A run's rounds in columns; what was sent, and how long it took, up to each of them."""
+def history(run: Result) -> dict[str, Any]:
+    """Return a run's rounds in columns; bytes, time and seconds are cumulative."""
     rounds = run.rounds
-    if len(rounds) > MOST_ROUNDS:
-        scored = [at for at, line in enumerate(rounds) if "personal" in line]
-        kept = _thinned(scored if len(scored) > 1 else range(len(rounds)), MOST_ROUNDS)
-    else:
-        kept = list(range(len(rounds)))
+    scored = [at for at, line in enumerate(rounds) if "personal" in line]
+    all_rounds = len(rounds) <= MAX_ROUNDS or len(scored) < 2
+    kept = _thinned(range(len(rounds)) if all_rounds else scored, MAX_ROUNDS)
 
     def column(values: Sequence[Any]) -> list[Any]:
         return [values[at] for at in kept]
@@ -53,32 +49,30 @@ def history(run: Result) -> Page:
     }
 
 
-def own_notes(run: Result) -> Page | None:
-    """What the method itself wrote down, by name: of rounds, and of rounds and clients."""
+def method_records(run: Result) -> dict[str, Any] | None:
+    """Return what the method itself recorded, by name: per round, and per round and client."""
     of_rounds: dict[str, dict[int, Any]] = {}
     for line in run.rounds:
-        for name, value in line.items():
-            if name not in EVERY_ROUND:
-                of_rounds.setdefault(name, {})[line["round"]] = value
+        for name in (name for name in line if name not in COMMON_KEYS):
+            of_rounds.setdefault(name, {})[line["round"]] = line[name]
     position = {client: at for at, client in enumerate(run.names)}
     of_clients: dict[str, dict[int, list[Any]]] = {}
     for row in run.client_rounds:
-        for name, value in row.items():
-            if name not in ("round", "client"):
-                everybody = of_clients.setdefault(name, {}).setdefault(row["round"], [None] * len(position))
-                everybody[position[row["client"]]] = value
+        for name in (name for name in row if name not in ("round", "client")):
+            values = of_clients.setdefault(name, {}).setdefault(row["round"], [None] * len(position))
+            values[position[row["client"]]] = row[name]
     if not of_rounds and not of_clients:
         return None
     return {"rounds": _columns(of_rounds), "clients": _columns(of_clients)}
 
 
-def _columns(found: Mapping[str, Mapping[int, Any]]) -> Page:
-    kept = {name: _thinned(sorted(values), MOST_NOTES) for name, values in found.items()}
+def _columns(found: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
+    kept = {name: _thinned(sorted(values), MAX_METHOD_ROUNDS) for name, values in found.items()}
     return {name: {"round": rounds, "values": [found[name][at] for at in rounds]} for name, rounds in kept.items()}
 
 
 def _thinned(values: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly, the first and the last among them."""
+    """Keep at most this many values, evenly spaced, including the first and the last."""
     if len(values) <= most:
         return list(values)
     return [values[at] for at in np.linspace(0, len(values) - 1, most).round().astype(int)]
