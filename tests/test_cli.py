@@ -216,7 +216,7 @@ LATER = {
     "predict done --client 7 --data x.npz": "there is no client '7'; there are ada, ben, cleo, dan.",
     "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with",
     "predict done --client ada --data none.npz": "no file 'none.npz'",
-    "predict done --client ada --data x.npz --out own.npz": "'own.npz' is there already; use --overwrite",
+    "predict done --client ada --data x.npz --out own.npz": "'own.npz' exists already; use --overwrite",
     "predict done --client ada --data x.npz --out thesis": "'thesis' is a folder; give the name of a file",
 }
 

@@ -778,7 +778,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (["ditto", "--model", "mpl"], "unknown model 'mpl'"),
         (["ditto", "ditto"], "ditto is named twice"),
-        (["ditto", "."], "give methods or folders of runs, not both"),
+        (["ditto", "."], "give methods or directories of runs, not both"),
         (["."], "is not the folder of a run"),
         (["ditto", "--set", "ucfl.lr=1"], "--set has ucfl.lr, but 'ucfl' is not compared"),
         (

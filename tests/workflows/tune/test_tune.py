@@ -508,7 +508,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
     ("grid", "sentence"),
     [
         ({}, 'a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.'),
-        ({"pul": (1,)}, "unknown grid key for ditto 'pul'; did you mean 'prox_weight'?"),
+        ({"prox_weigth": (1,)}, "unknown grid key for ditto 'prox_weigth'; did you mean 'prox_weight'?"),
         ({"seed": (1, 2)}, "unknown grid key for ditto 'seed'"),
         ({"prox_weight": ()}, "the grid's prox_weight must be one or more values to try, got ()."),
         ({"prox_weight": 3}, "the grid's prox_weight must be one or more values to try, got 3."),
