@@ -217,7 +217,7 @@ LATER = {
     "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with",
     "predict done --client ada --data none.npz": "no file 'none.npz'",
     "predict done --client ada --data x.npz --out own.npz": "'own.npz' exists already; use --overwrite",
-    "predict done --client ada --data x.npz --out thesis": "'thesis' is a folder; give the name of a file",
+    "predict done --client ada --data x.npz --out thesis": "'thesis' is a directory; give the name of a file",
 }
 
 
@@ -621,8 +621,8 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=140)
     with terminal.jobs_bar(screen, "ditto") as report:
         assert report is not None
-        report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train")))
-        report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
+        report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train"), 0.5))
+        report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25}), 3.0))
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
     assert "1/4 prox_weight=1.0, round 1/2" in shown

@@ -233,7 +233,7 @@ def test_a_table_of_a_paper_is_resumed_and_shows_differences(
 ) -> None:
     rows = [
         paper_table.Row("Local", "local", 10, {"two": 90.0}),
-        paper_table.Row("FedAvg", "fedavg", {"two": 10}, {"two": (None, 80.0)}, {"lr": 0.1}, {"batch_size": 20}),
+        paper_table.Row("FedAvg", "fedavg", {"two": 10}, {}, {"two": 80.0}, {"lr": 0.1}, {"batch_size": 20}),
     ]
     column = paper_table.Column("two", "classes(k=2)", clients=5)
     study = paper_table.PaperTable(

@@ -2,35 +2,27 @@
 
 Not part of the library's core: only `bespoke reproduce` imports it.
 
-selffl_synthetic     Self-FL's synthetic study
-selffl_mnist         Self-FL on MNIST
-persfl_mnist         PersFL's comparison on MNIST
-ucfl_cifar10         User-Centric FL under permuted labels
-pfedvem_fmnist       pFedVEM's comparison on Fashion-MNIST
-where_it_pays        our own study of where personalization helps
-paper_table          run a table of a paper: methods in rows, splits in columns
-cells                store results of a study, so that it can be resumed; means and claims
+papers/            one TOML file per table of a paper: methods, settings, published results
+paper_table        reproduce such a table
+selffl_synthetic   Self-FL's synthetic study
+where_it_pays      our own study of where personalization helps
+cells              store results of a study, so that it can be resumed; means and claims
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
 from bespokefl.core.errors import unknown
-from bespokefl.workflows.studies import (
-    persfl_mnist,
-    pfedvem_fmnist,
-    selffl_mnist,
-    selffl_synthetic,
-    ucfl_cifar10,
-    where_it_pays,
-)
+from bespokefl.workflows.studies import selffl_synthetic, where_it_pays
+from bespokefl.workflows.studies.paper_table import PaperTable
 
 Main = Callable[[Path, bool], None]
-TABLES = (persfl_mnist.STUDY, ucfl_cifar10.STUDY, pfedvem_fmnist.STUDY, selffl_mnist.STUDY)
+TABLES = [PaperTable.read(name) for name in ("persfl-mnist", "ucfl-cifar10", "pfedvem-fmnist", "selffl-mnist")]
 
 STUDIES: dict[str, tuple[str, Main]] = {  # by name: one line about it, and the function that runs it
     selffl_synthetic.NAME: (selffl_synthetic.SUMMARY, selffl_synthetic.main),
-    **{study.name: (study.summary, study.main) for study in (*where_it_pays.STUDIES, *TABLES)},
+    **{study.name: (study.summary, study.main) for study in where_it_pays.STUDIES},
+    **{table.name: (table.summary, table.main) for table in TABLES},
 }
 
 

@@ -1,11 +1,13 @@
 """Reproduce a table of a paper: published and own results, and their difference, method by method.
 
-A table has columns (splits) and rows (methods with their settings). A cell is one row in one column with one seed, and
-is stored on disk when it is done. A part of a table has the first seed only and a fifth of the rounds.
+A table has columns (splits) and rows (methods with their settings); papers/NAME.toml holds them with the published
+results. A cell is one row in one column with one seed, and is stored on disk when it is done. A part of a table has the
+first seed only and a fifth of the rounds.
 """
 
 import json
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core.files import write_text
 from bespokefl.data.clients import Clients
+from bespokefl.data.dataset import Dataset
 from bespokefl.engines.progress import Report
 from bespokefl.workflows.run.api import run
 
@@ -35,7 +38,7 @@ class Column:
     name: str
     split: str
     clients: int | None = None  # None: the default of the split
-    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    fractions: Sequence[float] = (0.6, 0.2, 0.2)  # of train, validation and test
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Row:
     label: str
     method: str
     rounds: int | Mapping[str, int]
-    published: Mapping[str, Score | float] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)  # personal accuracy in percent
+    published_global: Mapping[str, float] = field(default_factory=dict)
     set: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from those of the table
 
@@ -100,6 +104,12 @@ class PaperTable:
     options: Mapping[str, Any]  # settings of every run
     differs: Sequence[str]  # known differences from the paper
 
+    @classmethod
+    def read(cls, name: str) -> "PaperTable":
+        values = tomllib.loads((Path(__file__).with_name("papers") / f"{name}.toml").read_text(encoding="utf-8"))
+        columns, rows = values.pop("columns"), values.pop("rows")
+        return cls(columns=[Column(**one) for one in columns], rows=[Row(**one) for one in rows], **values)
+
     @property
     def summary(self) -> str:
         return f"{self.title} ({self.source})"
@@ -116,9 +126,7 @@ class PaperTable:
                     cell = self._cell(directory, column, row, seed, part)
                     result = cell.read()
                     if result is None:
-                        clients = clients or dataset.split(
-                            column.split, clients=column.clients, seed=seed, fractions=column.fractions
-                        )
+                        clients = clients or _split(dataset, column, seed)
                         title = f"{column.name}: {row.label}, seed {seed}"
                         with _bar(title) as progress:
                             result = cell.train(clients, progress)
@@ -153,8 +161,7 @@ class PaperTable:
             for column in self.columns:
                 own = results[column.name, row.label]
                 ours = (_mean(own, "personal"), _mean(own, "global"))
-                paper = row.published.get(column.name)
-                published: Score = paper if isinstance(paper, tuple) else (paper, None)
+                published = (row.published.get(column.name), row.published_global.get(column.name))
                 difference = (_difference(ours[0], published[0]), _difference(ours[1], published[1]))
                 line += [_shown(published), _shown(ours), _shown(difference, signed=True)]
             found.append(line)
@@ -187,6 +194,11 @@ class PaperTable:
             f"{sum(cell['seconds'] for cell in cells) / 60:.0f} minutes of training."
         )
         return "\n".join([f"## {self.name}", "", about, "", *rows, "", *(f"- {one}" for one in self.differs), ""])
+
+
+def _split(dataset: Dataset, column: Column, seed: int) -> Clients:
+    train, validation, test = column.fractions
+    return dataset.split(column.split, clients=column.clients, seed=seed, fractions=(train, validation, test))
 
 
 @contextmanager
