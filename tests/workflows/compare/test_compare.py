@@ -31,9 +31,8 @@ from bespokefl.engines.progress import Progress
 from bespokefl.workflows.compare import api as module
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare.api import compare
-from bespokefl.workflows.compare.document import rounded
+from bespokefl.workflows.compare.document import history, method_records, rounded
 from bespokefl.workflows.compare.existing_runs import compare_runs
-from bespokefl.workflows.compare.history import history, method_records
 from bespokefl.workflows.compare.plan import ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.run import jobs

@@ -8,7 +8,5 @@ storage         the directory of a comparison
 existing_runs   `bespokefl.compare_runs`: compare runs on disk
 result          `Comparison`: scores, gains, tests and verdicts
 statistics      the figures of one method
-notes           remarks on the figures
-document        compare.json
-history         the rounds of a run in compare.json
+document        compare.json, with the rounds of each run and remarks on the figures
 """

@@ -21,8 +21,7 @@ from bespokefl.metrics import improvement
 from bespokefl.metrics.significance import Standing, standing
 from bespokefl.metrics.vectors import Array
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
-from bespokefl.workflows.compare import notes as comparison_notes
-from bespokefl.workflows.compare.document import document, rounded
+from bespokefl.workflows.compare.document import document, remarks, rounded
 from bespokefl.workflows.compare.statistics import LEVEL, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result
@@ -246,7 +245,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """Remarks on the figures, one sentence each."""
-        return comparison_notes.notes(self)
+        return remarks(self)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any] | None]:

@@ -1,6 +1,5 @@
 """The figures of one method in a comparison: means, spread, gains, fairness, communication and significance."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,7 @@ def figures(found: "Comparison", name: str) -> Figures:
             **({"improved": None, "decreased": None} if per_client is None else fairness.of_gains(per_client)),
         },
         **{way: _mean([run.communication[way] for run in runs]) for way in ("up_bytes", "down_bytes")},
-        "streams": _mean([_number(run.communication.get("streams")) for run in runs]),
+        "streams": _mean([run.communication.get("streams") for run in runs]),
         "model_time": _times(runs),
         "seconds": _mean([run.timing["seconds"] for run in runs]),
         "rank": None,
@@ -79,8 +78,8 @@ def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool) -> Figu
         | {"largest_decile": spread.largest_decile(one, sizes), "smallest_decile": spread.smallest_decile(one, sizes)}
         for one in scores
     ]
-    found: Figures = {name: _mean([_number(one[name]) for one in seeds]) for name in seeds[0]}
-    return found | {"sem": standard_error([_number(one["mean"]) for one in seeds])}
+    found: Figures = {name: _mean([one[name] for one in seeds]) for name in seeds[0]}
+    return found | {"sem": standard_error(np.array([one["mean"] for one in seeds], dtype=np.float64))}
 
 
 def _per_client(scores: Array) -> Array:
@@ -95,12 +94,9 @@ def _interval(scores: Array) -> Interval | None:
     return bootstrap(scores, level=1 - LEVEL)
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
 def _mean(values: Any) -> float | None:
-    array = np.asarray(values, dtype=np.float64)
+    """Return the mean of all values that are known; None and NaN are not."""
+    array = np.asarray(values, dtype=np.float64)  # turns None into NaN
     known = array[~np.isnan(array)]
     return float(known.mean()) if known.size else None
 
@@ -109,4 +105,4 @@ def _times(runs: Sequence[Result]) -> dict[str, float | None] | None:
     found = [run.communication.get("model_time") for run in runs]
     if any(not isinstance(one, Mapping) for one in found):
         return None
-    return {system.name: _mean([_number(one[system.name]) for one in found]) for system in SYSTEMS}  # type: ignore[index]
+    return {system.name: _mean([one[system.name] for one in found]) for system in SYSTEMS}  # type: ignore[index]

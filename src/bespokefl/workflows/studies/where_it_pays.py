@@ -43,7 +43,6 @@ class Scenario:
     """A way to split images of ten classes over clients, and the expected order of methods."""
 
     name: str
-    description: str
     clients: Callable[[Dataset, int, int], Clients]  # from a data set, a number of clients and a seed
     claims: tuple[tuple[str, str], ...]  # (method, the method that it should beat)
 
@@ -92,20 +91,14 @@ def _grouped(
 
 
 SCENARIOS = (
-    Scenario(
-        "classes",
-        "three of the ten classes per client: a single global model must fail",
-        _three,
-        tuple((method, "fedavg") for method in PERSONALIZED),
-    ),
-    Scenario(
-        "few",
-        "about 20 training images per client, dirichlet(0.4): too few to learn without others",
-        _few,
-        tuple((method, "local") for method in ("selffl", "persfl", "pfedvem")),
-    ),
-    Scenario("rotation", "four groups of clients rotate their images by four angles", _rotated, (("ucfl", "local"),)),
-    Scenario("permuted", "four groups of clients name the classes differently", _permuted, (("ucfl", "local"),)),
+    # three of the ten classes per client: a single global model must fail
+    Scenario("classes", _three, tuple((method, "fedavg") for method in PERSONALIZED)),
+    # about 20 training images per client: too few to learn without others
+    Scenario("few", _few, tuple((method, "local") for method in ("selffl", "persfl", "pfedvem"))),
+    # four groups of clients rotate their images by four angles
+    Scenario("rotation", _rotated, (("ucfl", "local"),)),
+    # four groups of clients name the classes differently
+    Scenario("permuted", _permuted, (("ucfl", "local"),)),
 )
 
 
