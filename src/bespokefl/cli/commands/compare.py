@@ -66,12 +66,10 @@ def compare(
     from bespokefl.cli import terminal
     from bespokefl.workflows.compare import api, candidates
     from bespokefl.workflows.compare.existing_runs import compare_runs
-    from bespokefl.workflows.results import run_directory
+    from bespokefl.workflows.tune.shared_settings import output_directory
 
     errors = terminal.console(stderr=True)
-    target = run_directory.steady(
-        Path(settings.out) if settings.out is not None else run_directory.fresh(run_directory.RUNS, "compare")
-    )
+    target = output_directory(settings, "compare")
     with terminal.messages(errors, verbose):
         if runs:
             found = compare_runs(runs, out=target, overwrite=settings.overwrite)

@@ -90,26 +90,31 @@ def demo(
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; without a name they are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where its figures go. Default: runs/reproduce-NAME.")] = None,
-    part: Annotated[bool, typer.Option("--part", help="A stated, smaller part of it.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of the experiment. Without it, all are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the results. Default: runs/reproduce-NAME.")] = None,
+    part: Annotated[
+        bool, typer.Option("--part", help="Run a smaller part, with fewer seeds, rounds or values to try.")
+    ] = False,
 ) -> None:
-    """Run a paper's experiment and check its claims. What is done already is not done again."""
-    from bespokefl.workflows import studies as reproduce
+    """Reproduce an experiment of a paper and check its claims. Stored results are not computed again."""
+    from bespokefl.workflows import studies
 
     if name is None:
-        for known, what in reproduce.listing().items():
-            print(f"{known:<20} {what}")
+        for known, summary in studies.listing().items():
+            print(f"{known:<20} {summary}")
         return
-    reproduce.reproduce(name, out=out, part=part)
+    studies.reproduce(name, out=out, part=part)
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
-    only: Annotated[str | None, typer.Option(help="One of the cases, by name.")] = None,
-    scale: Annotated[bool, typer.Option("--scale", help="A hundred active clients among ever more.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
+    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
+    scale: Annotated[
+        bool,
+        typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
+    ] = False,
 ) -> None:
-    """Measure the speed on this machine, as ratios to the plain PyTorch loop."""
+    """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
     from bespokefl.workflows.benchmarks import scale as growth
     from bespokefl.workflows.benchmarks import speed as bench
 

@@ -84,7 +84,6 @@ class Timing:
     reference: float  # seconds per round
     ratios: dict[int, float]  # by number of workers: times faster
     chunk: int
-    reason: str
     peak_share: float  # of the speed of a matrix product, with the most workers
 
 
@@ -147,7 +146,7 @@ def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, 
     }
     executor = runs[1].executor
     share = round_flops(case) / statistics.median(times[-1]) / ((peak or gemm_peak()) * workers[-1])
-    return Timing(case, statistics.median(plain), ratios, executor.chunk, executor.reason, share)
+    return Timing(case, statistics.median(plain), ratios, executor.chunk, share)
 
 
 def _rounds(run: Simulation, pool: Any) -> Callable[[int], object]:

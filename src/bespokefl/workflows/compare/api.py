@@ -118,9 +118,7 @@ def compare_config(
         raise InputError(f"the model {config.model} was a Python object and has no name; give --model.")
     chosen = candidates.named(methods, config.set)
     candidates.grids_of(chosen, tune, grids)  # report mistakes before loading data
-    target = run_directory.steady(
-        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, "compare")
-    )
+    target = shared_settings.output_directory(config, "compare")
     storage.check(target, config.overwrite)
     clients = load_clients(config)
     common = replace(config, split=str(target / run_directory.SPLIT_FILE), overwrite=True, set={})

@@ -133,9 +133,7 @@ def diagnose_config(
 ) -> tuple[Diagnosis, Path]:
     """Diagnose the clients of a config and write the result to its output directory."""
     _check(steps, lr)
-    target = run_directory.steady(
-        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, "diagnose")
-    )
+    target = shared_settings.output_directory(config, "diagnose")
     run_directory.check(target, config.overwrite, MARKERS, KIND)
     settings = {name: getattr(config, name) for name in SETTINGS}
     found = diagnose(load_clients(config), steps=steps, lr=lr, progress=progress, **settings)
@@ -265,14 +263,9 @@ def _diagnosis(
             )
             for i, name in enumerate(clients.names)
         ],
-        between=alike.between,
-        within=alike.within,
-        share=alike.share,
-        surety=alike.surety,
         likeness=alike.kind,
         streams=alike.num_groups,
-        explained=alike.explained,
-        silhouettes=alike.silhouettes,
+        **{name: getattr(alike, name) for name in ("between", "within", "share", "surety", "explained", "silhouettes")},
         collaboration=W.tolist(),
         survey=survey,
         kinds={name: _finite(value) for name, value in how.figures.items()},

@@ -8,6 +8,7 @@ newcomers.safetensors   their personal models
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ PREPARATION = "preparation.json"
 MARKERS, KIND = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Newcomers:
     """Personal models of newcomers, compared with plain fine-tuning. Arrays are in the order of `names`.
 
@@ -56,27 +58,15 @@ class Newcomers:
         Directory that they were saved to.
     """
 
-    def __init__(
-        self,
-        *,
-        about: Mapping[str, Any],
-        origin: Mapping[str, Any],
-        names: tuple[str, ...],
-        sizes: Sizes,
-        personal: Scores,
-        finetune: Scores,
-        weights: InMemoryModels | SavedModels,
-        preparation: Preparation | None = None,
-    ) -> None:
-        self.about = dict(about)
-        self.origin = dict(origin)
-        self.names = names
-        self.sizes = sizes
-        self.personal = personal
-        self.finetune = finetune
-        self.weights = weights
-        self.preparation = preparation
-        self.path: Path | None = None
+    about: dict[str, Any]
+    origin: Mapping[str, Any]
+    names: tuple[str, ...]
+    sizes: Sizes
+    personal: Scores
+    finetune: Scores
+    weights: InMemoryModels | SavedModels
+    preparation: Preparation | None = None
+    path: Path | None = None
 
     @property
     def notes(self) -> list[str]:
@@ -121,7 +111,7 @@ class Newcomers:
         """Write models and scores to a new directory and return it. It appears complete or not at all."""
 
         def fill(into: Path) -> None:
-            about = {"origin": self.origin, **self.summary()}
+            about = {"origin": dict(self.origin), **self.summary()}
             (into / ABOUT).write_text(score_tables.dumps(about, indent=2) + "\n", encoding="utf-8")
             self.write(into)
             if self.preparation is not None:

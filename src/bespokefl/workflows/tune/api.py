@@ -104,9 +104,7 @@ def tune(
 
 def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progress: jobs.Report | None = None) -> Tuning:
     """Tune the method of a config and write the table to its output directory."""
-    target = (
-        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, f"tune-{config.method}")
-    )
+    target = shared_settings.output_directory(config, f"tune-{config.method}")
     if not run_directory.is_run(target, MARKERS):
         run_directory.check(target, config.overwrite, MARKERS, KIND)
     for key in grid:

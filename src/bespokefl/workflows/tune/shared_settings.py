@@ -4,6 +4,7 @@ import inspect
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from bespokefl.core import rng
@@ -11,6 +12,7 @@ from bespokefl.core.errors import InputError, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.models import build
+from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import Model, described
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
@@ -19,6 +21,13 @@ from bespokefl.workflows.run.settings import LOADING, Config
 OBJECTS = ("model", "loss", "start")  # settings that may be Python objects, which a config cannot hold
 PREPARATION = ("scale", "missing", "vocabulary", "length")
 OUTPUT = ("method", "set", "out", "overwrite")  # keys of a config that are not settings of each training
+
+
+def output_directory(config: Config, name: str) -> Path:
+    """Return the directory of a config, or a new one under runs/."""
+    return run_directory.steady(
+        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, name)
+    )
 
 
 def check_clients_type(clients: Any) -> None:
