@@ -6,9 +6,7 @@ models, averaged over clients and repeats. Variances are known, as in the paper;
 """
 
 import math
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports.processes import cores
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
+from bespokefl.workflows.run import jobs
 from bespokefl.workflows.studies.cells import Cells, mean_and_error, print_claims
 
 NAME = "selffl-synthetic"
@@ -209,25 +208,8 @@ def main(directory: Path, part: bool) -> None:
     )
     if part:
         console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
-    context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(cores(), context, initializer=torch.set_num_threads, initargs=(1,))
-    with Progress(console=console, transient=True) as progress, pool:
-        # One process per cell: the servers of two hundred federations take as long as their clients.
-        def run(work: Callable[..., dict[str, list[float]]], todo: Todo) -> None:
-            rest = [(key, arguments) for key, arguments in todo if key not in cells]
-            bar = progress.add_task(f"{work.__name__}s", total=len(rest))
-            running = {pool.submit(work, *arguments): key for key, arguments in rest}
-            try:
-                for done in as_completed(running):
-                    cells.store(running[done], done.result())
-                    progress.advance(bar)
-            except BaseException:  # also on Ctrl-C: otherwise the pool would finish all waiting cells
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-                raise
-
-        run(trial, _trials(rounds))
-        run(cell, _cells(cells, repeats, rounds))
+    _compute(trial, _trials(rounds), cells, console)
+    _compute(cell, _cells(cells, repeats, rounds), cells, console)
     for case in CASES:
         found = oracles(case, [federation(case, repeat) for repeat in range(repeats)])
         cells |= {f"{case.name}/{name}/{rate}": errors for name, errors in found.items() for rate in RATES}
@@ -235,6 +217,25 @@ def main(directory: Path, part: bool) -> None:
         cells |= {f"{case.name}/{name}/1.0": cells[f"{case.name}/{OURS[0]}/1.0"] for name in OURS}
         console.print(_table(case, cells))
     print_claims(console, claims(cells), cells.file)
+
+
+def _compute(work: Callable[..., dict[str, list[float]]], todo: Todo, cells: Cells, console: Console) -> None:
+    """Compute the missing cells, each in its own process: the servers of 200 federations take as long as clients."""
+    made = [
+        jobs.Job(key, lambda report, arguments=arguments: work(*arguments))  # type: ignore[misc]
+        for key, arguments in todo
+        if key not in cells
+    ]
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
+        bar = progress.add_task(f"{work.__name__}s", total=len(made))
+        try:
+            for job, outcome in jobs.run_jobs(made, cores()):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                cells.store(job.name, outcome)
+                progress.update(bar, advance=1, refresh=True)
+        except jobs.Interrupted:
+            raise KeyboardInterrupt from None
 
 
 def _trials(rounds: int) -> Todo:
