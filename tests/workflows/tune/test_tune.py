@@ -518,7 +518,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
         ({"prox_weight": (1, 1.0)}, "the grid has prox_weight=1.0 twice"),
         ({"rounds": (0,)}, "rounds must be at least 1, got 0."),
         ({"rounds": ("x",)}, "rounds must be a whole number, got 'x'."),
-        ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect beside local_steps"),
+        ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect if local_steps is given"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(clients: Clients, grid: Any, sentence: str, tmp_path: Path) -> None:
@@ -539,5 +539,5 @@ def test_other_mistakes_are_refused(clients: Clients) -> None:
     blind = replace(clients, validation=ClientIndex.of_lists([[]] * len(clients)))  # type: ignore[list-item]
     with pytest.raises(InputError, match="tuning needs validation data"):
         tune("ditto", blind, grid=grid)
-    with pytest.raises(InputError, match="local_epochs has no effect beside local_steps"):
+    with pytest.raises(InputError, match="local_epochs has no effect if local_steps is given"):
         tune("ditto", clients, grid={"local_epochs": (1, 2)}, local_steps=3)

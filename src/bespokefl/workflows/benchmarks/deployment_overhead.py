@@ -86,15 +86,15 @@ def train(message, context):
 
 
 class Timed(FedAvg):
-    began, seconds = 0.0, []
+    started, seconds = 0.0, []
 
     def configure_train(self, *given):
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         return super().configure_train(*given)
 
     def aggregate_train(self, *given):
         found = super().aggregate_train(*given)
-        self.seconds.append(time.perf_counter() - self.began)
+        self.seconds.append(time.perf_counter() - self.started)
         return found
 
 

@@ -53,8 +53,8 @@ def measure(clients: int, rounds: int = ROUNDS) -> Growth:
         # Libraries, and the working memory of a round with this many active clients, are the same for any federation.
         before = anonymous()
         *_, usual, _ = _grow(2 * ACTIVE, rounds)
-        start, seconds, beside, needed = _grow(clients, rounds)
-        return [start, seconds, needed + beside - usual, needed, usual - before]
+        start, seconds, extra, needed = _grow(clients, rounds)
+        return [start, seconds, needed + extra - usual, needed, usual - before]
 
     start, seconds, *sizes = _in_new_process(grow, f"the run with {clients} clients")
     return Growth(clients, start, seconds, *map(int, sizes))
@@ -82,18 +82,18 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
     x = generator.standard_normal((total, FEATURES), dtype=np.float32)
     y = generator.integers(0, CLASSES, total)
     ids = np.repeat(np.arange(clients), EXAMPLES)
-    began = time.perf_counter()
+    started = time.perf_counter()
     federation = Clients.from_arrays(x, y, ids)
     data = engine_data(federation, torch.device("cpu"), torch.float32)
     task = Task(build("logistic", (FEATURES,), CLASSES))
     settings = Settings(rounds=rounds, participation=ACTIVE / clients, batch_size=10, workers=1)
     run = Simulation(Ditto(), task, data, settings, CLASSES)
-    start = time.perf_counter() - began
+    start = time.perf_counter() - started
     phase = run.method.phases(rounds)[0]
     needed = [data.x.nbytes + data.y.nbytes + ids.nbytes]
     fixed = needed[0]
-    with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
-        checkpoints = Checkpoints(Path(place) / "checkpoints", CheckpointInterval(rounds=CHECKPOINT_ROUNDS), {})
+    with run.pool() as pool, tempfile.TemporaryDirectory(prefix="bespoke-scale-") as directory:
+        checkpoints = Checkpoints(Path(directory) / "checkpoints", CheckpointInterval(rounds=CHECKPOINT_ROUNDS), {})
 
         def train(number: int) -> None:
             run.round(pool, number, phase)
@@ -132,14 +132,14 @@ def _large(clients: int) -> tuple[float, float, int, int]:
     generator = rng.generator(0, "large")
     ids = np.repeat(np.arange(clients), LARGE_EXAMPLES)
     x = generator.standard_normal((len(ids), FEATURES), dtype=np.float32)
-    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place, _peak(anonymous) as peak:
-        began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as directory, _peak(anonymous) as peak:
+        started = time.perf_counter()
         federation = Clients.from_arrays(x, generator.integers(0, CLASSES, len(ids)), ids)
         data = engine_data(federation, torch.device("cpu"), torch.float32)
         task = Task(build(f"mlp({LARGE_WIDTH})", (FEATURES,), CLASSES))
-        settings = Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=1, state_dir=place)
+        settings = Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=1, state_dir=directory)
         run = Simulation(Ditto(), task, data, settings, CLASSES)
-        start = time.perf_counter() - began
+        start = time.perf_counter() - started
         run.run()
     return start, run._seconds[0], peak[0], clients * task.layout.width * 4
 

@@ -49,7 +49,7 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
         if not values:
             raise InputError(f"the grid's {key} must be one or more values to try, got {grid[key]!r}.")
     if "local_epochs" in grid and ("local_steps" in grid or options["local_steps"] is not None):
-        raise InputError("local_epochs has no effect beside local_steps; leave one of them out.")
+        raise InputError("local_epochs has no effect if local_steps is given; leave one of them out.")
     points: dict[str, Point] = {}
     for combination in product(*tried.values()):
         given = dict(zip(tried, combination, strict=True))
