@@ -26,7 +26,7 @@ from bespokefl.cli.commands import tune
 from bespokefl.cli.method_help import hyperparameters, reference
 from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results import score_tables
-from bespokefl.workflows.tune.api import Step
+from bespokefl.workflows.run.jobs import Step
 
 QUICK = "--rounds 2 --workers 1 --clients 4"
 
@@ -191,10 +191,10 @@ LATER = {
     "tune ditto --grid prox_weight=1,-1": "prox_weight must be >= 0",
     "tune ditto --grid prox_weight=1 --grid prox_weight=2": "the grid has prox_weight twice; give all its values",
     "tune ditto --grid prox_weight=1,1": "the grid has prox_weight=1.0 twice",
-    "tune ditto --grid prox_weight=1 --set prox_weight=2": "prox_weight is in the grid and has a fixed value, too",
+    "tune ditto --grid prox_weight=1 --set prox_weight=2": "prox_weight has both a fixed value and values in the grid",
     "tune ditto --grid rounds=0": "rounds must be at least 1, got 0.",
     "tune ditto --grid prox_weight=1 --seeds 0,x": "--seeds must be whole numbers with commas between them",
-    "tune ditto --grid prox_weight=1 --seeds 0,0": "seeds must be one or more different whole numbers",
+    "tune ditto --grid prox_weight=1 --seeds 0,0": "seeds must be one or more different integers",
     "tune ditto --grid prox_weight=1 --out thesis": "'thesis' holds something that is not a tuning",
     "tune ditto --grid prox_weight=1 --out done": "'done' holds something that is not a tuning",
     "personalize done": "Missing option '--data'",
@@ -216,8 +216,8 @@ LATER = {
     "predict done --client 7 --data x.npz": "there is no client '7'; there are ada, ben, cleo, dan.",
     "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with",
     "predict done --client ada --data none.npz": "no file 'none.npz'",
-    "predict done --client ada --data x.npz --out own.npz": "'own.npz' is there already; use --overwrite",
-    "predict done --client ada --data x.npz --out thesis": "'thesis' is a folder; give the name of a file",
+    "predict done --client ada --data x.npz --out own.npz": "'own.npz' exists already; use --overwrite",
+    "predict done --client ada --data x.npz --out thesis": "'thesis' is a directory; give the name of a file",
 }
 
 
@@ -418,7 +418,7 @@ def test_a_tuning_that_finds_nothing_says_why(runs: Path, capsys: pytest.Capture
     assert bespoke(line) == 2
     printed = capsys.readouterr()
     assert printed.out.count("failed") == 2 and "Written to runs/tune-ditto" in printed.out
-    assert printed.err.startswith("error: none of the 2 points could be trained; the first said: the weights")
+    assert printed.err.startswith("error: none of the 2 points could be trained; the first error: the weights")
     assert printed.err.count("\n") == 1
 
 
@@ -430,12 +430,12 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
             os.kill(os.getpid(), signal.SIGINT)
 
     at = 2
-    monkeypatch.setattr(terminal, "grid_bar", lambda *_: nullcontext(interrupt))
+    monkeypatch.setattr(terminal, "jobs_bar", lambda *_: nullcontext(interrupt))
     line = (
         f"tune ditto --grid prox_weight=0.1,1,2 --data {runs}/own.npz --split by_column --rounds 3 --workers 1 --out t"
     )
     assert bespoke(line) == 130
-    assert "Interrupted. To go on: the same command with --out t" in capsys.readouterr().out
+    assert "Interrupted. To resume: the same command with --out t" in capsys.readouterr().out
     assert len(json.loads(Path("t/tuning.json").read_text())["cells"]) == 1
     at = 0
     assert bespoke(line) == 0
@@ -621,8 +621,8 @@ def test_one_bar_shows_all_points_of_a_grid() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=140)
     with terminal.progress_bar(screen, "ditto") as report:
         assert report is not None
-        report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train")))
-        report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25})))
+        report(Step("prox_weight=1.0", 1, 4, Progress(1, 2, "train"), 0.5))
+        report(Step("prox_weight=2.0, seed 1", 3, 4, Progress(2, 2, "train", {"validation_loss": 0.25}), 3.0))
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
     assert "1/4 prox_weight=1.0, round 1/2" in shown

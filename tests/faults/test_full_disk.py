@@ -222,8 +222,8 @@ def test_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) ->
     common = ("compare", "ditto", "--seeds", "0", "--data", data, *SHARED, "--checkpoint-every", 0)
     told = small.run(taken(compared) - taken(compared / "report.html") // 2, *common, "--out", small.disk / "compare")
     assert told == (
-        f"error: cannot write to '{small.disk}/compare/report.html': No space left on device; all else is written; "
-        f"make room, then: bespoke report {small.disk}/compare."
+        f"error: cannot write to '{small.disk}/compare/report.html': No space left on device; everything else is "
+        f"written; make room, then: bespoke report {small.disk}/compare."
     )
     kept = small.kept / "compare"
     assert came_out(kept) == came_out(compared)

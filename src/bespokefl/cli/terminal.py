@@ -18,13 +18,12 @@ from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import jobs
-from bespokefl.workflows.tune import api as tune
 from bespokefl.workflows.tune.result import SCORES, Tuning
 
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
-Step = progress.Progress | tune.Step | jobs.Step  # of a run, a tuning, a comparison
+Step = progress.Progress | jobs.Step  # of a run; of a tuning or comparison
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -98,10 +97,10 @@ def _describe(now: Step) -> tuple[str, Mapping[str, float]]:
     if isinstance(now, progress.Progress):
         phase = "" if now.phase == "train" else f" ({now.phase})"
         return f"round {now.done}/{now.total}{phase}", now.scores
-    if isinstance(now, tune.Step):
-        rounds = now.rounds
-        return f"{now.number}/{now.total} {now.text}, round {rounds.done}/{rounds.total}", rounds.scores
-    return f"{int(now.done)}/{now.total} {now.text}", now.scores
+    if now.rounds is None:
+        return f"{now.number}/{now.total} {now.text}, done", {}
+    where = f"round {now.rounds.done}/{now.rounds.total}"
+    return f"{now.number}/{now.total} {now.text}, {where}", now.rounds.scores
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1) -> Table:
@@ -198,14 +197,14 @@ def comparison_table(found: Comparison) -> Table:
             continue
         score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
-        error = "" if score["sem"] is None else f" ± {found.told(score['sem'])}"
+        spread = "" if score["sem"] is None else f" ± {found.format_score(score['sem'])}"
         style = "bold" if one["best"] else ""
         rows.append(
             [
                 Text(name, style),
-                Text(f"{found.told(score['mean'])}{error} {mark}", style),
-                found.told(score["std"]),
-                found.told(score["worst_decile"]),
+                Text(f"{found.format_score(score['mean'])}{spread} {mark}", style),
+                found.format_score(score["std"]),
+                found.format_score(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
                 score_tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),

@@ -31,9 +31,8 @@ from bespokefl.engines.progress import Progress
 from bespokefl.workflows.compare import api as module
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare.api import compare
-from bespokefl.workflows.compare.document import rounded
+from bespokefl.workflows.compare.document import history, method_records, rounded
 from bespokefl.workflows.compare.existing_runs import compare_runs
-from bespokefl.workflows.compare.history import history, own_notes
 from bespokefl.workflows.compare.plan import ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.run import jobs
@@ -149,7 +148,7 @@ def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: 
     config = Config(method="compare", workers=3)
     plan = ComparisonPlan(candidates.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
     assert plan.parallel() == (3, 1)
-    monkeypatch.setattr(jobs, "MANY", 7 * (4 * 3 + 3) - 1)
+    monkeypatch.setattr(jobs, "MAX_PARAMETERS", 7 * (4 * 3 + 3) - 1)
     assert plan.parallel() == (1, 3)
 
 
@@ -337,7 +336,7 @@ def test_a_run_whose_process_is_killed_is_done_once_more(
     monkeypatch.setattr(module, "run", deadly)
     found = compare(["ditto"], clients, seeds=[0], out=tmp_path / "c", **settings)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert told[0] == "ditto, seed 0: its process died (exit code -9); this is done again"
+    assert told[0] == "ditto, seed 0: its process died (exit code -9); it is run again"
     assert any(one.startswith("resuming after round") for one in told)
     if deaths == 1:
         assert found.figures["ditto"]["accuracy"] == expected.figures["ditto"]["accuracy"]  # type: ignore[index]
@@ -356,7 +355,7 @@ def test_a_baseline_that_fails_leaves_no_gains(clients: Clients, monkeypatch: py
     monkeypatch.setattr(module, "run", failing)
     other = compare(["ditto"], clients, seeds=[0], **QUICK)
     assert other.gains == {} and "not both were run" in other.fairest.sentence
-    with pytest.raises(TrainingError, match="no method could be trained; the first said: diverged"):
+    with pytest.raises(TrainingError, match="no method could be trained; the first error: diverged"):
         compare(["fedprox"], clients, seeds=[0], **QUICK)
 
 
@@ -470,7 +469,7 @@ def test_a_process_that_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
     assert done and len(done) < 6
     if how == signal.SIGINT:
         assert process.returncode == 130, said
-        assert "To go on: bespoke compare ditto --seeds 0,1" in said and "--out c" in said
+        assert "To resume: bespoke compare ditto --seeds 0,1" in said and "--out c" in said
     time.sleep(1)
     assert {path.parent.name for path in tmp_path.glob("c/runs/[!.]*/result.json")} == set(done)  # nobody goes on alone
     ended = subprocess.run(
@@ -553,11 +552,11 @@ def test_poisoned_test_labels_change_no_choice(clients: Clients) -> None:
 def test_default_grids_fit_their_methods() -> None:
     assert set(candidates.GRIDS) <= set(methods.REGISTRY)
     for one in candidates.of(list(methods.REGISTRY)):
-        grid = candidates.grid(one, True, {})
-        assert grid and len(candidates._points(one, grid)) == candidates.points(grid) <= 9
+        grid = candidates.grid_of(one, True, {})
+        assert grid and len(candidates.points(one, grid)) == candidates.num_points(grid) <= 9
     fixed = candidates.of([methods.FedProx(prox_weight=0.7)])[-1]
-    assert list(candidates.grid(fixed, True, {})) == ["lr"]
-    assert candidates.grid(fixed, False, {}) == {}
+    assert list(candidates.grid_of(fixed, True, {})) == ["lr"]
+    assert candidates.grid_of(fixed, False, {}) == {}
 
 
 def test_a_tuning_that_cannot_be_done(clients: Clients) -> None:
@@ -565,7 +564,7 @@ def test_a_tuning_that_cannot_be_done(clients: Clients) -> None:
         compare(["ditto"], clients, grids={"ditto": {"pul": (1, 2)}}, **QUICK)
     with pytest.raises(InputError, match="'ucfl', which is not compared; compared are local, fedavg, ditto"):
         compare(["ditto"], clients, grids={"ucfl": {"lr": (1, 2)}}, **QUICK)
-    with pytest.raises(InputError, match="prox_weight of ditto is in the grid and has a fixed value"):
+    with pytest.raises(InputError, match="prox_weight of ditto has both a fixed value and values in the grid"):
         compare([methods.Ditto(prox_weight=3.0)], clients, grids={"ditto": {"prox_weight": (1, 2)}}, **QUICK)
     nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
     with pytest.raises(InputError, match="tuning needs validation data"):
@@ -580,7 +579,7 @@ def test_two_of_a_kind_are_told_apart(clients: Clients, tmp_path: Path) -> None:
     other = compare(given, clients, seeds=[0], out=tmp_path / "c", **QUICK)
     assert other.methods[2:] == ["ditto (lr=0.05, prox_weight=0.1)", "ditto (lr=0.1, prox_weight=2.0)"]
     assert (tmp_path / "c" / "runs" / "ditto-lr=0.1,-prox_weight=2.0-0" / "result.json").exists()
-    with pytest.raises(InputError, match="ditto is there twice"):
+    with pytest.raises(InputError, match="ditto is given twice with equal settings"):
         compare(["ditto", methods.Ditto()], clients, **QUICK)
 
 
@@ -589,8 +588,8 @@ def test_two_of_a_kind_are_told_apart(clients: Clients, tmp_path: Path) -> None:
     [
         ({"seed": 1}, "a comparison does not take seed"),
         ({"newcomers": 0.2}, "a comparison does not take newcomers"),
-        ({"seeds": [0, 0]}, "seeds must be one or more different whole numbers"),
-        ({"seeds": []}, "seeds must be one or more different whole numbers"),
+        ({"seeds": [0, 0]}, "seeds must be one or more different integers"),
+        ({"seeds": []}, "seeds must be one or more different integers"),
         ({"roundz": 1}, "unknown setting 'roundz'; did you mean 'rounds'"),
         ({"methods": []}, "a comparison needs methods, got none"),
         ({"methods": "ditto"}, "methods must be a list"),
@@ -698,7 +697,7 @@ def test_long_histories_are_thinned(found: Comparison) -> None:
     columns = history(kept)
     assert columns["round"] == list(range(5, 1001, 5)) and columns["up_bytes"] == columns["round"]
     assert None not in columns["accuracy"]
-    notes = own_notes(kept)
+    notes = method_records(kept)
     assert notes is not None
     alpha = notes["rounds"]["alpha"]
     assert len(alpha["round"]) == 60 and alpha["round"][0] == 1 and alpha["round"][-1] == 1000
@@ -778,7 +777,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (["ditto", "--model", "mpl"], "unknown model 'mpl'"),
         (["ditto", "ditto"], "ditto is named twice"),
-        (["ditto", "."], "give methods or folders of runs, not both"),
+        (["ditto", "."], "give methods or directories of runs, not both"),
         (["."], "is not the folder of a run"),
         (["ditto", "--set", "ucfl.lr=1"], "--set has ucfl.lr, but 'ucfl' is not compared"),
         (

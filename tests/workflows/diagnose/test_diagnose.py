@@ -25,7 +25,7 @@ from bespokefl.engines.client import Data
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import api as diagnose
 from bespokefl.workflows.diagnose import heterogeneity, similarity
-from bespokefl.workflows.diagnose.result import ALONE, STAY, Diagnosis
+from bespokefl.workflows.diagnose.result import MIN_GAIN, STAY, Diagnosis
 from tests.requirements import require_fashion_mnist
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -151,8 +151,8 @@ def test_it_can_say_stay_alone() -> None:
     found = bf.diagnose(clients, seed=7, workers=1)
     assert found.recommendation.method == "local"
     assert sum(one.advice == STAY for one in found.clients) > 6
-    assert np.median(found.gains) < ALONE
-    assert min(one.paper_gain for one in found.clients) > ALONE  # which never says so
+    assert np.median(found.gains) < MIN_GAIN
+    assert min(one.paper_gain for one in found.clients) > MIN_GAIN  # which never says so
 
 
 # -- who decides what
@@ -247,7 +247,7 @@ def test_shifts_among_skewed_labels(change: str, known: bool, expected: str) -> 
 )
 def test_which_shift_it_is(labelled: float, matched: float, whole: float, skewed: bool, expected: str) -> None:
     apart: dict[str, float | None] = {"as_labelled": labelled, "as_matched": matched, "inputs_between": whole}
-    assert [name for name, figure in heterogeneity._told_apart(apart, skewed).items() if figure] == [expected]
+    assert [name for name, figure in heterogeneity._kind_of_shift(apart, skewed).items() if figure] == [expected]
 
 
 def test_real_valued_targets_have_kinds_too() -> None:

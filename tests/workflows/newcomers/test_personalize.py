@@ -21,7 +21,7 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Progress
-from bespokefl.workflows.newcomers.personalize import personalize, plain_rate
+from bespokefl.workflows.newcomers.personalize import finetuning_rate, personalize
 from bespokefl.workflows.newcomers.result import Newcomers, load_newcomers
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.score_tables import plain
@@ -115,8 +115,8 @@ def test_a_newcomers_rule_is_the_methods_own(clients: Clients) -> None:
 
 
 def test_fine_tuning_takes_the_rate_of_the_whole_model() -> None:
-    assert plain_rate(methods.Ditto(lr=0.3, personal_lr=0.1, momentum=0.5)) == (0.3, 0.5)
-    assert plain_rate(methods.PFedVEM(base_lr=0.02)) == (0.02, 0.9)
+    assert finetuning_rate(methods.Ditto(lr=0.3, personal_lr=0.1, momentum=0.5)) == (0.3, 0.5)
+    assert finetuning_rate(methods.PFedVEM(base_lr=0.02)) == (0.02, 0.9)
 
 
 # -- held back from a run
@@ -233,7 +233,7 @@ def test_an_interrupted_run_serves_nobody(clients: Clients, late: Clients, tmp_p
     ):
         personalize(result, late)
     with pytest.raises(
-        InputError, match=r"the one in '.*run' was interrupted after round 2 of 50; go on with it first: bespoke resume"
+        InputError, match=r"the one in '.*run' was interrupted after round 2 of 50; resume it first: bespoke resume"
     ):
         personalize(result.save(tmp_path / "run"), late)
 

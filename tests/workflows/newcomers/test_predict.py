@@ -63,10 +63,10 @@ def test_the_file(result: Result, data: Path, tmp_path: Path) -> None:
     assert tuple(row["label"] for row in rows) == found.labels
     assert found.probabilities is not None
     assert [float(row["probability_eel"]) for row in rows] == found.probabilities[:, 2].tolist()
-    with pytest.raises(InputError, match="is there already; use --overwrite"):
+    with pytest.raises(InputError, match="exists already; use --overwrite"):
         found.save(path)
     found.save(path, overwrite=True)
-    with pytest.raises(InputError, match="is a folder; give the name of a file"):
+    with pytest.raises(InputError, match="is a directory; give the name of a file"):
         found.save(tmp_path)
     assert {one.name for one in path.parent.iterdir()} == {"predictions.csv"}
 

@@ -12,7 +12,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local, PersFL
-from bespokefl.workflows.newcomers.trainer import NewcomerModels, serve
+from bespokefl.workflows.newcomers.trainer import NewcomerModels, train_newcomers
 from tests.federations import BATCH, CLASSES, apart, federation, run, same_bits, simulation, work_of
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
@@ -25,7 +25,9 @@ def served(
     made: Simulation, data: Data = LATE, lr: float = 0.1, momentum: float = 0.0, **changes: object
 ) -> NewcomerModels:
     settings = replace(SETTINGS, **changes)
-    return serve(made.method, made.task, data, made.server, settings, CLASSES, number=5, lr=lr, momentum=momentum)
+    return train_newcomers(
+        made.method, made.task, data, made.server, settings, CLASSES, number=5, lr=lr, momentum=momentum
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import DiskError, InputError, TrainingError
+from bespokefl.engines.progress import Progress
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.jobs import Job, Step
 
+HALF = Progress(1, 2, "train", {"validation_loss": 2.0})
+
 
 def job(name: str, value: Any, size: int = 1) -> Job:
-    return Job(name, lambda tell: value, size)
+    return Job(name, lambda report: value, size)
 
 
 def failing(name: str, error: BaseException) -> Job:
-    def work(tell: jobs.Tell) -> None:
+    def work(report: jobs.Report) -> None:
         raise error
 
     return Job(name, work)
@@ -39,7 +42,7 @@ def test_every_outcome_comes_back(processes: int) -> None:
         failing("e", DiskError("cannot write a checkpoint", kept="round 2 is there")),
         failing("f", OSError(errno.ENOSPC, "No space left on device", "table.csv")),
     ]
-    found = {one.name: outcome for one, outcome in jobs.do(made, processes)}
+    found = {one.name: outcome for one, outcome in jobs.run_jobs(made, processes)}
     assert found["a"] == {"x": 1} and found["d"] is None
     assert isinstance(found["b"], TrainingError) and str(found["b"]) == "diverged."
     assert isinstance(found["c"], InputError) and str(found["c"]) == "wrong."
@@ -51,22 +54,23 @@ def test_every_outcome_comes_back(processes: int) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_report_of_all(processes: int) -> None:
-    def work(tell: jobs.Tell) -> None:
-        tell(0.5, "half", {"validation_loss": 2.0})
+    def work(report: jobs.Report) -> None:
+        report(Step("half", 1, 1, HALF, 0.5))
 
     steps: list[Step] = []
-    list(jobs.do([Job("a", work, 4), Job("b", work, 2)], processes, steps.append))
+    list(jobs.run_jobs([Job("a", work, 4), Job("b", work, 2)], processes, steps.append))
     assert all(step.total == 6 for step in steps)
     assert max(step.done for step in steps) == steps[-1].done == 6
     half = [step for step in steps if step.text == "a half"]
-    assert half and half[0].scores == {"validation_loss": 2.0} and half[0].done in (2.0, 2.0 + 1.0, 2.0 + 2.0)
+    assert half and half[0].rounds == HALF and half[0].done in (2.0, 2.0 + 1.0, 2.0 + 2.0)
+    assert steps[-1].rounds is None
 
 
 def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     """Each waits for a file that the other one writes."""
 
-    def meet(own: str, other: str) -> Callable[[jobs.Tell], bool]:
-        def work(tell: jobs.Tell) -> bool:
+    def meet(own: str, other: str) -> Callable[[jobs.Report], bool]:
+        def work(report: jobs.Report) -> bool:
             (tmp_path / own).touch()
             until = time.monotonic() + 20
             while not (tmp_path / other).exists() and time.monotonic() < until:
@@ -75,22 +79,22 @@ def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
 
         return work
 
-    found = dict(jobs.do([Job("a", meet("a", "b")), Job("b", meet("b", "a"))], 2))
+    found = dict(jobs.run_jobs([Job("a", meet("a", "b")), Job("b", meet("b", "a"))], 2))
     assert list(found.values()) == [True, True]
 
 
 def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert jobs.at_once(jobs.MANY, 3, "cpu") == 3 and jobs.at_once(1, 0, "cpu") == jobs.cores()
-    assert jobs.at_once(jobs.MANY + 1, 3, "cpu") == jobs.at_once(1, 3, "cuda") == 1
+    assert jobs.num_processes(jobs.MAX_PARAMETERS, 3, "cpu") == 3 and jobs.num_processes(1, 0, "cpu") == jobs.cores()
+    assert jobs.num_processes(jobs.MAX_PARAMETERS + 1, 3, "cpu") == jobs.num_processes(1, 3, "cuda") == 1
     monkeypatch.setattr(jobs, "can_fork", lambda: False)
-    assert jobs.at_once(1, 3, "cpu") == 1
+    assert jobs.num_processes(1, 3, "cpu") == 1
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_job_whose_process_dies_is_done_once_more(
     deaths: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def die(tell: jobs.Tell) -> str:
+    def die(report: jobs.Report) -> str:
         begun = len(list(tmp_path.iterdir()))
         if begun < deaths:
             (tmp_path / str(begun)).touch()
@@ -98,10 +102,10 @@ def test_a_job_whose_process_dies_is_done_once_more(
         return "done"
 
     with caplog.at_level(logging.WARNING, logger="bespokefl"):
-        found = {one.name: outcome for one, outcome in jobs.do([Job("a:", die), job("b", 1)], 2)}
+        found = {one.name: outcome for one, outcome in jobs.run_jobs([Job("a:", die), job("b", 1)], 2)}
     assert found["b"] == 1
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["a: its process died (exit code -9); this is done again"]
+    assert told == ["a: its process died (exit code -9); it is run again"]
     if deaths == 1:
         assert found["a:"] == "done"
     else:
@@ -122,29 +126,29 @@ def test_a_process_that_dies_in_the_middle_of_what_it_tells_is_no_other(
         whole(pipe, told)
 
     monkeypatch.setattr(Connection, "send_bytes", half)
-    assert {one.name: outcome for one, outcome in jobs.do([job("a", "done")], 2)} == {"a": "done"}
+    assert {one.name: outcome for one, outcome in jobs.run_jobs([job("a", "done")], 2)} == {"a": "done"}
     assert any(tmp_path.iterdir())
 
 
 def test_what_to_do_about_a_disk_comes_back() -> None:
     made = failing("a", DiskError("cannot write", kept="round 2 is there", cure="make it writable"))
-    ((_, found),) = jobs.do([made], 2)
+    ((_, found),) = jobs.run_jobs([made], 2)
     assert (found.fact, found.kept, found.cure) == ("cannot write", "round 2 is there", "make it writable")
 
 
 def test_a_bug_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match=r"a failed:\n(.|\n)*ZeroDivisionError"):
-        list(jobs.do([failing("a", ZeroDivisionError())], 2))
+        list(jobs.run_jobs([failing("a", ZeroDivisionError())], 2))
     with pytest.raises(ZeroDivisionError):
-        list(jobs.do([failing("a", ZeroDivisionError())], 1))
+        list(jobs.run_jobs([failing("a", ZeroDivisionError())], 1))
 
 
 def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(report: jobs.Report) -> None:
         logging.getLogger("bespokefl").warning("labels are %s", "odd")
 
     with caplog.at_level(logging.WARNING, logger="bespokefl"):
-        list(jobs.do([Job("a", work), Job("b", work)], 2))
+        list(jobs.run_jobs([Job("a", work), Job("b", work)], 2))
     assert [record.getMessage() for record in caplog.records] == ["labels are odd"]
 
 
@@ -152,7 +156,7 @@ def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> No
 def test_a_job_that_was_stopped_stops_all(processes: int) -> None:
     seen = []
     with pytest.raises(jobs.Interrupted):
-        for one, _ in jobs.do(
+        for one, _ in jobs.run_jobs(
             [job("a", 1), failing("b", jobs.Interrupted()), *[job(str(i), i) for i in range(20)]], processes
         ):
             seen.append(one.name)
@@ -165,7 +169,7 @@ def test_ctrl_c_reaches_a_job_that_has_hardly_begun() -> None:
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT) if early else None)
     try:
         with pytest.raises(jobs.Interrupted):
-            list(jobs.do([job("a", 1), job("b", 2)], 2))
+            list(jobs.run_jobs([job("a", 1), job("b", 2)], 2))
     finally:
         early.clear()
 
@@ -173,7 +177,7 @@ def test_ctrl_c_reaches_a_job_that_has_hardly_begun() -> None:
 def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> None:
     """The first job ends by itself when it is asked to; what it returns is not lost. No third one is begun."""
 
-    def work(tell: jobs.Tell) -> str:
+    def work(report: jobs.Report) -> str:
         asked = []
         signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
         (tmp_path / "ready").touch()
@@ -181,7 +185,7 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
             time.sleep(0.01)
         return "ended"
 
-    def watch(tell: jobs.Tell) -> None:
+    def watch(report: jobs.Report) -> None:
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
         os.kill(os.getppid(), signal.SIGINT)
@@ -190,18 +194,18 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
     found = []
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(jobs.Interrupted):
-        for one, outcome in jobs.do([Job("a", work), Job("b", watch), job("c", 1)], 2):
+        for one, outcome in jobs.run_jobs([Job("a", work), Job("b", watch), job("c", 1)], 2):
             found.append((one.name, outcome))
     assert found == [("a", "ended")]
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(report: jobs.Report) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 
-    going = jobs.do([job("a", 1), Job("b", work)], 2)
+    going = jobs.run_jobs([job("a", 1), Job("b", work)], 2)
     next(going)
     pid = _appears(tmp_path / "pid")
     going.close()
@@ -209,13 +213,13 @@ def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
 
 
 def test_a_killed_main_process_takes_its_jobs_with_it(tmp_path: Path) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(report: jobs.Report) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 
     main = os.fork()
     if not main:
-        list(jobs.do([Job("a", work)], 2))
+        list(jobs.run_jobs([Job("a", work)], 2))
         os._exit(0)
     job_pid = _appears(tmp_path / "pid")
     os.kill(main, signal.SIGKILL)

@@ -13,7 +13,8 @@ from bespokefl.core.cohort_data import Batch
 from bespokefl.core.rows import Rows
 from bespokefl.data.sources.loader import load
 from bespokefl.theory import two_level
-from bespokefl.workflows.studies import reproduce, selffl_synthetic, where_it_pays
+from bespokefl.workflows.run.api import run
+from bespokefl.workflows.studies import paper_table, reproduce, selffl_synthetic, where_it_pays
 from tests.requirements import require_fashion_mnist
 
 
@@ -111,7 +112,7 @@ def test_the_synthetic_study_goes_on_where_it_was_and_chooses_on_other_repeats(
     """Two repeats of two rounds: the smallest study that runs every cell."""
     monkeypatch.setattr(selffl_synthetic, "RATES", (0.1, 0.2, 0.5, 0.8, 1.0)[::2])
     names = {"Ditto": (1.0, 1000.0), "Per-FedAvg": (1e-4, 1e5), "pFedMe": (10.0,)}
-    monkeypatch.setattr(selffl_synthetic, "UNNAMED", names)
+    monkeypatch.setattr(selffl_synthetic, "NOT_GIVEN", names)
     monkeypatch.setattr(selffl_synthetic, "TUNING_REPEATS", 1)
     monkeypatch.setattr(selffl_synthetic, "PART", (2, 2))
     reproduce("selffl-synthetic", out=tmp_path, part=True)
@@ -189,7 +190,7 @@ def test_a_claim_that_only_the_slack_allows_says_so() -> None:
 
 
 def test_a_study_draws_its_pictures_seed_by_seed_and_shrinks_them() -> None:
-    study = replace(where_it_pays.DIGITS, clients=4, seeds=2, pictures={"permuted": 80}, shrink=2)
+    study = replace(where_it_pays.DIGITS, clients=4, seeds=2, images={"permuted": 80}, shrink=2)
     drawn = study.federations(where_it_pays.SCENARIOS[3])
     assert [(len(one), len(one.x), one.shape) for one in drawn] == [(4, 80, (1, 4, 4))] * 2
     squares = load("digits").x.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
@@ -225,3 +226,35 @@ def test_personalization_pays_on_fashion_mnist(tmp_path: Path) -> None:
     failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
     assert failed == []
     assert where_it_pays.difference(cells, "permuted", "ucfl", "local")[0] < 0  # should that change, the page has to
+
+
+def test_a_table_of_a_paper_is_resumed_and_shows_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        paper_table.Row("Local", "local", 10, {"two": 90.0}),
+        paper_table.Row("FedAvg", "fedavg", {"two": 10}, {}, {"two": 80.0}, {"lr": 0.1}, {"batch_size": 20}),
+    ]
+    column = paper_table.Column("two", "classes(k=2)", clients=5)
+    study = paper_table.PaperTable(
+        "own", "Two methods", "Table 1", "digits", "logistic", [column], rows, 2, {"batch_size": 50}, ["The data."]
+    )
+    trained: list[str] = []
+
+    def counting(method: Any, *given: Any, **settings: Any) -> Any:
+        trained.append(method.name)
+        assert settings["rounds"] == 2 and settings["batch_size"] == (20 if method.name == "fedavg" else 50)
+        return run(method, *given, **settings)
+
+    monkeypatch.setattr(paper_table, "run", counting)
+    study.main(tmp_path, part=True)
+    assert trained == ["local", "fedavg"]  # the first seed only
+    stored = json.loads((tmp_path / "part-two-FedAvg-0.json").read_text())
+    local = json.loads((tmp_path / "part-two-Local-0.json").read_text())["personal"]
+    page = (tmp_path / "page.md").read_text().splitlines()
+    assert f"| Local | 90.0 | {local:.1f} | {local - 90:+.1f} |" in page
+    ours = f"{stored['personal']:.1f}/{stored['global']:.1f}"
+    assert f"| FedAvg | –/80.0 | {ours} | –/{stored['global'] - 80:+.1f} |" in page and "- The data." in page
+    assert "Two methods (Table 1)" in capsys.readouterr().out
+    replace(study, rows=[rows[0], replace(rows[1], set={"lr": 0.2})]).main(tmp_path, part=True)
+    assert trained == ["local", "fedavg", "fedavg"]  # a cell of another setup is computed again

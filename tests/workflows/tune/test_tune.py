@@ -24,10 +24,12 @@ from bespokefl.data.clients import Clients
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.client_loading import hold_back
+from bespokefl.workflows.run.jobs import Step
 from bespokefl.workflows.run.settings import Config
 from bespokefl.workflows.tune import api as tuning_module
-from bespokefl.workflows.tune.api import Step, tune, tune_config
-from bespokefl.workflows.tune.result import Tuning, command, expand
+from bespokefl.workflows.tune.api import tune, tune_config
+from bespokefl.workflows.tune.grid import expand
+from bespokefl.workflows.tune.result import Tuning, run_command
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
@@ -206,7 +208,7 @@ def test_if_all_points_fail_there_is_nothing_to_use(clients: Clients) -> None:
     found = tune("ditto", clients, grid={"personal_lr": (1e30, 1e31)}, **QUICK)
     assert found.chosen is None
     for use in ("best", "method", "flags"):
-        with pytest.raises(TrainingError, match="none of the 2 points could be trained; the first said: the weights"):
+        with pytest.raises(TrainingError, match="none of the 2 points could be trained; the first error: the weights"):
             getattr(found, use)
 
 
@@ -242,7 +244,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[methods.Ditto]:
         return run(method, *args, **kwargs)
 
     monkeypatch.setattr(tuning_module, "run", counting)
-    monkeypatch.setattr(tuning_module, "_check_settings", lambda settings: None)  # it looks at run's arguments
     return trained
 
 
@@ -407,8 +408,7 @@ def test_where_that_does_not_pay_or_fit_each_point_gets_all_workers(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning_module, "run", counting)
-    monkeypatch.setattr(tuning_module, "_check_settings", lambda settings: None)
-    monkeypatch.setattr(jobs, "MANY", many or jobs.MANY)
+    monkeypatch.setattr(jobs, "MAX_PARAMETERS", many or jobs.MAX_PARAMETERS)
     found = tune("ditto", clients, grid={"prox_weight": values}, **(QUICK | settings))
     assert given == [settings["workers"]] * len(values) and found.chosen is not None
 
@@ -422,7 +422,7 @@ def test_progress_of_points_side_by_side_is_one(clients: Clients) -> None:
     assert all(step.total == 4 and step.rounds.total == 20 and step.rounds.phase == "train" for step in steps)
     done = [step.done for step in steps]
     assert done == sorted(done) and 0 < done[0] < done[-1] <= 4
-    assert any(step.beside for step in steps)
+    assert any(step.done > step.number - 1 + step.rounds.done / 20 for step in steps)  # with others running
 
 
 def test_a_point_that_diverges_does_not_lose_those_beside_it(clients: Clients) -> None:
@@ -465,12 +465,11 @@ def test_a_process_that_dies_is_told_and_trained_again_when_asked(
     settings = QUICK | {"workers": 2}
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="bespokefl"):
         patch.setattr(tuning_module, "run", deadly)
-        patch.setattr(tuning_module, "_check_settings", lambda settings: None)
         found = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
     assert "its process died twice (exit code -9)" in found.table[1]["failed"]
     assert [line["failed"] is None for line in found.table] == [True, False, True, True]
     assert found.chosen is not None and not found.interrupted
-    assert "prox_weight=0.1, lr=0.5: its process died (exit code -9); this is done again" in caplog.text
+    assert "prox_weight=0.1, lr=0.5: its process died (exit code -9); it is run again" in caplog.text
     assert "prox_weight=0.1, lr=0.5: its process died twice" in caplog.text
     again = tune("ditto", clients, grid=GRID, out=tmp_path, **settings)
     assert timeless(again) == timeless(tuning)
@@ -491,7 +490,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
     settings: dict[str, Any] = {"rounds": 2, "workers": 1, "clients": 4, "model": "mlp(hidden=(5,))"}
     config = Config(method="persfl", set={"distil_epochs": 1, "weights": "equal"}, batch_size=4, **settings)
     found = tune_config(config, grid, None)
-    line = command(config, found)
+    line = run_command(config, found)
     assert line.startswith("bespoke run persfl ") and found.flags in line and "--batch-size 4" not in line
     with pytest.raises(SystemExit):
         cli.main([*shlex.split(line)[1:], "--out", "best", "--quiet"])
@@ -509,7 +508,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
     ("grid", "sentence"),
     [
         ({}, 'a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.'),
-        ({"pul": (1,)}, "unknown grid key for ditto 'pul'; did you mean 'prox_weight'?"),
+        ({"prox_weigth": (1,)}, "unknown grid key for ditto 'prox_weigth'; did you mean 'prox_weight'?"),
         ({"seed": (1, 2)}, "unknown grid key for ditto 'seed'"),
         ({"prox_weight": ()}, "the grid's prox_weight must be one or more values to try, got ()."),
         ({"prox_weight": 3}, "the grid's prox_weight must be one or more values to try, got 3."),
@@ -519,7 +518,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
         ({"prox_weight": (1, 1.0)}, "the grid has prox_weight=1.0 twice"),
         ({"rounds": (0,)}, "rounds must be at least 1, got 0."),
         ({"rounds": ("x",)}, "rounds must be a whole number, got 'x'."),
-        ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect beside local_steps"),
+        ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect if local_steps is given"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(clients: Clients, grid: Any, sentence: str, tmp_path: Path) -> None:
@@ -535,10 +534,10 @@ def test_other_mistakes_are_refused(clients: Clients) -> None:
     with pytest.raises(InputError, match="clients must be Clients, got Dataset"):
         tune("ditto", bf.load("digits"), grid=grid)  # type: ignore[arg-type]
     for seeds in ((), (1, 1), (0.5,)):
-        with pytest.raises(InputError, match="seeds must be one or more different whole numbers"):
+        with pytest.raises(InputError, match="seeds must be one or more different integers"):
             tune("ditto", clients, grid=grid, seeds=seeds)  # type: ignore[arg-type]
     blind = replace(clients, validation=ClientIndex.of_lists([[]] * len(clients)))  # type: ignore[list-item]
     with pytest.raises(InputError, match="tuning needs validation data"):
         tune("ditto", blind, grid=grid)
-    with pytest.raises(InputError, match="local_epochs has no effect beside local_steps"):
+    with pytest.raises(InputError, match="local_epochs has no effect if local_steps is given"):
         tune("ditto", clients, grid={"local_epochs": (1, 2)}, local_steps=3)

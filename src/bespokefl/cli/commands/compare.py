@@ -1,4 +1,4 @@
-"""`bespoke compare`: methods × seeds on one split, or runs that are there."""
+"""`bespoke compare`: compare methods over several seeds on one split, or compare existing runs."""
 
 import shlex
 import sys
@@ -23,76 +23,75 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHODS", help='Methods (see "bespoke methods"), "all", or folders of runs, such as ./ditto.'
+            metavar="METHODS", help='Methods (see "bespoke methods"), "all", or directories of runs, such as ./ditto.'
         ),
     ],
     seeds: Annotated[
         Text,
         typer.Option(
             metavar="0,1,2",
-            help="Every method is run with each of them, on the split of --seed. Default: 0,1,2.",
+            help="Run every method with each of these seeds, on the split of --seed. Default: 0,1,2.",
             rich_help_panel=LOCALLY,
         ),
     ] = None,
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", help="Choose every method's hyper-parameters on validation data first.", rich_help_panel=LOCALLY
+            "--tune",
+            help="First choose the hyper-parameters of every method on validation data.",
+            rich_help_panel=LOCALLY,
         ),
     ] = False,
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METHOD.KEY=VALUES",
-            help='What to try when this method is tuned, such as "ditto.prox_weight=0.1,1". Can be repeated.',
+            help='Values to try when tuning a method, such as "ditto.prox_weight=0.1,1". Can be repeated.',
             rich_help_panel=LOCALLY,
         ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare methods on the same clients, or runs that are there: who is better off, and how sure is that.
+    """Compare methods on the same clients, or compare existing runs, with significance tests and a report.
 
     bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.prox_weight=0.5 --out runs/compare
     """
-    asked, given = _grids(grid or []), numbers(seeds)
-    folders = [name for name in methods if _is_folder(name)]
-    if folders and len(folders) < len(methods):
-        other = next(name for name in methods if name not in folders)
-        raise InputError(f"give methods or folders of runs, not both, got {other!r} and {folders[0]!r}.")
+    grids, seed_list = _grids(grid or []), numbers(seeds)
+    runs = [name for name in methods if _is_directory(name)]
+    if runs and len(runs) < len(methods):
+        other = next(name for name in methods if name not in runs)
+        raise InputError(f"give methods or directories of runs, not both, got {other!r} and {runs[0]!r}.")
 
     from bespokefl.cli import terminal
-    from bespokefl.workflows.compare import api as compare
-    from bespokefl.workflows.compare import candidates
+    from bespokefl.workflows.compare import api, candidates
     from bespokefl.workflows.compare.existing_runs import compare_runs
-    from bespokefl.workflows.results import run_directory
+    from bespokefl.workflows.tune.shared_settings import output_directory
 
-    aside = terminal.console(stderr=True)
-    target = run_directory.steady(
-        Path(settings.out) if settings.out is not None else run_directory.fresh(run_directory.RUNS, "compare")
-    )
-    with terminal.messages(aside, verbose):
-        if folders:
-            found = compare_runs(folders, out=target, overwrite=settings.overwrite)
+    errors = terminal.console(stderr=True)
+    target = output_directory(settings, "compare")
+    with terminal.messages(errors, verbose):
+        if runs:
+            found = compare_runs(runs, out=target, overwrite=settings.overwrite)
         else:
-            placed = replace(settings, out=str(target))
-            with terminal.progress_bar(aside, "comparing", quiet) as progress:
+            config = replace(settings, out=str(target))
+            with terminal.progress_bar(errors, "comparing", quiet) as progress:
                 try:
-                    found = compare.compare_config(
-                        placed, methods, seeds=given, tune=tune, grids=asked, progress=progress
+                    found = api.compare_config(
+                        config, methods, seeds=seed_list, tune=tune, grids=grids, progress=progress
                     )
                 except KeyboardInterrupt:
-                    again = candidates.command(settings, methods, given or compare.SEEDS, tune, asked)
-                    _say_how_to_go_on(again, target)
+                    command = candidates.command(settings, methods, seed_list or api.SEEDS, tune, grids)
+                    _print_how_to_resume(command, target)
                     raise typer.Exit(INTERRUPTED) from None
-        page = _report(target)
+        _write_report(target)
     with telling(target):
-        _show(found, target, page, quiet)
+        _show(found, target, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
+def _show(found: "Comparison", target: Path, quiet: bool) -> None:
     if quiet:
         print(target)
     else:
@@ -107,47 +106,45 @@ def _show(found: "Comparison", target: Path, page: str, quiet: bool) -> None:
             soft_wrap=True,
         )
         screen.print(terminal.comparison_table(found))
-        place = found.standing
-        if place is not None and len(found.methods) > 1:
-            ties = "; = cannot be told from it (Wilcoxon's paired test, Holm, 5 %)" if place.ties else ""
-            screen.print(f"* the best mean{ties}.", markup=False, soft_wrap=True)
-        for sentence in (found.best.sentence, found.fairest.sentence, *found.notes):
+        sentences = [found.best.sentence, found.fairest.sentence, *found.notes]
+        if found.standing is not None and len(found.methods) > 1:
+            ties = "; = not significantly different from it (Wilcoxon's paired test, Holm, 5 %)"
+            sentences.insert(0, f"* the best mean{ties if found.standing.ties else ''}.")
+        for sentence in sentences:
             screen.print(sentence, markup=False, soft_wrap=True)
         screen.print(
-            f"Written to {target}: {page}clients.csv has a line for each method, seed and client.", markup=False
+            f"Written to {target}: report.html is the full report, clients.csv has one line per method, seed and "
+            "client.",
+            markup=False,
         )
     if found.interrupted:
-        _say_how_to_go_on(found.facts.command or "", target)
+        _print_how_to_resume(found.facts.command or "", target)
 
 
-def _say_how_to_go_on(command: str, target: Path) -> None:
-    print(f"Interrupted. To go on: {command} --out {shlex.quote(str(target))}", file=sys.stderr)
+def _print_how_to_resume(command: str, target: Path) -> None:
+    print(f"Interrupted. To resume: {command} --out {shlex.quote(str(target))}", file=sys.stderr)
 
 
-def _report(target: Path) -> str:
-    """Write the page beside compare.json, and say so."""
+def _write_report(target: Path) -> None:
     from bespokefl.report import write
 
     try:
         write(target / "compare.json")
     except DiskError as error:
-        kept = "all else is written"
-        raise DiskError(
-            error.fact, kept=kept, cure=error.cure, then=f"bespoke report {shlex.quote(str(target))}"
-        ) from None
-    return "report.html shows everything, "
+        command = f"bespoke report {shlex.quote(str(target))}"
+        raise DiskError(error.fact, kept="everything else is written", cure=error.cure, then=command) from None
 
 
-def _is_folder(name: str) -> bool:
+def _is_directory(name: str) -> bool:
     if not Path(name).is_dir():
         return False
-    from bespokefl.methods import REGISTRY  # which takes a while
+    from bespokefl.methods import REGISTRY  # imports torch, which takes seconds
 
     return "/" in name or name not in REGISTRY
 
 
 def _grids(entries: list[str]) -> dict[str, dict[str, list[Any]]]:
-    """`ditto.prox_weight=0.1,1` as a method, a name and values."""
+    """Parse `ditto.prox_weight=0.1,1` into a method, a name and values."""
     found: dict[str, dict[str, list[Any]]] = {}
     for key, values in read_grid(entries).items():
         method, dot, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""`bespoke diagnose`: whether federating helps each client, before anybody trains long."""
+"""`bespoke diagnose`: predict whether federating helps each client, before long training."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from bespokefl.workflows.diagnose.result import Diagnosis
 
-MOST = 40  # clients that the table shows
-NOT_HERE = (
+MAX_CLIENTS = 40  # in the table
+NOT_ACCEPTED = (
     *("method", "set_", "newcomers", "rounds", "participation", "batch_size", "local_epochs", "local_steps"),
     *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds"),
     *("clip", "noise", "delta"),
 )
 
 
-@takes_run(without=NOT_HERE)
+@takes_run(without=NOT_ACCEPTED)
 def diagnose(
     settings: Config,
     steps: Annotated[
@@ -31,7 +31,7 @@ def diagnose(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tell each client what it can expect of federating, who resembles it, and which method to take.
+    """Predict what each client gains by federating, which clients are similar, and which method fits.
 
     bespoke diagnose --data digits --split "iid + rotation(groups=4)" --out runs/diagnosis
     """
@@ -39,8 +39,8 @@ def diagnose(
     from bespokefl.report.diagnosis import write
     from bespokefl.workflows.diagnose.api import diagnose_config
 
-    aside = terminal.console(stderr=True)
-    with terminal.messages(aside, verbose), terminal.progress_bar(aside, "diagnosing", quiet) as progress:
+    errors = terminal.console(stderr=True)
+    with terminal.messages(errors, verbose), terminal.progress_bar(errors, "diagnosing", quiet) as progress:
         found, path = diagnose_config(settings, steps=steps, lr=lr, progress=progress)
     write(path)
     if quiet:
@@ -59,18 +59,18 @@ def _show(found: "Diagnosis", path: "Path") -> None:
         soft_wrap=True,
     )
     grouped = found.likeness in ("groups", "partly")
-    columns = ["client", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
+    columns = ["client", "advice", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
     rows = []
-    shown = sorted(found.clients, key=lambda one: -one.gain)[:MOST]
+    shown = sorted(found.clients, key=lambda one: -one.gain)[:MAX_CLIENTS]
     for one in shown:
         group = [str(one.group + 1)] if grouped else []
         gains = [f"{value:.2f}" for value in (one.gain, one.gain_with_all, one.paper_gain)]
         rows.append([one.name, one.advice, str(one.examples), *group, *gains])
-    screen.print(terminal.table([columns[0], "advice", *columns[1:]], rows, left=2))
+    screen.print(terminal.table(columns, rows, left=2))
     if len(shown) < len(found.clients):
-        screen.print(f"The {len(shown)} with the largest gain of {len(found.clients)}; diagnosis.json has all.")
+        screen.print(f"The {len(shown)} of {len(found.clients)} clients with the largest gain; diagnosis.json has all.")
     screen.print(
-        "Gain: how many times less variance its model has when it learns from others as well as can be; 1 is none.",
+        "Gain: factor by which the variance of its model shrinks when it learns from others optimally; 1 is no gain.",
         markup=False,
     )
     for sentence in found.sentences():
@@ -80,4 +80,4 @@ def _show(found: "Diagnosis", path: "Path") -> None:
     for reason in advised.reasons:
         screen.print(f"  {reason}", markup=False, soft_wrap=True)
     screen.print(f"  Also worth trying: {', '.join(advised.alternatives)}.", markup=False)
-    screen.print(f"Written to {path.parent}: diagnosis.html shows everything, diagnosis.json holds it.", markup=False)
+    screen.print(f"Written to {path.parent}: diagnosis.html is the full report, diagnosis.json the data.", markup=False)

@@ -1,4 +1,4 @@
-"""`bespoke personalize` and `bespoke predict`: what a finished run is used for."""
+"""`bespoke personalize` and `bespoke predict`: use the models of a finished run."""
 
 import shlex
 from pathlib import Path
@@ -15,32 +15,34 @@ def personalize(
     run: RunFolder,
     data: Annotated[
         Path,
-        typer.Option(help="The newcomers' data: an .npz file with x, y and perhaps client, or a table as the run had."),
+        typer.Option(
+            help="Data of the newcomers: an .npz file with x, y and optionally client, or a table like the run's."
+        ),
     ],
     client: Annotated[
-        Text, typer.Option(help="Only this client of the file; or the name of the only one, if the file names none.")
+        Text, typer.Option(help="Only this client of the file; or the name of the only one, if the file has no names.")
     ] = None,
     out: Out = None,
     overwrite: Overwrite = False,
     workers: Workers = None,
     device: Annotated[
-        Text, typer.Option(help="cpu, cuda, …; the run's own if not given.", rich_help_panel=COMPUTED)
+        Text, typer.Option(help="cpu, cuda, … Default: the device of the run.", rich_help_panel=COMPUTED)
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Give clients that took no part in a run their own models, by its method's rule.
+    """Train personal models for clients that did not take part in a run, by the rule of its method.
 
     bespoke personalize runs/ditto --data new.npz --client ward-7 --out runs/ward-7
     """
     from bespokefl.cli import terminal
-    from bespokefl.workflows.newcomers import personalize as late
-    from bespokefl.workflows.newcomers import result as newcomers
+    from bespokefl.workflows.newcomers import personalize as newcomers
+    from bespokefl.workflows.newcomers.result import KIND, MARKERS
     from bespokefl.workflows.results import run_directory
 
     target = run_directory.fresh(run_directory.RUNS, "newcomers") if out is None else Path(out)
-    run_directory.check(target, overwrite, newcomers.SIGNS, newcomers.WHAT)
+    run_directory.check(target, overwrite, MARKERS, KIND)
     with terminal.messages(terminal.console(stderr=True), verbose=False):
-        found = late.personalize(run, data, client=client, workers=workers or 0, device=device)
+        found = newcomers.personalize(run, data, client=client, workers=workers or 0, device=device)
     path = found.save(target, overwrite)
     if quiet:
         print(path)
@@ -55,7 +57,7 @@ def personalize(
     for note in (finetune_note(found), *found.notes):
         screen.print(note, markup=False)
     screen.print(
-        f"Written to {path}: newcomers.csv has a line for each. To use a model: "
+        f"Written to {path}: newcomers.csv has one line per client. To use a model: "
         f"bespoke predict {path} --client {shlex.quote(found.names[0])} --data x.npz",
         markup=False,
         soft_wrap=True,
@@ -63,13 +65,13 @@ def personalize(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of newcomers' models.")],
-    client: Annotated[str, typer.Option(help="Whose model.")],
-    data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the run's.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of newcomers' models.")],
+    client: Annotated[str, typer.Option(help="The client whose model is used.")],
+    data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the run's data.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
     overwrite: Overwrite = False,
 ) -> None:
-    """Write what a client's own model says about examples: labels and probabilities, or values.
+    """Write the predictions of a client's own model to a CSV file: labels and probabilities, or values.
 
     bespoke predict runs/ditto --client 07 --data x.npz --out predictions.csv
     """

@@ -19,10 +19,10 @@ def report(
     """
     from bespokefl.methods import REGISTRY
     from bespokefl.report import write
-    from bespokefl.workflows.compare import storage as compare_folder
-    from bespokefl.workflows.compare.existing_runs import compare_killed
+    from bespokefl.workflows.compare import storage
+    from bespokefl.workflows.compare.existing_runs import compare_unfinished
 
-    if compare_folder.was_killed(folder):
-        compare_killed(folder).save(folder)  # as after Ctrl-C
+    if storage.is_unfinished(folder):
+        compare_unfinished(folder).save(folder)  # as Ctrl-C would have left it
     path = write(folder, out, citations={name: method.citation for name, method in REGISTRY.items()})
     print(f"Written to {path}; open it in a browser.")

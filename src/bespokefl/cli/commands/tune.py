@@ -1,4 +1,4 @@
-"""`bespoke tune`: hyper-parameters chosen on validation data."""
+"""`bespoke tune`: choose hyper-parameters on validation data."""
 
 from typing import Annotated, Any
 
@@ -16,59 +16,62 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help='Values to try of a hyper-parameter, such as "prox_weight=0.1,1,2", or of --rounds, --participation, '
-            "--batch-size, --local-epochs, --local-steps. Can be repeated.",
+            help='Values to try for a hyper-parameter, such as "prox_weight=0.1,1,2", or for rounds, participation, '
+            "batch_size, local_epochs or local_steps. Can be repeated.",
             rich_help_panel=LOCALLY,
         ),
     ] = None,
     seeds: Annotated[
         Text,
-        typer.Option(metavar="0,1,2", help="Means over runs with these seeds, on one split.", rich_help_panel=LOCALLY),
+        typer.Option(
+            metavar="0,1,2", help="Average over runs with these seeds, on the same split.", rich_help_panel=LOCALLY
+        ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Choose hyper-parameters on validation data; test data choose nothing.
+    """Choose hyper-parameters by grid search on validation data. Test data are not used.
 
     bespoke tune ditto --grid "prox_weight=0.1,1,2" --grid "lr=0.01,0.1" --out runs/tune
     """
-    asked, given = read_grid(grid or []), numbers(seeds)
+    values, seed_list = read_grid(grid or []), numbers(seeds)
 
     from bespokefl.cli import terminal
     from bespokefl.workflows.tune.api import tune_config
-    from bespokefl.workflows.tune.result import command, worded
+    from bespokefl.workflows.tune.grid import in_words
+    from bespokefl.workflows.tune.result import run_command
 
-    aside = terminal.console(stderr=True)
-    with terminal.messages(aside, verbose), terminal.progress_bar(aside, settings.method, quiet) as progress:
-        tuning = tune_config(settings, asked, given, progress)
+    errors = terminal.console(stderr=True)
+    with terminal.messages(errors, verbose), terminal.progress_bar(errors, settings.method, quiet) as progress:
+        tuning = tune_config(settings, values, seed_list, progress)
     screen = terminal.console()
     if not quiet and tuning.cells:
         screen.print(terminal.tuning_table(tuning))
-        screen.print(f"Written to {tuning.path}: grid.csv has a line for each point.", markup=False)
+        screen.print(f"Written to {tuning.path}: grid.csv has one line per point.", markup=False)
     if tuning.interrupted:
         if not tuning.cells:
             raise KeyboardInterrupt
-        screen.print(f"Interrupted. To go on: the same command with --out {tuning.path}", markup=False, soft_wrap=True)
+        screen.print(f"Interrupted. To resume: the same command with --out {tuning.path}", markup=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED)
     if quiet:
         print(tuning.flags)
         return
-    told = f", mean of {len(tuning.seeds)} seeds" if len(tuning.seeds) > 1 else ""
+    seeds_used = f", mean of {len(tuning.seeds)} seeds" if len(tuning.seeds) > 1 else ""
     screen.print(
-        f"Chosen by the clients' mean {tuning.by.replace('_', ' ')}{told}: {worded(tuning.best)}",
+        f"Chosen by the clients' mean {tuning.by.replace('_', ' ')}{seeds_used}: {in_words(tuning.best)}",
         markup=False,
         soft_wrap=True,
     )
-    screen.print(f"To use it: {command(settings, tuning)}", markup=False, soft_wrap=True)
+    screen.print(f"To use it: {run_command(settings, tuning)}", markup=False, soft_wrap=True)
 
 
 def read_grid(entries: list[str]) -> dict[str, list[Any]]:
-    """`prox_weight=0.1,1,2` as a name and values; commas within brackets are a value's own."""
+    """Parse `prox_weight=0.1,1,2` into a name and its values; commas within brackets belong to a value."""
     found: dict[str, list[Any]] = {}
     for entry in entries:
         key, equals, text = entry.partition("=")
         name = key.strip().replace("-", "_")
-        values = [one.strip() for one in _apart(text)]
+        values = [one.strip() for one in _split_at_commas(text)]
         if not equals or not name or not all(values):
             raise InputError(f"--grid must be followed by key=value,value, such as prox_weight=0.1,1, got {entry!r}.")
         if name in found:
@@ -77,7 +80,7 @@ def read_grid(entries: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _apart(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     parts, depth = [""], 0
     for one in text:
         depth += (one in "([") - (one in ")]")

@@ -1,1 +1,8 @@
-"""Speed, scale and deployment overhead, measured by `bespoke bench`."""
+"""Measure speed, memory and deployment overhead on this machine.
+
+Not part of the library's core: only `bespoke bench` and `bespoke deploy overhead` import it.
+
+speed                 rounds of the simulation compared with a plain PyTorch loop
+scale                 time and memory of a round as the number of clients grows
+deployment_overhead   seconds of a deployed round, compared with plain Flower
+"""

@@ -1,8 +1,7 @@
-"""What a round costs beside training: three nodes on this machine, Bespoke's and Flower's own, in the same rounds.
+"""Measure the overhead of a deployed round: three nodes on this machine, with Bespoke and with plain Flower.
 
-Everybody takes one step of training on the digits, so that what is timed is the way there and back. Both have the same
-SuperLink, with TLS, keys and a database; Flower's nodes are `flower-supernode` as it comes, its server app the FedAvg
-strategy.
+Every client makes one training step on the digits, so that mostly communication is timed. Both use the same SuperLink,
+with TLS, keys and a database; Flower's nodes are an unmodified `flower-supernode`, its server app the FedAvg strategy.
 """
 
 import json
@@ -31,12 +30,12 @@ from bespokefl.workflows.run.settings import Config
 NODES = ("first", "second", "third")
 WIDTHS = {"100 kB": 333, "10 MB": 33_333}  # of the hidden layer: 64 → width → 10, four bytes a weight
 BATCH = 32
-LONGEST = 1800.0  # seconds for the rounds of one model
-TIMES = "seconds.json"
+TIMEOUT = 1800.0  # seconds for the rounds of one model
+TIMES_FILE = "seconds.json"
 PROJECT = """[project]
 name = "plain"
 version = "1.0.0"
-description = "FedAvg as Flower's own documentation writes it"
+description = "FedAvg as in Flower's documentation"
 license = "Apache-2.0"
 dependencies = []
 
@@ -87,15 +86,15 @@ def train(message, context):
 
 
 class Timed(FedAvg):
-    began, seconds = 0.0, []
+    started, seconds = 0.0, []
 
     def configure_train(self, *given):
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         return super().configure_train(*given)
 
     def aggregate_train(self, *given):
         found = super().aggregate_train(*given)
-        self.seconds.append(time.perf_counter() - self.began)
+        self.seconds.append(time.perf_counter() - self.started)
         return found
 
 
@@ -103,36 +102,35 @@ class Timed(FedAvg):
 def main(grid, context):
     strategy = Timed(fraction_evaluate=0.0, min_train_nodes={len(NODES)}, min_available_nodes={len(NODES)})
     strategy.start(grid, ArrayRecord(model().state_dict()), num_rounds=int(os.environ["PLAIN_ROUNDS"]))
-    path = os.path.join(os.environ["BESPOKE_DEPLOYMENT"], "{TIMES}")
+    path = os.path.join(os.environ["BESPOKE_DEPLOYMENT"], "{TIMES_FILE}")
     with open(path + ".new", "w") as file:
         json.dump(strategy.seconds, file)
     os.replace(path + ".new", path)
 '''
 
-Say = Callable[[str], None]
-
 
 def overhead(
-    rounds: int, say: Say, sizes: Sequence[str] = tuple(WIDTHS), *, flower: bool = True
+    rounds: int, show: Callable[[str], None], sizes: Sequence[str] = tuple(WIDTHS), *, flower: bool = True
 ) -> dict[str, dict[str, float]]:
-    """By model: the median seconds of a round, without the first, of Bespoke and of Flower's own."""
+    """Return, by model, the median seconds of a round of Bespoke and of plain Flower, without the first round."""
     if rounds < 2:
-        raise InputError(f"at least 2 rounds are needed, as the first does not count; got {rounds}.")
+        raise InputError(f"rounds must be at least 2, because the first is not counted, got {rounds}.")
     for size in sizes:
         if size not in WIDTHS:
             raise unknown("size", size, WIDTHS)
     found: dict[str, dict[str, float]] = {}
     for size in sizes:
         found[size] = {}
-        for name, measure in (("bespoke", ours), *((("flower", flowers),) if flower else ())):
+        for name, measure in (("bespoke", bespoke_rounds), *((("flower", flower_rounds),) if flower else ())):
             seconds = measure(WIDTHS[size], rounds)
             found[size][name] = statistics.median(seconds[1:])
-            say(f"{size}, {name}: {', '.join(f'{one:.2f}' for one in seconds)} seconds a round")
+            show(f"{size}, {name}: {', '.join(f'{one:.2f}' for one in seconds)} seconds per round")
     return found
 
 
-def ours(width: int, rounds: int) -> list[float]:
-    with _place() as deployment, demo.running(deployment, NODES) as processes:
+def bespoke_rounds(width: int, rounds: int) -> list[float]:
+    """Return the seconds of each round of Bespoke, its checkpoint included."""
+    with _deployment() as deployment, demo.running(deployment, NODES) as processes:
         config = Config(
             method="fedavg",
             data="deployment",
@@ -143,18 +141,19 @@ def ours(width: int, rounds: int) -> list[float]:
             eval_every=0,
         )
         name = runs.start(deployment, config)
-        ends: dict[int, float] = {}  # when each round ended, its checkpoint included
+        ends: dict[int, float] = {}  # when each round ended
 
-        def watch(news: Mapping[str, Any]) -> None:
-            if news.get("state") == "running":
-                ends.setdefault(int(news["round"]), float(news["time"]))
+        def watch(status: Mapping[str, Any]) -> None:
+            if status.get("state") == "running":
+                ends.setdefault(int(status["round"]), float(status["time"]))
 
-        demo.follow(deployment, name, processes, longest=LONGEST, watch=watch)
+        demo.follow(deployment, name, processes, longest=TIMEOUT, watch=watch)
         return [(end - start) / (last - first) for (first, start), (last, end) in pairwise(ends.items())]
 
 
-def flowers(width: int, rounds: int) -> list[float]:
-    with _place() as deployment, ExitStack() as stack:
+def flower_rounds(width: int, rounds: int) -> list[float]:
+    """Return the seconds of each round of plain Flower."""
+    with _deployment() as deployment, ExitStack() as stack:
         settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **QUIET}
         app = deployment.root / "plain"
         app.mkdir()
@@ -165,26 +164,26 @@ def flowers(width: int, rounds: int) -> list[float]:
             stack.callback(end, _supernode(deployment, node, settings))
         with control(deployment.local, deployment.authority) as link:
             number = link.start(app, "")
-        times, began = deployment.root / TIMES, time.monotonic()
+        times, started = deployment.root / TIMES_FILE, time.monotonic()
         while not times.is_file():
             with control(deployment.local, deployment.authority) as link:
                 state = link.status(number)
-            if (state.startswith("finished") and not times.is_file()) or time.monotonic() - began > LONGEST:
-                raise TrainingError(f"Flower's own rounds did not end well: {state}.")
+            if (state.startswith("finished") and not times.is_file()) or time.monotonic() - started > TIMEOUT:
+                raise TrainingError(f"the run of plain Flower failed: {state}.")
             time.sleep(1.0)
         seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))
         return seconds
 
 
 def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "subprocess.Popen[bytes]":
-    place = deployment.root / "nodes" / node
+    directory = deployment.root / "nodes" / node
     command = [
         str(Path(sys.executable).with_name("flower-supernode")),
-        *("--superlink", deployment.local, "--root-certificates", str(place / "ca.crt")),
-        *("--auth-supernode-private-key", str(place / "node.key"), "--port", str(demo.free_port())),
-        *("--node-config", f'records="{place / "records.npz"}"'),
+        *("--superlink", deployment.local, "--root-certificates", str(directory / "ca.crt")),
+        *("--auth-supernode-private-key", str(directory / "node.key"), "--port", str(demo.free_port())),
+        *("--node-config", f'records="{directory / "records.npz"}"'),
     ]
-    environment = {**os.environ, **settings, "FLWR_HOME": str(place / "flower")}
+    environment = {**os.environ, **settings, "FLWR_HOME": str(directory / "flower")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     with (deployment.server / "logs" / f"{node}.txt").open("wb") as output:
         return subprocess.Popen(
@@ -198,13 +197,13 @@ def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "
 
 
 @contextmanager
-def _place() -> Iterator[Deployment]:
-    """A new deployment with a client of the digits at each node, gone afterwards."""
-    place = Path(tempfile.mkdtemp(prefix="bespoke-overhead-"))
+def _deployment() -> Iterator[Deployment]:
+    """Create a temporary deployment with one client of the digits at each node."""
+    path = Path(tempfile.mkdtemp(prefix="bespoke-overhead-"))
     try:
-        deployment = init(place / "deployment", list(NODES), f"127.0.0.1:{demo.free_port()}")
+        deployment = init(path / "deployment", list(NODES), f"127.0.0.1:{demo.free_port()}")
         clients = load("digits").split("iid", clients=len(NODES), seed=0)
         demo.share_out(clients, deployment.root, dict.fromkeys(NODES, 1))
         yield deployment
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,8 @@
-"""How a simulation grows: the same hundred active clients among ever more, and a hundred clients with a large model.
+"""Measure how a simulation scales: a hundred active clients among more and more, and clients with a large model.
 
-Each runs in a process of its own, so that its memory can be told.
+Each measurement runs in its own process, so that its memory can be measured.
 """
 
-import os
 import statistics
 import tempfile
 import threading
@@ -18,8 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bespokefl.core import rng as chance
-from bespokefl.core.errors import TrainingError
+from bespokefl.core import rng
 from bespokefl.core.task import Task
 from bespokefl.data import Clients
 from bespokefl.engines.settings import Settings
@@ -27,96 +25,84 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import Ditto
 from bespokefl.models import build
+from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.convert import engine_data
 
 SIZES = (1_000, 10_000, 100_000)
-ACTIVE, ROUNDS, SAVED = 100, 50, 10
+ACTIVE, ROUNDS, CHECKPOINT_ROUNDS = 100, 50, 10
 FEATURES, CLASSES, EXAMPLES = 256, 10, 20
 LARGE_CLIENTS, LARGE_WIDTH, LARGE_EXAMPLES = 100, 18_725, 4  # five million parameters
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What one size took."""
+    """Time and memory of one size."""
 
     clients: int
     start: float  # seconds for split and state
     seconds: float  # per round, median
-    memory: int  # the most bytes of anonymous memory, checkpoints and all, beyond those of a tiny federation
-    needed: int  # bytes of data and of rows of clients that have been active
-    usual: int = 0  # bytes that the tiny federation took beside its own data and rows
+    memory: int  # peak bytes of anonymous memory, checkpoints included, beyond those of a tiny federation
+    needed: int  # bytes of the data and of the rows of clients that have been active
+    usual: int = 0  # bytes that the tiny federation needs besides its own data and rows
 
 
 def measure(clients: int, rounds: int = ROUNDS) -> Growth:
-    """Ditto, which keeps a row for each client, in a new process."""
+    """Measure Ditto, which keeps a row for each client, in a new process."""
 
-    def grow() -> tuple[float, ...]:
-        # What libraries load, and what a round of so many active clients works with, is the same for any federation.
+    def grow() -> list[float]:
+        # Libraries, and the working memory of a round with this many active clients, are the same for any federation.
         before = anonymous()
         *_, usual, _ = _grow(2 * ACTIVE, rounds)
-        start, seconds, beside, needed = _grow(clients, rounds)
-        return start, seconds, needed + beside - usual, needed, usual - before
+        start, seconds, extra, needed = _grow(clients, rounds)
+        return [start, seconds, needed + extra - usual, needed, usual - before]
 
-    start, seconds, *sizes = _apart(grow, f"the run with {clients} clients")
+    start, seconds, *sizes = _in_new_process(grow, f"the run with {clients} clients")
     return Growth(clients, start, seconds, *map(int, sizes))
 
 
 def measure_large(clients: int = LARGE_CLIENTS) -> Growth:
-    """Ditto with a large model, all clients active and scored, states in files: its peak of memory."""
-    start, seconds, memory, needed = _apart(lambda: _large(clients), "the run with the large model")
+    """Measure the peak memory of Ditto with a large model, all clients active, states in files."""
+    start, seconds, memory, needed = _in_new_process(lambda: list(_large(clients)), "the run with the large model")
     return Growth(clients, start, seconds, int(memory), int(needed))
 
 
-def _apart(measured: Callable[[], tuple[float, ...]], what: str) -> list[float]:
-    """What a function returns, called in a new process with one thread."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            torch.set_num_threads(1)
-            with os.fdopen(writer, "w") as pipe:
-                print(*measured(), file=pipe)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        told = pipe.read().split()
-    os.waitpid(child, 0)
-    if not told:
-        raise TrainingError(f"{what} died; does the machine have enough memory and disk?")
-    return [float(one) for one in told]
+def _in_new_process(measured: Callable[[], list[float]], what: str) -> list[float]:
+    """Call a function in a new process with one thread."""
+    ((_, outcome),) = jobs.run_jobs([jobs.Job(what, lambda report: measured())], processes=2)
+    if isinstance(outcome, Exception):
+        raise outcome
+    found: list[float] = outcome
+    return found
 
 
 def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
-    """Seconds to start and of a round; the most memory beside data and rows; and these."""
-    rng = chance.generator(0, "scale")
+    """Return seconds to start and per round, peak memory besides data and rows, and the bytes of these."""
+    generator = rng.generator(0, "scale")
     total = clients * EXAMPLES
-    x = rng.standard_normal((total, FEATURES), dtype=np.float32)
-    y = rng.integers(0, CLASSES, total)
+    x = generator.standard_normal((total, FEATURES), dtype=np.float32)
+    y = generator.integers(0, CLASSES, total)
     ids = np.repeat(np.arange(clients), EXAMPLES)
-    began = time.perf_counter()
+    started = time.perf_counter()
     federation = Clients.from_arrays(x, y, ids)
     data = engine_data(federation, torch.device("cpu"), torch.float32)
     task = Task(build("logistic", (FEATURES,), CLASSES))
     settings = Settings(rounds=rounds, participation=ACTIVE / clients, batch_size=10, workers=1)
     run = Simulation(Ditto(), task, data, settings, CLASSES)
-    start = time.perf_counter() - began
+    start = time.perf_counter() - started
     phase = run.method.phases(rounds)[0]
     needed = [data.x.nbytes + data.y.nbytes + ids.nbytes]
     fixed = needed[0]
-    with run.open(), tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place:
-        checkpoints = Checkpoints(Path(place) / "checkpoints", CheckpointInterval(rounds=SAVED), {})
+    with run.open(), tempfile.TemporaryDirectory(prefix="bespoke-scale-") as directory:
+        checkpoints = Checkpoints(Path(directory) / "checkpoints", CheckpointInterval(rounds=CHECKPOINT_ROUNDS), {})
 
         def train(number: int) -> None:
             run.round(number, phase)
             needed[0] = fixed + len(run.store) * task.layout.width * 4
 
-        for number in range(1, rounds + 1):  # timed, with nobody watching
+        for number in range(1, rounds + 1):  # timed, without measuring memory
             train(number)
-        with _watched(lambda: anonymous() - needed[0]) as most:
-            for number in range(rounds + 1, 2 * rounds + 1):  # checkpoints may take time, but hardly memory
+        with _peak(lambda: anonymous() - needed[0]) as most:
+            for number in range(rounds + 1, 2 * rounds + 1):  # checkpoints may take time, but little memory
                 train(number)
                 if checkpoints.due(number):
                     checkpoints.save(run.snapshot(number))
@@ -125,8 +111,8 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
 
 
 @contextmanager
-def _watched(value: Callable[[], int]) -> Iterator[list[int]]:
-    """The most that something comes to meanwhile; to be read afterwards."""
+def _peak(value: Callable[[], int]) -> Iterator[list[int]]:
+    """Yield a list whose only element is the maximum of a value during the context."""
     most, ended = [value()], threading.Event()
 
     def watch() -> None:
@@ -143,23 +129,23 @@ def _watched(value: Callable[[], int]) -> Iterator[list[int]]:
 
 
 def _large(clients: int) -> tuple[float, float, int, int]:
-    rng = chance.generator(0, "large")
+    generator = rng.generator(0, "large")
     ids = np.repeat(np.arange(clients), LARGE_EXAMPLES)
-    x = rng.standard_normal((len(ids), FEATURES), dtype=np.float32)
-    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as place, _watched(anonymous) as peak:
-        began = time.perf_counter()
-        federation = Clients.from_arrays(x, rng.integers(0, CLASSES, len(ids)), ids)
+    x = generator.standard_normal((len(ids), FEATURES), dtype=np.float32)
+    with tempfile.TemporaryDirectory(prefix="bespoke-scale-") as directory, _peak(anonymous) as peak:
+        started = time.perf_counter()
+        federation = Clients.from_arrays(x, generator.integers(0, CLASSES, len(ids)), ids)
         data = engine_data(federation, torch.device("cpu"), torch.float32)
         task = Task(build(f"mlp({LARGE_WIDTH})", (FEATURES,), CLASSES))
-        settings = Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=1, state_dir=place)
+        settings = Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=1, state_dir=directory)
         run = Simulation(Ditto(), task, data, settings, CLASSES)
-        start = time.perf_counter() - began
+        start = time.perf_counter() - started
         run.run()
     return start, run._seconds[0], peak[0], clients * task.layout.width * 4
 
 
 def anonymous() -> int:
-    """Bytes of this process's anonymous memory."""
+    """Return the bytes of anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -167,7 +153,7 @@ def anonymous() -> int:
 
 
 def main(*, quick: bool = False) -> list[Growth]:
-    """Measure and print."""
+    """Measure all sizes and print a table."""
     console = Console()
     table = Table(title=f"{ACTIVE} active clients of many, {ROUNDS} rounds of ditto, logistic", title_justify="left")
     for column in ("clients", "start", "per round", "memory", "of data and rows"):

@@ -1,12 +1,12 @@
-"""How fast the simulation is: rounds of FedAvg against the plain PyTorch loop, in one run, as ratios.
+"""Measure the speed of the simulation: rounds of FedAvg compared with a plain PyTorch loop, as ratios.
 
 The plain loop (engines/reference.py) has one thread. Both run the same rounds in turn, several times, and the median
-ratio counts: the machine's moods hit both alike.
+ratio is reported, so that other load on the machine affects both alike.
 """
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bespokefl import models
-from bespokefl.core import rng as chance
+from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import unknown
 from bespokefl.core.method import Phase
@@ -31,7 +31,7 @@ from bespokefl.engines.transports.processes import cores
 from bespokefl.methods import Ditto, FedAvg
 
 CLASSES = 10
-SCORED = ("logistic", "mlp", "lenet")  # cases in which the cost of scoring is measured
+SCORED = ("logistic", "mlp", "lenet")  # cases for which the cost of evaluation is measured
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Case:
     shape: tuple[int, ...]
     sizes: tuple[int, ...]  # training examples per client
     batch_size: int
-    what: str
+    description: str
     steps: int | None = None  # local steps; None: one epoch
-    federations: int = 1  # trained as one stack, against one by the plain loop
+    federations: int = 1  # trained as one stack, compared with one in the plain loop
     classes: int | None = CLASSES  # None: regression
 
 
 def _ragged(clients: int, least: int, most: int) -> tuple[int, ...]:
-    return tuple(int(n) for n in chance.generator(0, "bench sizes").integers(least, most + 1, clients))
+    return tuple(int(n) for n in rng.generator(0, "bench sizes").integers(least, most + 1, clients))
 
 
 CASES = {
@@ -78,22 +78,21 @@ CASES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """One case's ratios to the plain loop."""
+    """The ratios of one case to the plain loop."""
 
     case: Case
     reference: float  # seconds per round
-    ratios: dict[int, float]  # workers -> times faster
+    ratios: dict[int, float]  # by number of workers: times faster
     chunk: int
-    reason: str
-    peak_share: float  # of the machine's matrix product, with as many workers as there are
+    peak_share: float  # of the speed of a matrix product, with the most workers
 
 
 def federation(case: Case, seed: int = 0) -> Data:
-    """Random data: speed does not depend on what is learnt."""
-    rng = chance.generator(seed, "bench", case.name)
+    """Return random data: speed does not depend on what is learnt."""
+    generator = rng.generator(seed, "bench", case.name)
     total = sum(case.sizes)
-    x = torch.from_numpy(rng.standard_normal((total, *case.shape), dtype=np.float32))
-    y = x.flatten(1).sum(1) if case.classes is None else torch.from_numpy(rng.integers(0, case.classes, total))
+    x = torch.from_numpy(generator.standard_normal((total, *case.shape), dtype=np.float32))
+    y = x.flatten(1).sum(1) if case.classes is None else torch.from_numpy(generator.integers(0, case.classes, total))
     train = ClientIndex.of_lists(np.split(np.arange(total), np.cumsum(case.sizes)[:-1]))
     nothing = ClientIndex.of_lists([np.zeros(0)] * len(case.sizes))
     names = tuple(f"{i:04d}" for i in range(len(case.sizes)))
@@ -112,8 +111,19 @@ def settings(case: Case, **how: Any) -> Settings:
     return Settings(rounds=1, batch_size=case.batch_size, local_steps=case.steps, **how)
 
 
+def interleaved(functions: Sequence[Callable[[int], object]], repeats: int) -> list[list[float]]:
+    """Call functions in turn with the number of the repeat; return the seconds of each, without the first call."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repeat in range(repeats + 1):  # the first warms up
+        for function, seconds in zip(functions, times, strict=True):
+            started = time.perf_counter()
+            function(repeat)
+            seconds.append(time.perf_counter() - started)
+    return [seconds[1:] for seconds in times]
+
+
 def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, peak: float | None = None) -> Timing:
-    """Rounds of the plain loop and of the simulation in turn; median ratios."""
+    """Time rounds of the plain loop and of the simulation in turn; return median ratios."""
     data = federation(case)
 
     def simulation(**how: Any) -> Simulation:
@@ -126,28 +136,25 @@ def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, 
         )
 
     runs = [simulation(reference=True), *(simulation(workers=count) for count in workers)]
-    times: list[list[float]] = [[] for _ in runs]
     with ExitStack() as stack:
         for run in runs:
             stack.enter_context(run.open())
-        for repeat in range(repeats + 1):  # the first warms up
-            for run, seconds in zip(runs, times, strict=True):
-                began = time.perf_counter()
-                run.round(repeat + 1, Phase("train", 1))
-                seconds.append(time.perf_counter() - began)
-    plain = times[0][1:]
+        plain, *times = interleaved([_rounds(run) for run in runs], repeats)
     ratios = {
-        count: case.federations * statistics.median(p / s for p, s in zip(plain, seconds[1:], strict=True))
-        for count, seconds in zip(workers, times[1:], strict=True)
+        count: case.federations * statistics.median(p / s for p, s in zip(plain, seconds, strict=True))
+        for count, seconds in zip(workers, times, strict=True)
     }
     executor = runs[1].executor
-    fastest = statistics.median(times[-1][1:])
-    share = round_flops(case) / fastest / ((peak or gemm_peak()) * workers[-1])
-    return Timing(case, statistics.median(plain), ratios, executor.chunk, executor.reason, share)
+    share = round_flops(case) / statistics.median(times[-1]) / ((peak or gemm_peak()) * workers[-1])
+    return Timing(case, statistics.median(plain), ratios, executor.chunk, share)
+
+
+def _rounds(run: Simulation) -> Callable[[int], object]:
+    return lambda repeat: run.round(repeat + 1, Phase("train", 1))
 
 
 def round_flops(case: Case) -> float:
-    """Floating point operations of a round: what one example's forward and backward pass takes, times all of them."""
+    """Return the floating point operations of a round: those of one example's gradient, times all examples."""
     module, few = build(case)(), 4
     x, y = torch.zeros(few, *case.shape), torch.zeros(few, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
@@ -161,24 +168,20 @@ def round_flops(case: Case) -> float:
 
 
 def gemm_peak(size: int = 1024, repeats: int = 5) -> float:
-    """Floating point operations per second of a large matrix product on one thread."""
+    """Return the floating point operations per second of a large matrix product on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     a = torch.ones(size, size)
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        a @ a
-        times.append(time.perf_counter() - began)
+    (seconds,) = interleaved([lambda _: a @ a], repeats)
     torch.set_num_threads(threads)
-    return 2 * size**3 / min(times)
+    return 2 * size**3 / min(seconds)
 
 
 def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int = 5) -> float:
-    """What scoring a federation takes, in forward passes of the module over the same examples (one thread).
+    """Return the cost of evaluating a federation, in forward passes over the same examples on one thread.
 
-    A forward pass is what a plain script has to do for it: take a client's examples, and call the module on them.
-    personal: everybody's own model is scored, too (Ditto's), and a forward pass of each counts
+    A forward pass is what a plain script does: take a client's examples and call the module on them. With `personal`,
+    the personal models (of Ditto) are evaluated as well, which counts as a second forward pass.
     """
     case = CASES[name]
     data = federation(case)
@@ -186,63 +189,50 @@ def evaluation_cost(name: str = "lenet", *, personal: bool = False, repeats: int
     run = Simulation(method, task(case), data, settings(case, workers=1), CLASSES)
     module = build(case)().eval()
     passes = 2 if personal else 1
-    ratios = []
+
+    @torch.no_grad()
+    def forward(repeat: int) -> None:
+        for client in range(len(data)):
+            for x in data.x[data.train.of(client)].split(256):
+                module(x)
+
     with run.open():
-        for _ in range(repeats + 1):
-            began = time.perf_counter()
-            with torch.no_grad():
-                for client in range(len(data)):
-                    for x in data.x[data.train.of(client)].split(256):
-                        module(x)
-            between = time.perf_counter()
-            run.evaluate(0, 0)
-            ratios.append((time.perf_counter() - between) / (between - began) / passes)
-    return statistics.median(ratios[1:])
+        plain, own = interleaved([forward, lambda _: run.evaluate(0, 0)], repeats)
+    return statistics.median(b / a / passes for a, b in zip(plain, own, strict=True))
 
 
 def aggregation_share(repeats: int = 5) -> float:
-    """UCFL's W Θ for 200 clients of the CIFAR network, as a share of a round with 40 steps of 20 examples each."""
+    """Return UCFL's W Θ for 200 clients of the CIFAR network as a share of a round of 40 steps of 20 examples."""
     case = CASES["cifar"]
     data = federation(case)
     run = Simulation(FedAvg(lr=0.01), task(case), data, settings(case, workers=cores()), CLASSES)
     rows = run.task.start.expand(200).clone()
     weights = torch.full((200, 200), 1 / 200)
-    shares = []
     with run.open():
-        for repeat in range(repeats + 1):
-            began = time.perf_counter()
-            run.round(repeat + 1, Phase("train", 1))
-            between = time.perf_counter()
-            weights @ rows
-            mixing = time.perf_counter() - between
-            shares.append(mixing / ((between - began) * 200 / len(data) + mixing))
-    return statistics.median(shares[1:])
+        rounds, mixing = interleaved([_rounds(run), lambda _: weights @ rows], repeats)
+    return statistics.median(b / (a * 200 / len(data) + b) for a, b in zip(rounds, mixing, strict=True))
 
 
 def main(*, only: str | None = None, quick: bool = False) -> list[Timing]:
-    """Time the cases and print a table; `quick` takes one repeat instead of five."""
+    """Time the cases and print a table; `quick` makes one repeat instead of five."""
     if only is not None and only not in CASES:
         raise unknown("bench case", only, CASES)
     repeats = 1 if quick else 5
     workers = tuple(sorted({1, min(2, cores()), cores()}))
-    table = Table(title="times faster than a plain PyTorch loop (one thread)", title_justify="left")
-    table.add_column("case")
-    table.add_column("federation")
-    table.add_column("plain loop", justify="right")
-    for count in workers:
-        table.add_column(f"{count} worker{'s' * (count > 1)}", justify="right")
-    table.add_column("chunk", justify="right")
-    table.add_column("of peak", justify="right")
-    console = Console()
-    timings = []
-    peak = gemm_peak()
+    table = Table(
+        "case", "federation", title="times faster than a plain PyTorch loop (one thread)", title_justify="left"
+    )
+    columns = [f"{count} worker{'s' * (count > 1)}" for count in workers]
+    for column in ("plain loop", *columns, "chunk", "of peak"):
+        table.add_column(column, justify="right")
+    console, peak, timings = Console(), gemm_peak(), []
     for case in [CASES[only]] if only else CASES.values():
-        with console.status(f"timing {case.name} ({case.what})"):
+        with console.status(f"timing {case.name} ({case.description})"):
             timing = measure(case, workers=workers, repeats=repeats, peak=peak)
         timings.append(timing)
         ratios = [f"{timing.ratios[count]:.3g}x" for count in workers]
         shown = [f"{timing.reference:.3g} s/round", *ratios, str(timing.chunk), f"{timing.peak_share:.1%}"]
-        table.add_row(case.name, case.what, *shown)
+        table.add_row(case.name, case.description, *shown)
     console.print(table)
     console.print(f"Peak: a matrix product on one thread, {peak / 1e9:.0f} GFLOP/s, times the workers.")
     if only is None:
@@ -255,7 +245,7 @@ def main(*, only: str | None = None, quick: bool = False) -> list[Timing]:
                 for personal in (False, True)
             }
             share = aggregation_share(repeats)
-        told = "; ".join(f"{cost:.2f} ({what})" for what, cost in costs.items())
-        console.print(f"Evaluation, in forward passes per example and model: {told}.")
+        listed = "; ".join(f"{cost:.2f} ({what})" for what, cost in costs.items())
+        console.print(f"Evaluation, in forward passes per example and model: {listed}.")
         console.print(f"UCFL's aggregation is {share:.1%} of its round.")
     return timings

@@ -1,1 +1,12 @@
-"""Compare methods over seeds on the same clients."""
+"""Compare methods over several seeds on the same clients.
+
+api             `bespokefl.compare`
+candidates      the methods that take part: names, order, default grids
+plan            a comparison to carry out, and the outcome so far
+runner          tune and train what is missing, several runs at once
+storage         the directory of a comparison
+existing_runs   `bespokefl.compare_runs`: compare runs on disk
+result          `Comparison`: scores, gains, tests and verdicts
+statistics      the figures of one method
+document        compare.json, with the rounds of each run and remarks on the figures
+"""

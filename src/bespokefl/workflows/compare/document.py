@@ -1,33 +1,38 @@
-"""compare.json: a comparison as plain values, for the report and for other programs."""
+"""compare.json: a comparison as plain values, for the report and other programs."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bespokefl.core.errors import count
-from bespokefl.metrics.communication import SYSTEMS
-from bespokefl.workflows.compare.history import history, own_notes
+from bespokefl.core.errors import count, listing
+from bespokefl.metrics.communication import SYSTEMS, times
 from bespokefl.workflows.compare.statistics import LEVEL, TEST, VALIDATION
 from bespokefl.workflows.results import score_tables
+from bespokefl.workflows.results.result import Result
+from bespokefl.workflows.results.score_tables import Scores
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison, Entry
 
 FORMAT = 1
-DIGITS = 8  # of the figures
+DIGITS = 8  # significant digits of the figures
+MAX_ROUNDS, MAX_METHOD_ROUNDS = 400, 60  # kept in compare.json: of the history, and of what a method itself recorded
+# Keys of every line of rounds.jsonl; all others are recorded by the method.
+COMMON_KEYS = {
+    *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
+    *("seconds", "personal", "global"),
+}
 
-Page = dict[str, Any]
 
-
-def document(found: "Comparison") -> Page:
-    """What compare.json holds."""
+def document(found: "Comparison") -> dict[str, Any]:
+    """Return the content of compare.json."""
     facts = found.facts
-    names = found.methods
     return {
         "format": FORMAT,
-        "title": f"{count(len(names), 'method')} on {facts.data['name']}, {facts.data['split']}",
+        "title": f"{count(len(found.methods), 'method')} on {facts.data['name']}, {facts.data['split']}",
         "command": facts.command,
         "finished": not facts.interrupted
         and not any(run.interrupted for entry in found.entries.values() for run in entry.runs.values()),
@@ -50,10 +55,10 @@ def document(found: "Comparison") -> Page:
     }
 
 
-def _method(found: "Comparison", entry: "Entry") -> Page:
+def _method(found: "Comparison", entry: "Entry") -> dict[str, Any]:
     first = min(entry.runs, default=None)
-    failed: dict[int, Page] = {
-        seed: {"seed": seed, "folder": None, "failed": said, "notes": []} for seed, said in entry.failed.items()
+    failed: dict[int, dict[str, Any]] = {
+        seed: {"seed": seed, "folder": None, "failed": error, "notes": []} for seed, error in entry.failed.items()
     }
     runs = {seed: _run(found, entry, seed, details=seed == first) for seed in entry.runs}
     return {
@@ -70,31 +75,96 @@ def _method(found: "Comparison", entry: "Entry") -> Page:
     }
 
 
-def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> Page:
+def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> dict[str, Any]:
     run = entry.runs[seed]
-    place = run.path
-    if place is not None and found.path is not None and place.resolve().is_relative_to(found.path.resolve()):
-        place = place.resolve().relative_to(found.path.resolve())
-    kept = (*TEST, *VALIDATION)
+    path = run.path
+    if path is not None and found.path is not None and path.resolve().is_relative_to(found.path.resolve()):
+        path = path.resolve().relative_to(found.path.resolve())
+
+    def kept(scores: Scores) -> Scores:
+        return {name: scores[name] for name in (*TEST, *VALIDATION) if name in scores}
+
     return {
         "seed": seed,
-        "folder": None if place is None else str(place),
+        "folder": None if path is None else str(path),
         "failed": None,
         "interrupted": run.interrupted,
         "rounds_done": run.about["rounds_done"],
         "rounds_planned": run.about["rounds_planned"],
-        "personal": {name: run.personal[name] for name in kept if name in run.personal},
-        "global": None if run.global_ is None else {name: run.global_[name] for name in kept if name in run.global_},
+        "personal": kept(run.personal),
+        "global": None if run.global_ is None else kept(run.global_),
         "gain": found.gain_of(entry, seed),
         "history": history(run),
         "seconds": run.timing["seconds"],
         "notes": run.notes,
-        "details": own_notes(run) if details else None,
+        "details": method_records(run) if details else None,
     }
 
 
+def history(run: Result) -> dict[str, Any]:
+    """Return a run's rounds in columns; bytes, time and seconds are cumulative."""
+    rounds = run.rounds
+    scored = [at for at, line in enumerate(rounds) if "personal" in line]
+    all_rounds = len(rounds) <= MAX_ROUNDS or len(scored) < 2
+    kept = _thinned(range(len(rounds)) if all_rounds else scored, MAX_ROUNDS)
+
+    def column(values: Sequence[Any]) -> list[Any]:
+        return [values[at] for at in kept]
+
+    def total(name: str) -> list[Any]:
+        return column(np.cumsum([line[name] for line in rounds]).tolist())
+
+    def means(kind: str, measure: str) -> list[float | None]:
+        return column([(line.get(kind) or {}).get(measure) for line in rounds])
+
+    known = all("down_streams" in line for line in rounds)
+    return {
+        "round": column([line["round"] for line in rounds]),
+        "phase": column([line["phase"] for line in rounds]),
+        "accuracy": means("personal", "test_accuracy"),
+        "loss": means("personal", "test_loss"),
+        "validation_accuracy": means("personal", "validation_accuracy"),
+        "validation_loss": means("personal", "validation_loss"),
+        "global_accuracy": means("global", "test_accuracy"),
+        "global_loss": means("global", "test_loss"),
+        "up_bytes": total("up_bytes"),
+        "down_bytes": total("down_bytes"),
+        "model_time": {one.name: column(np.cumsum(times(rounds, one)).tolist()) for one in SYSTEMS} if known else None,
+        "seconds": total("seconds"),
+    }
+
+
+def method_records(run: Result) -> dict[str, Any] | None:
+    """Return what the method itself recorded, by name: per round, and per round and client."""
+    of_rounds: dict[str, dict[int, Any]] = {}
+    for line in run.rounds:
+        for name in (name for name in line if name not in COMMON_KEYS):
+            of_rounds.setdefault(name, {})[line["round"]] = line[name]
+    position = {client: at for at, client in enumerate(run.names)}
+    of_clients: dict[str, dict[int, list[Any]]] = {}
+    for row in run.client_rounds:
+        for name in (name for name in row if name not in ("round", "client")):
+            values = of_clients.setdefault(name, {}).setdefault(row["round"], [None] * len(position))
+            values[position[row["client"]]] = row[name]
+    if not of_rounds and not of_clients:
+        return None
+    return {"rounds": _columns(of_rounds), "clients": _columns(of_clients)}
+
+
+def _columns(found: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
+    kept = {name: _thinned(sorted(values), MAX_METHOD_ROUNDS) for name, values in found.items()}
+    return {name: {"round": rounds, "values": [found[name][at] for at in rounds]} for name, rounds in kept.items()}
+
+
+def _thinned(values: Sequence[int], most: int) -> list[int]:
+    """Keep at most this many values, evenly spaced, including the first and the last."""
+    if len(values) <= most:
+        return list(values)
+    return [values[at] for at in np.linspace(0, len(values) - 1, most).round().astype(int)]
+
+
 def rounded(value: Any) -> Any:
-    """As JSON has it, floats to a few digits."""
+    """Return a value as JSON holds it, floats rounded to a few digits."""
     if type(value) is float and math.isfinite(value):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, np.ndarray):
@@ -104,3 +174,45 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(one) for one in value]
     return score_tables.plain(value)
+
+
+def remarks(found: "Comparison") -> list[str]:
+    """Return the remarks on a comparison: seeds, missing and failed runs, methods left out, notes of the runs."""
+    sentences = list(found.facts.notes)
+    if len(found.seeds) == 1:
+        sentences.append(
+            "One seed: there is no standard error, and intervals and tests are over clients only; give --seeds."
+        )
+    missing = [
+        f"{name} with seed {seed}"
+        for name, entry in found.entries.items()
+        for seed in found.facts.seeds
+        if seed not in entry.runs and seed not in entry.failed
+    ]
+    if missing:
+        sentences.append(f"Not finished: {listing(missing)}. The figures are of the seeds {found.seeds_in_words}.")
+    elif found.entries and not found.seeds:
+        sentences.append("The methods have no seed in common: each has its own figures, and nothing is tested.")
+    elif any(set(entry.runs) != set(found.seeds) for entry in found.entries.values() if entry.has_figures):
+        sentences.append(f"Figures are of the seeds that all methods have: {found.seeds_in_words}.")
+    for name, entry in found.entries.items():
+        sentences += [f"{name} failed with seed {seed}: {error}" for seed, error in sorted(entry.failed.items())]
+        stopped = [seed for seed, run in entry.runs.items() if run.interrupted]
+        if stopped:
+            about = entry.runs[stopped[0]].about
+            done = f"{about['rounds_done']} of {about['rounds_planned']} rounds"
+            sentences.append(f"{name} is unfinished with seed {listing(list(map(str, stopped)))}: {done}.")
+    sentences += [f"{method} is left out: {reason}" for method, reason in found.facts.left_out]
+    return [*sentences, *_of_runs(found)]
+
+
+def _of_runs(found: "Comparison") -> list[str]:
+    """Return the notes of the runs; a note that not all runs have names those that do."""
+    runs_with: dict[str, list[str]] = {}
+    for name, entry in found.entries.items():
+        for seed, run in sorted(entry.runs.items()):
+            for note in run.notes:
+                if not note.startswith("Interrupted after round"):
+                    runs_with.setdefault(note, []).append(f"{name} with seed {seed}")
+    num_runs = sum(len(entry.runs) for entry in found.entries.values())
+    return [note if len(runs) == num_runs else f"{listing(runs)}: {note}" for note, runs in runs_with.items()]

@@ -1,6 +1,6 @@
-"""Methods compared on the same clients: who is better off, with which method, and how sure that is.
+"""The result of a comparison: which method serves the clients best, and how certain that is.
 
-compare.json   everything below, for the report and for other programs
+compare.json   the whole result, for the report and other programs
 clients.csv    one line per method, seed and client
 """
 
@@ -21,8 +21,7 @@ from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.significance import Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
-from bespokefl.workflows.compare import notes as comparison_notes
-from bespokefl.workflows.compare.document import document, rounded
+from bespokefl.workflows.compare.document import document, remarks, rounded
 from bespokefl.workflows.compare.statistics import LEVEL, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result
@@ -30,25 +29,23 @@ from bespokefl.workflows.results.result import Result
 FILE, TABLE = "compare.json", "clients.csv"
 LOCAL, FEDAVG = BASELINES = ("local", "fedavg")
 
-Page = dict[str, Any]
-
 
 @dataclass
 class Entry:
-    """A method and its runs, by seed."""
+    """A method and its runs by seed."""
 
-    name: str  # as it is called here; no two are called the same
+    name: str  # unique in the comparison
     method: str
     hyper: Mapping[str, Any]
     runs: dict[int, Result] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)  # runs that ended with a sentence
-    tuned: Page | None = None
+    failed: dict[int, str] = field(default_factory=dict)  # errors of failed runs
+    tuned: dict[str, Any] | None = None
     about: str = ""
     citation: str = ""
 
     @property
-    def counts(self) -> bool:
-        """Whether there are figures: a method that fails with some seeds has none."""
+    def has_figures(self) -> bool:
+        """Whether there are figures: a method that fails with some seed has none."""
         return bool(self.runs) and not self.failed
 
     @property
@@ -58,61 +55,114 @@ class Entry:
 
 @dataclass(frozen=True)
 class ComparisonMetadata:
-    """What a comparison is of, beside its methods."""
+    """Data, model and settings of a comparison."""
 
-    data: Page  # name, split, split_hash, split_seed, clients, shape, labels
+    data: dict[str, Any]  # name, split, split_hash, split_seed, clients, shape, labels
     model: str
-    config: Page  # what all runs have in common
+    config: dict[str, Any]  # settings of all runs
     config_text: str
     groups: tuple[int, ...] | None = None
-    seeds: tuple[int, ...] = ()  # that were asked for
-    left_out: tuple[tuple[str, str], ...] = ()  # methods that cannot be run on these clients, and why
+    seeds: tuple[int, ...] = ()  # requested
+    left_out: tuple[tuple[str, str], ...] = ()  # methods that cannot run on these clients, and why
     notes: tuple[str, ...] = ()
     command: str | None = None
     interrupted: bool = False
-    planned: int | None = None  # runs; None where those that were given are all
+    planned: int | None = None  # number of runs; None: those given are all
 
 
 class Comparison:
-    """Methods × seeds × clients, and what follows from them. `print(comparison)` shows the table."""
+    """Scores of methods × seeds × clients, with gains, tests and verdicts. `print(comparison)` shows the table.
+
+    Attributes
+    ----------
+    entries : dict of str to Entry
+        The methods by name: baselines first, then in the order of `bespoke methods`.
+    names : tuple of str
+        The clients.
+    sizes : dict of str to ndarray
+        Numbers of "train", "validation" and "test" examples per client.
+    score : str
+        The test score compared: "accuracy", or "loss" for regression.
+    higher_is_better : bool
+        Whether a higher score is better.
+    facts : ComparisonMetadata
+        Data, model and settings.
+    path : Path or None
+        Directory that the comparison was saved to.
+    """
 
     def __init__(self, entries: Sequence[Entry], facts: ComparisonMetadata, keep: object = None) -> None:
-        self.entries = {entry.name: entry for entry in sorted(entries, key=_place)}
+        self.entries = {entry.name: entry for entry in sorted(entries, key=_position)}
         self.facts = facts
-        self.path: Path | None = None  # where it was saved
-        self._keep = keep  # a temporary folder lives as long as this does
+        self.path: Path | None = None
+        self._keep = keep  # a temporary directory that lives as long as this object
         self.first = next(run for entry in self.entries.values() for run in entry.runs.values())
-        self.names = self.first.names  # the clients
+        self.names = self.first.names
         self.sizes = self.first.sizes
         self.score = "accuracy" if "accuracy" in self.first.personal else "loss"
         self.higher_is_better = self.score == "accuracy"
 
-    # -- looking at it
-
     @property
     def methods(self) -> list[str]:
-        """The methods in canonical order: the baselines, then as `bespoke methods` lists them."""
+        """Names of the methods: baselines first, then in the order of `bespoke methods`."""
         return list(self.entries)
 
     @property
     def interrupted(self) -> bool:
+        """Whether the comparison was interrupted before all runs ended."""
         return self.facts.interrupted
 
     @cached_property
     def seeds(self) -> list[int]:
-        """The seeds that all methods have finished."""
-        own = [set(entry.runs) for entry in self.entries.values() if entry.counts]
+        """Seeds that all methods have finished."""
+        own = [set(entry.runs) for entry in self.entries.values() if entry.has_figures]
         return sorted(set.intersection(*own)) if own else []
 
+    @property
+    def seeds_in_words(self) -> str:
+        return ", ".join(map(str, self.seeds)) if self.seeds else "that each method has"
+
     def result(self, method: str, seed: int) -> Result:
-        """One of its runs."""
+        """Return one run.
+
+        Parameters
+        ----------
+        method : str
+            Name of the method, as in `methods`.
+        seed : int
+            Its seed.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        InputError
+            If there is no such run.
+        """
         runs = self.entries[method].runs if method in self.entries else {}
         if seed not in runs:
             raise InputError(f"the comparison has no run of {method!r} with seed {seed}; it has {self.methods}.")
         return runs[seed]
 
     def scores(self, method: str, measure: str = "", kind: str = "personal") -> Array | None:
-        """A measure of every client, (seeds, clients), NaN where it has none; None where there is no such measure."""
+        """Return a measure of every client.
+
+        Parameters
+        ----------
+        method : str
+            Name of the method.
+        measure : str
+            Such as "accuracy" or "validation_loss"; by default the score compared.
+        kind : {"personal", "global"}
+            Whether to score personal models or the global model.
+
+        Returns
+        -------
+        ndarray of shape (seeds, clients) or None
+            NaN where a client has no such score; None if the method has no such measure.
+        """
         entry = self.entries[method]
         kept = [entry.runs[seed] for seed in self.seeds or sorted(entry.runs)]
         found = [run.personal if kind == "personal" else run.global_ for run in kept]
@@ -121,73 +171,97 @@ class Comparison:
             return None
         return np.stack([one[name] for one in found if one is not None])
 
-    @cached_property
-    def gains(self) -> dict[str, Array]:
-        """The quantum of improvement, P_i − max(G_i, L_i), (seeds, clients), of all methods but the baselines."""
-        local, common = (self._baseline(name) for name in (LOCAL, FEDAVG))
-        if local is None or common is None or not self.seeds:
-            return {}
-        with_figures = [name for name, entry in self.entries.items() if entry.counts and not entry.is_baseline]
-        found = {}
-        for name in with_figures:
-            own, *beside = (self.known_scores(one) for one in (name, common.name, local.name))
-            found[name] = improvement.quantum(own, *beside, higher_is_better=self.higher_is_better)
+    def known_scores(self, method: str) -> Array:
+        """Return the scores of a method that has runs."""
+        found = self.scores(method)
+        assert found is not None
         return found
 
     @cached_property
+    def gains(self) -> dict[str, Array]:
+        """Quantum of improvement P_i − max(G_i, L_i), shape (seeds, clients), of all methods but the baselines."""
+        if self._baselines is None or not self.seeds:
+            return {}
+        common, local = (self.known_scores(one.name) for one in self._baselines)
+        return {
+            name: improvement.quantum(self.known_scores(name), common, local, higher_is_better=self.higher_is_better)
+            for name, entry in self.entries.items()
+            if entry.has_figures and not entry.is_baseline
+        }
+
+    def gain_of(self, entry: Entry, seed: int) -> Array | None:
+        """Return every client's gain in one run; None for baselines, and if a baseline lacks this seed."""
+        baselines = self._baselines
+        if entry.is_baseline or baselines is None or not all(seed in one.runs for one in baselines):
+            return None
+        own, common, local = (one.runs[seed].personal[self.score] for one in (entry, *baselines))
+        return improvement.quantum(own, common, local, higher_is_better=self.higher_is_better)
+
+    @cached_property
+    def _baselines(self) -> tuple[Entry, Entry] | None:
+        """FedAvg and Local, if both have figures."""
+        known = {one.method: one for one in reversed(self.entries.values()) if one.has_figures}
+        return (known[FEDAVG], known[LOCAL]) if {*BASELINES} <= known.keys() else None
+
+    @cached_property
     def standing(self) -> Standing | None:
-        """Who has the best mean, and who cannot be told from it; None where methods have no seed in common."""
+        """The method with the best mean and those not significantly different; None without a common seed."""
         scores = self._compared
         return standing(scores, level=LEVEL, higher_is_better=self.higher_is_better) if scores else None
 
     @cached_property
     def best(self) -> Verdict:
-        """The best performing method, in words."""
+        """The best performing method, with a sentence that explains it."""
         if not self._compared:
-            return Verdict(None, sentence=f"No method can be called best: {self._why_nothing}.")
-        told = {"higher_is_better": self.higher_is_better, "percent": bool(self.unit)}
-        return best_performing(self._compared, self.gains or None, level=LEVEL, **told)
+            return Verdict(None, sentence=f"No method can be called best: {self._why_not_compared}.")
+        form = {"higher_is_better": self.higher_is_better, "percent": bool(self.unit)}
+        return best_performing(self._compared, self.gains or None, level=LEVEL, **form)
 
     @cached_property
     def fairest(self) -> Verdict:
-        """The fairest method, in words."""
-        if not self._compared or not self.gains:
-            why = (
-                self._why_nothing
-                if not self._compared
-                else "gains are over local and fedavg, and "
-                + ("nothing else was run" if self._baseline(LOCAL) and self._baseline(FEDAVG) else "not both were run")
-            )
-            return Verdict(None, sentence=f"No method can be called fairest: {why}.")
-        return fairest(self.gains)
+        """The fairest method, with a sentence that explains it."""
+        if self._compared and self.gains:
+            return fairest(self.gains)
+        why = self._why_not_compared
+        if self._compared:
+            missing = "nothing else was run" if self._baselines else "not both were run"
+            why = f"gains are measured over local and fedavg, and {missing}"
+        return Verdict(None, sentence=f"No method can be called fairest: {why}.")
+
+    @cached_property
+    def _compared(self) -> dict[str, Array]:
+        """Scores of all methods that can be compared; empty without a common seed or without test data."""
+        if not self.seeds:
+            return {}
+        found = {name: self.known_scores(name) for name, entry in self.entries.items() if entry.has_figures}
+        return {name: one for name, one in found.items() if not np.isnan(one).all()}
+
+    @property
+    def _why_not_compared(self) -> str:
+        if not any(entry.has_figures for entry in self.entries.values()):
+            return "none could be trained"
+        return "no client has test data" if self.seeds else "there is no seed that all have finished"
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures has to know, one sentence each."""
-        return comparison_notes.notes(self)
+        """Remarks on the figures, one sentence each."""
+        return remarks(self)
 
     @cached_property
-    def figures(self) -> dict[str, Page | None]:
-        """Each method in numbers, None for one that failed or has no runs yet."""
-        found = {name: figures(self, name) if entry.counts else None for name, entry in self.entries.items()}
+    def figures(self) -> dict[str, dict[str, Any] | None]:
+        """Figures of each method, as in compare.json; None for one that failed or has no runs yet."""
+        found = {name: figures(self, name) if entry.has_figures else None for name, entry in self.entries.items()}
         sign = -1 if self.higher_is_better else 1
-        means = {name: one[self.score]["mean"] for name, one in found.items() if one is not None}
-        order = sorted((name for name, mean in means.items() if mean is not None), key=lambda name: sign * means[name])
-        for rank, name in enumerate(order, start=1):
-            one = found[name]
-            assert one is not None
+        known = [one for one in found.values() if one is not None and one[self.score]["mean"] is not None]
+        for rank, one in enumerate(sorted(known, key=lambda one: sign * one[self.score]["mean"]), start=1):
             one["rank"] = rank
         return found
 
     @property
     def ranking(self) -> list[str]:
-        """All methods, the best mean first, those without figures last."""
+        """Names of all methods, the best mean first, those without figures last."""
         ranks = {name: one["rank"] if one else None for name, one in self.figures.items()}
         return sorted(self.entries, key=lambda name: (ranks[name] is None, ranks[name] or 0))
-
-    def page(self) -> Page:
-        """What compare.json holds."""
-        return document(self)
 
     @property
     def clients(self) -> list[dict[str, Any]]:
@@ -202,13 +276,17 @@ class Comparison:
                     rows.append({"method": name, "seed": seed} | line | group | {"gain": gain})
         return rows
 
+    def page(self) -> dict[str, Any]:
+        """Return the content of compare.json."""
+        return document(self)
+
     @property
     def unit(self) -> str:
-        """What people read scores in."""
+        """The unit that scores are shown in."""
         return score_tables.unit(self.score)
 
-    def told(self, value: float | None) -> str:
-        """A score, or its error, as people read it."""
+    def format_score(self, value: float | None) -> str:
+        """Format a score or its standard error for a table."""
         return score_tables.told(value, self.score)
 
     def __repr__(self) -> str:
@@ -221,16 +299,14 @@ class Comparison:
                 lines.append(f"  {name}: {'failed' if self.entries[name].failed else 'not trained'}")
                 continue
             mean, sem = one[self.score]["mean"], one[self.score]["sem"]
-            error = "" if sem is None else f" ± {self.told(sem)}"
-            told = "undefined" if mean is None else f"{self.told(mean)}{error}{self.unit}"
+            error = "" if sem is None else f" ± {self.format_score(sem)}"
+            value = "undefined" if mean is None else f"{self.format_score(mean)}{error}{self.unit}"
             mark = "  (best)" if one["best"] else "  (tie)" if one["tie"] else ""
-            lines.append(f"  {name}: mean {self.score} {told}{mark}")
+            lines.append(f"  {name}: mean {self.score} {value}{mark}")
         return "\n".join([*lines, self.best.sentence, self.fairest.sentence])
 
-    # -- on disk
-
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write compare.json and clients.csv."""
+        """Write compare.json and clients.csv to a directory and return it."""
         target = Path(path)
         try:
             target.mkdir(parents=True, exist_ok=True)
@@ -243,46 +319,7 @@ class Comparison:
         )
         return target
 
-    # -- how it is worked out
 
-    def known_scores(self, method: str) -> Array:
-        """The scores of a method that has runs."""
-        found = self.scores(method)
-        assert found is not None
-        return found
-
-    def _baseline(self, method: str) -> Entry | None:
-        return next((one for one in self.entries.values() if one.method == method and one.counts), None)
-
-    @cached_property
-    def _compared(self) -> dict[str, Array]:
-        """The scores of all methods that can be compared; none where there is no seed, or no client, in common."""
-        if not self.seeds:
-            return {}
-        found = {name: self.known_scores(name) for name, entry in self.entries.items() if entry.counts}
-        return {name: one for name, one in found.items() if not np.isnan(one).all()}
-
-    @property
-    def _why_nothing(self) -> str:
-        if not any(entry.counts for entry in self.entries.values()):
-            return "none could be trained"
-        return "no client has test data" if self.seeds else "there is no seed that all have finished"
-
-    @property
-    def seeds_in_words(self) -> str:
-        """The seeds that figures are of."""
-        return ", ".join(map(str, self.seeds)) if self.seeds else "that each method has"
-
-    def gain_of(self, entry: Entry, seed: int) -> Array | None:
-        """Every client's gain in one run; None where there is nothing to measure it against."""
-        local, common = (self._baseline(name) for name in (LOCAL, FEDAVG))
-        if entry.is_baseline or local is None or common is None or not {seed} <= {*local.runs} & {*common.runs}:
-            return None
-        beside = (one.runs[seed].personal[self.score] for one in (common, local))
-        own = entry.runs[seed].personal[self.score]
-        return improvement.quantum(own, *beside, higher_is_better=self.higher_is_better)
-
-
-def _place(entry: Entry) -> tuple[int, str]:
+def _position(entry: Entry) -> tuple[int, str]:
     order = list(methods.REGISTRY)
     return (order.index(entry.method) if entry.method in order else len(order)), entry.name

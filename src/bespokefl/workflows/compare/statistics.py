@@ -1,6 +1,5 @@
-"""A method of a comparison in numbers: means, spread, gains, fairness, what was sent, and how sure it all is."""
+"""The figures of one method in a comparison: means, spread, gains, fairness, communication and significance."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05  # of significance
 TEST, VALIDATION = ("accuracy", "loss", "f1", "precision", "recall"), ("validation_accuracy", "validation_loss")
-CERTAIN = ("accuracy", "loss", "f1")  # those that get an interval
+WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval
 IMPROVEMENTS = (
     improvement.improved_share,
     improvement.decreased_share,
@@ -27,26 +26,26 @@ IMPROVEMENTS = (
     improvement.mean_decrease,
 )
 
-Page = dict[str, Any]
+Figures = dict[str, Any]
 
 
-def figures(found: "Comparison", name: str) -> Page:
-    """One method in numbers."""
+def figures(found: "Comparison", name: str) -> Figures:
+    """Return the figures of one method, as in compare.json."""
     entry = found.entries[name]
     runs = [entry.runs[seed] for seed in found.seeds or sorted(entry.runs)]
     train = found.sizes["train"]
-    of_kind: dict[str, Page] = {}
+    of_kind: dict[str, Figures] = {}
     for kind in ("personal", "global"):
         measured = {measure: found.scores(name, measure, kind) for measure in (*TEST, *VALIDATION)}
         of_kind[kind] = {
             measure: over_clients(one, train, higher_is_better=not measure.endswith("loss"))
-            | {"interval": _interval(one) if kind == "personal" and measure in CERTAIN else None}
+            | {"interval": _interval(one) if kind == "personal" and measure in WITH_INTERVAL else None}
             for measure, one in measured.items()
             if one is not None
         }
     gains, own = found.gains.get(name), found.known_scores(name)
     per_client = None if gains is None else _per_client(gains)
-    place = found.standing
+    standing = found.standing
     return {
         **of_kind["personal"],
         "global": of_kind["global"] or None,
@@ -58,31 +57,33 @@ def figures(found: "Comparison", name: str) -> Page:
             **({"improved": None, "decreased": None} if per_client is None else fairness.of_gains(per_client)),
         },
         **{way: _mean([run.communication[way] for run in runs]) for way in ("up_bytes", "down_bytes")},
-        "streams": _mean([_number(run.communication.get("streams")) for run in runs]),
+        "streams": _mean([run.communication.get("streams") for run in runs]),
         "model_time": _times(runs),
         "seconds": _mean([run.timing["seconds"] for run in runs]),
         "rank": None,
-        "best": place is not None and name == place.best,
-        "tie": place is not None and name in place.ties,
-        "p_value": None if place is None else place.p_values.get(name),
-        "adjusted": None if place is None else place.adjusted.get(name),
-        "difference": None if place is None or name == place.best else _interval(own - found.known_scores(place.best)),
+        "best": standing is not None and name == standing.best,
+        "tie": standing is not None and name in standing.ties,
+        "p_value": None if standing is None else standing.p_values.get(name),
+        "adjusted": None if standing is None else standing.adjusted.get(name),
+        "difference": None
+        if standing is None or name == standing.best
+        else _interval(own - found.known_scores(standing.best)),
     }
 
 
-def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool) -> Page:
-    """A measure, (seeds, clients), in numbers: each worked out per seed, then averaged over the seeds."""
+def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool) -> Figures:
+    """Summarize a measure of shape (seeds, clients): compute each figure per seed, then average over the seeds."""
     seeds = [
         summarize(one, sizes, higher_is_better)
         | {"largest_decile": spread.largest_decile(one, sizes), "smallest_decile": spread.smallest_decile(one, sizes)}
         for one in scores
     ]
-    found: Page = {name: _mean([_number(one[name]) for one in seeds]) for name in seeds[0]}
-    return found | {"sem": standard_error([_number(one["mean"]) for one in seeds])}
+    found: Figures = {name: _mean([one[name] for one in seeds]) for name in seeds[0]}
+    return found | {"sem": standard_error(np.array([one["mean"] for one in seeds], dtype=np.float64))}
 
 
 def _per_client(scores: Array) -> Array:
-    """Means over seeds, (clients,); NaN for a client without a value."""
+    """Return means over seeds, shape (clients,); NaN for a client without a value."""
     there = ~np.isnan(scores)
     total, count = np.where(there, scores, 0.0).sum(0), there.sum(0)
     means: Array = np.divide(total, count, out=np.full(scores.shape[1], np.nan), where=count > 0)
@@ -93,12 +94,9 @@ def _interval(scores: Array) -> Interval | None:
     return bootstrap(scores, level=1 - LEVEL)
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
 def _mean(values: Any) -> float | None:
-    array = np.asarray(values, dtype=np.float64)
+    """Return the mean of all values that are known; None and NaN are not."""
+    array = np.asarray(values, dtype=np.float64)  # turns None into NaN
     known = array[~np.isnan(array)]
     return float(known.mean()) if known.size else None
 
@@ -107,4 +105,4 @@ def _times(runs: Sequence[Result]) -> dict[str, float | None] | None:
     found = [run.communication.get("model_time") for run in runs]
     if any(not isinstance(one, Mapping) for one in found):
         return None
-    return {system.name: _mean([_number(one[system.name]) for one in found]) for system in SYSTEMS}  # type: ignore[index]
+    return {system.name: _mean([one[system.name] for one in found]) for system in SYSTEMS}  # type: ignore[index]

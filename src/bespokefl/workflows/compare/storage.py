@@ -1,12 +1,12 @@
-"""The folder of a comparison: begun at once, gone on with only by the same plan, cleared of nothing but its own files.
+"""The directory of a comparison.
 
-plan.json           what all runs have in common: a folder is gone on with only if this is the same
-split.json          whose examples are whose
-runs/METHOD-SEED    the folder of each run; those that are there are not trained again
-tune/METHOD         the tuning of each method, where it was asked for
-compare.json        what came out, for the report and other programs
+plan.json           what all runs have in common; a comparison is resumed only if this is unchanged
+split.json          which examples belong to which client
+runs/METHOD-SEED    the directory of each run; finished runs are not trained again
+tune/METHOD         the tuning of each method, if it is tuned
+compare.json        the result, for the report and other programs
 clients.csv         one line per method, seed and client
-report.html         all of it to look at
+report.html         the report
 """
 
 import hashlib
@@ -19,94 +19,97 @@ from typing import Any
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.workflows.compare.candidates import Contender
+from bespokefl.workflows.compare.candidates import Candidate
 from bespokefl.workflows.compare.result import FILE, TABLE
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.tune.result import FILE as TUNING
+from bespokefl.workflows.tune import result as tuning
 
-PLAN, FAILED, PAGE = "plan.json", "failed.json", "report.html"
-SIGNS, WHAT = (PLAN,), "a comparison"
-TOLD = "use another folder, or --overwrite to replace it."
-
-
-def of_run(place: Path, one: Contender, seed: int) -> Path:
-    return place / "runs" / f"{one.slug}-{seed}"
+PLAN, FAILED, REPORT = "plan.json", "failed.json", "report.html"
+MARKERS, KIND = (PLAN,), "a comparison"
+ADVICE = "use another directory, or --overwrite to replace it."
 
 
-def check(place: Path, overwrite: bool) -> None:
-    """Refuse a place that is neither free nor a comparison's. Writes nothing."""
-    if not run_directory.is_run(place, SIGNS):
-        run_directory.check(place, overwrite, SIGNS, WHAT)
+def run_path(path: Path, one: Candidate, seed: int) -> Path:
+    return path / "runs" / f"{one.slug}-{seed}"
 
 
-def begin(place: Path, plan: Mapping[str, Any], clients: Clients, overwrite: bool, unnamed: Sequence[str]) -> None:
-    """Make the folder, or go on in one that is there for the same purpose.
+def check(path: Path, overwrite: bool) -> None:
+    """Reject a path that is neither free nor the directory of a comparison. Writes nothing."""
+    if not run_directory.is_run(path, MARKERS):
+        run_directory.check(path, overwrite, MARKERS, KIND)
 
-    unnamed    what was made in Python, has no name, and so cannot be known to be the same
+
+def open_directory(
+    path: Path, plan: Mapping[str, Any], clients: Clients, overwrite: bool, from_python: Sequence[str]
+) -> None:
+    """Create the directory, or resume the comparison in it if it has the same plan.
+
+    `from_python` names what was made in Python: it has no name, so it may have changed, and resuming is rejected.
     """
-    check(place, overwrite)
+    check(path, overwrite)
 
     def fill(new: Path) -> None:
         clients.save_split(new / run_directory.SPLIT_FILE)
         run_directory.write_text(new / PLAN, score_tables.dumps(plan, indent=1) + "\n")
 
-    if not run_directory.is_run(place, SIGNS):
-        run_directory.write(
-            place, fill, overwrite, SIGNS, WHAT
-        )  # both files at once: half a folder could not be gone on with
+    if not run_directory.is_run(path, MARKERS):
+        run_directory.write(path, fill, overwrite, MARKERS, KIND)  # both files or none, else it could not be resumed
     else:
         if overwrite:
-            clear(place)
+            clear(path)
         else:
-            _compare_plans(place, plan, unnamed)
-        fill(place)
-    (place / "runs").mkdir(exist_ok=True)
+            _check_plan(path, plan, from_python)
+        fill(path)
+    (path / "runs").mkdir(exist_ok=True)
 
 
-def clear(place: Path) -> None:
-    """Remove what a comparison has written, and nothing else; its plan stays, by which the folder is known."""
-    for kind, signs in (("runs", [run_directory.SIGNS, (FAILED,), ("config.toml",)]), ("tune", [(TUNING,)])):
-        for one in (place / kind).iterdir() if (place / kind).is_dir() else ():
-            if any(run_directory.is_run(one, sign) for sign in signs):
+def clear(path: Path) -> None:
+    """Remove the files of a comparison and nothing else. Its plan stays, which identifies the directory."""
+    for kind, markers in (
+        ("runs", [run_directory.SIGNS, (FAILED,), ("config.toml",)]),
+        ("tune", [tuning.MARKERS]),
+    ):
+        for one in (path / kind).iterdir() if (path / kind).is_dir() else ():
+            if any(run_directory.is_run(one, names) for names in markers):
                 shutil.rmtree(one)
         with suppress(OSError):
-            (place / kind).rmdir()
-    for name in (FILE, TABLE, PAGE):
-        (place / name).unlink(missing_ok=True)
+            (path / kind).rmdir()
+    for name in (FILE, TABLE, REPORT):
+        (path / name).unlink(missing_ok=True)
 
 
-def was_killed(place: Path) -> bool:
-    """Whether a comparison was begun here, and never came to say what came out of it."""
-    return run_directory.is_run(place, SIGNS) and not (place / FILE).is_file()
+def is_unfinished(path: Path) -> bool:
+    """Return whether a comparison was started here and was killed before it wrote its result."""
+    return run_directory.is_run(path, MARKERS) and not (path / FILE).is_file()
 
 
-def read_plan(place: Path) -> dict[str, Any]:
+def read_plan(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((place / PLAN).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((path / PLAN).read_text(encoding="utf-8"))
         return found | {"config": dict(found["config"]), "split_hash": str(found["split_hash"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"the comparison in {str(place)!r} is damaged: {error!r}; use --overwrite to replace it."
+            f"the comparison in {str(path)!r} is damaged: {error!r}; use --overwrite to replace it."
         ) from None
 
 
-def _compare_plans(place: Path, now: Mapping[str, Any], unnamed: Sequence[str]) -> None:
-    before = read_plan(place)
+def _check_plan(path: Path, now: Mapping[str, Any], from_python: Sequence[str]) -> None:
+    before = read_plan(path)
     if before["split_hash"] != now["split_hash"]:
         raise InputError(
-            f"{str(place)!r} holds a comparison of split {before['split_hash'][:12]}, and this one is of split "
-            f"{now['split_hash'][:12]}; {TOLD}"
+            f"{str(path)!r} holds a comparison of split {before['split_hash'][:12]}, and this one is of split "
+            f"{now['split_hash'][:12]}; {ADVICE}"
         )
     old, new = before["config"], now["config"]
     for name in new:
         if old.get(name) != new[name]:
             raise InputError(
-                f"{str(place)!r} holds a comparison with {name} = {old.get(name)} (config {_hash(old)}), and this "
-                f"one has {name} = {new[name]} (config {_hash(new)}); {TOLD}"
+                f"{str(path)!r} holds a comparison with {name} = {old.get(name)} (config {_hash(old)}), and this "
+                f"one has {name} = {new[name]} (config {_hash(new)}); {ADVICE}"
             )
-    if unnamed:
+    if from_python:
         raise InputError(
-            f"{str(place)!r} holds a comparison, and {unnamed[0]} was made in Python and may have changed; {TOLD}"
+            f"{str(path)!r} holds a comparison, and {from_python[0]} was made in Python and may have changed; {ADVICE}"
         )
 
 

@@ -1,13 +1,13 @@
-"""Diagnosing: before anybody trains long, whether federating helps each client, with whom, and by which method.
+"""Predict whether federating helps each client, with whom, and by which method, from a few local steps.
 
-1. Survey: everybody's gradient at the start and its noise, as User-Centric FL asks for them.
-2. Fits: everybody trains for a few steps from the same start, once on each half of its training data.
-3. Sums: everybody's counts, and the means of its inputs, by class.
+1. Survey: every client computes its gradient at the initial weights and its noise, as in User-Centric FL.
+2. Fits: every client trains for a few steps from the same initial weights, once on each half of its training data.
+3. Sums: every client counts its labels and averages its inputs by class.
 
-The gradient at the start is User-Centric FL's way to see who resembles whom. Fits of a few dozen steps see much more
-(docs/diagnose.md has figures): they have moved to where clients' problems part, which one gradient only points to,
-while steps without an effect on the loss have died down. So groups, W and both variances are from the fits, and the
-survey says whether User-Centric FL's own first round would find the same. Test data are never looked at.
+User-Centric FL compares clients by their gradients at the initial weights. Fits of a few dozen steps separate them much
+better (docs/diagnose.md has figures): they move to where the clients' problems differ. So groups, W and both variances
+come from the fits, and the survey tells whether User-Centric FL's own first round would find the same groups. Test data
+are never used.
 """
 
 import math
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.errors import InputError
-from bespokefl.core.nn.losses import Loss, fitting
+from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.nn.losses import fitting
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -40,104 +40,86 @@ from bespokefl.methods.ucfl import choose_streams, collaboration
 from bespokefl.models import build
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import heterogeneity, similarity
-from bespokefl.workflows.diagnose.result import FILE, SIGNS, WHAT, Client, Diagnosis, Survey
+from bespokefl.workflows.diagnose.result import FILE, KIND, MARKERS, Client, Diagnosis, Survey
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import PRECISIONS, Model, described
-from bespokefl.workflows.run import initial_weights as starts
+from bespokefl.workflows.results.models import PRECISIONS
+from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
-from bespokefl.workflows.run.initial_weights import Start
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.tune import shared_settings
 
-Positions = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 STEPS, LR = 50, 0.1  # of each fit
 BATCH_SIZE = 50
-SHOWN = ("data", "label", "client", "drop", "task", "text", "split", "clients", "fractions")  # in how to repeat it
-NEAREST = 3  # peers that are named
-MOST_STREAMED = 300  # clients for whom numbers of streams are tried, each of them
+COMPUTING = ("workers", "chunk", "device", "precision")
+SETTINGS = ("model", "seed", "start", "head", "loss", *shared_settings.PREPARATION, *COMPUTING)
+NUM_NEAREST = 3  # peers listed per client
+MAX_SURVEYED = 300  # clients; every number of streams up to theirs is tried
 
 
 def diagnose(
     clients: Clients,
     *,
-    model: Model = "mlp",
     steps: int = STEPS,
     lr: float = LR,
-    seed: int = 0,
-    start: Start | None = None,
-    head: str | None = None,
-    loss: str | Loss | None = None,
-    scale: str | None = None,
-    missing: str = "refuse",
-    vocabulary: int | None = None,
-    length: int | None = None,
-    workers: int = 0,
-    chunk: int | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Report | None = None,
+    **settings: Any,
 ) -> Diagnosis:
-    """What federating would bring to each of these clients, who resembles whom, and which method to take.
+    """Predict what each client gains by federating, which clients are similar, and which method fits.
 
-    steps, lr   of the fits: each client makes so many steps, twice, each time on half of its training data
-    out         a folder for diagnosis.json
-    all else    as `run` takes it
+    Parameters
+    ----------
+    clients : Clients
+        At least two clients. Only their training data are used.
+    steps : int
+        Local steps of each fit. Every client makes two fits, each on half of its training data.
+    lr : float
+        Learning rate of the fits.
+    out : path, optional
+        Directory for diagnosis.json.
+    overwrite : bool
+        Replace a diagnosis in `out`.
+    progress : callable, optional
+        Called after each of the three steps.
+    **settings
+        The keyword arguments model, seed, start, head, loss, scale, missing, vocabulary, length, workers, chunk, device
+        and precision of `bespokefl.run`.
+
+    Returns
+    -------
+    Diagnosis
+
+    Raises
+    ------
+    InputError
+        If a setting is invalid or there are fewer than two clients.
+
+    Examples
+    --------
+    >>> found = bf.diagnose(clients, seed=3)
+    >>> print(*found.sentences(), found.recommendation.flags, sep="\\n")
     """
-    if not isinstance(clients, Clients):
-        raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
+    shared_settings.check_clients_type(clients)
+    for name in settings:
+        if name not in SETTINGS:
+            raise unknown("setting", name, [*SETTINGS, "steps", "lr", "out", "overwrite", "progress"])
     _check(steps, lr)
     if out is not None:
-        run_directory.check(Path(out), overwrite, SIGNS, WHAT)
+        run_directory.check(Path(out), overwrite, MARKERS, KIND)
+    config = shared_settings.config_of("diagnose", clients, settings)
     check_clients(clients)
     if len(clients) < 2:
-        raise InputError("a diagnosis needs at least 2 clients, got 1: who is alone has nobody to federate with.")
-    if precision not in PRECISIONS:
-        raise InputError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
-    began = time.perf_counter()
+        raise InputError("a diagnosis needs at least 2 clients, got 1: a single client has no peers to federate with.")
+    started = time.perf_counter()
     order = sorted(range(len(clients)), key=lambda i: clients.names[i])
-    canonical = select(clients, order)  # so that the order in which clients are listed decides nothing
-    ready, preparation = prepare(canonical, scale=scale, missing=missing, vocabulary=vocabulary, length=length)
-    task = Task(
-        build(model, ready.shape, ready.classes or 1, preparation.tokens),
-        fitting(loss, ready.classes),
-        head=head,
-        seed=seed,
-        device=find_device(device),
-        dtype=PRECISIONS[precision],
-        classifies=ready.classes is not None,
-    )
-    if start is not None:
-        starts.begin(task, starts.read(start))
-    settings = Settings(rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=workers, chunk=chunk)
-    data = _untested(engine_data(ready, find_device(device), PRECISIONS[precision]))
-    tell = progress or (lambda now: None)
-    surveyed = _survey(task, data, settings, ready.classes)
-    tell(Progress(1, 3, "survey"))
-    first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
-    tell(Progress(2, 3, "fits"))
-    sizes = ready.train.sizes.numpy()
-    alike = similarity.compare(first, second, sizes, seed)
-    found = _found(
-        ready, alike, heterogeneity.measure(ready, alike.groups, alike.kind != similarity.ALIKE, seed), surveyed
-    )
-    tell(Progress(3, 3, "sums"))
-    about = {
-        "data": clients.data_name,
-        "split": clients.split_name,
-        "split_hash": clients.hash,
-        "split_seed": clients.seed,
-        "clients": len(clients),
-        "model": described(model),
-        "parameters": task.layout.width,
-        "seed": seed,
-        "steps": steps,
-        "lr": lr,
-        "batch_size": BATCH_SIZE,
-        "sent": _sent(task, ready),
-        "seconds": round(time.perf_counter() - began, 3),
+    canonical = select(clients, order)  # the order in which clients are listed has no influence
+    found, about = _diagnose(canonical, config, settings, steps, lr, progress or (lambda now: None))
+    about |= {
+        "seconds": round(time.perf_counter() - started, 3),
         "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy")},
     }
     found = replace(found, about=about).in_order(np.argsort(order))
@@ -149,20 +131,18 @@ def diagnose(
 def diagnose_config(
     config: Config, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
 ) -> tuple[Diagnosis, Path]:
-    """The same for what a config says, written to its folder."""
+    """Diagnose the clients of a config and write the result to its output directory."""
     _check(steps, lr)
-    target = run_directory.steady(
-        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, "diagnose")
-    )
-    run_directory.check(target, config.overwrite, SIGNS, WHAT)
-    names = ("model", "seed", "start", "head", "loss", "scale", "missing", "vocabulary", "length")
-    given = {name: getattr(config, name) for name in (*names, "workers", "chunk", "device", "precision")}
-    clients = load_clients(config)
-    found = diagnose(clients, steps=steps, lr=lr, progress=progress, **given)
+    target = shared_settings.output_directory(config, "diagnose")
+    run_directory.check(target, config.overwrite, MARKERS, KIND)
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    found = diagnose(load_clients(config), steps=steps, lr=lr, progress=progress, **settings)
     found.about["config"] = {
         one.name: getattr(config, one.name)
         for one in fields(config)
-        if one.name in (*SHOWN, *names) and getattr(config, one.name) not in (None, one.default)
+        if one.name in (*LOADING, *SETTINGS)
+        and one.name not in COMPUTING
+        and getattr(config, one.name) not in (None, one.default)
     }
     found.save(target, config.overwrite)
     return found, target / FILE
@@ -170,25 +150,70 @@ def diagnose_config(
 
 def _check(steps: int, lr: float) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps must be a whole number of local steps from 1 on, got {steps!r}.")
+        raise InputError(f"steps must be an integer of at least 1, got {steps!r} (local steps of each fit).")
     if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
-        raise InputError(f"lr must be a number above 0, got {lr!r}.")
+        raise InputError(f"lr must be a number > 0, got {lr!r} (learning rate of the fits).")
 
 
-def _untested(data: Data) -> Data:
-    """The same without test examples: what is not there cannot decide anything."""
-    nothing: list[Positions] = [np.zeros(0, dtype=np.int64)] * len(data)
+def _diagnose(
+    clients: Clients, config: Config, given: dict[str, Any], steps: int, lr: float, report: Report
+) -> tuple[Diagnosis, dict[str, Any]]:
+    """Diagnose clients in canonical order; also return what was diagnosed, and how."""
+    preparing = {name: getattr(config, name) for name in shared_settings.PREPARATION}
+    ready, preparation = prepare(clients, **preparing)
+    device, dtype, seed = find_device(config.device), PRECISIONS[config.precision], config.seed
+    task = Task(
+        build(given.get("model", config.model), ready.shape, ready.classes or 1, preparation.tokens),
+        fitting(given.get("loss"), ready.classes),
+        head=config.head,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        classifies=ready.classes is not None,
+    )
+    if given.get("start") is not None:
+        initial_weights.begin(task, initial_weights.read(given["start"]))
+    settings = Settings(
+        rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
+    )
+    data = _without_test(engine_data(ready, device, dtype))
+    gradients = _survey(task, data, settings, ready.classes)
+    report(Progress(1, 3, "survey"))
+    first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
+    report(Progress(2, 3, "fits"))
+    alike = similarity.compare(first, second, ready.train.sizes.numpy(), seed)
+    how = heterogeneity.measure(ready, alike.groups, alike.kind != similarity.ALIKE, seed)
+    found = _diagnosis(ready, alike, how, _survey_result(gradients, alike))
+    report(Progress(3, 3, "sums"))
+    return found, {
+        "data": clients.data_name,
+        "split": clients.split_name,
+        "split_hash": clients.hash,
+        "split_seed": clients.seed,
+        "clients": len(clients),
+        "model": config.model,
+        "parameters": task.layout.width,
+        "seed": seed,
+        "steps": steps,
+        "lr": lr,
+        "batch_size": BATCH_SIZE,
+        "sent": _sent(task, ready),
+    }
+
+
+def _without_test(data: Data) -> Data:
+    nothing: list[Indices] = [np.zeros(0, dtype=np.int64)] * len(data)
     return replace(data, test=ClientIndex.of_lists(nothing))
 
 
 def _survey(task: Task, data: Data, settings: Settings, classes: int | None) -> dict[str, Any]:
-    """User-Centric FL's special round: gradients at the start and their noise."""
+    """Run the first round of User-Centric FL: gradients at the initial weights and their noise."""
     server = Simulation(UCFL(), task, data, settings, classes).run().server
     return {name: server[name] for name in ("gradients", "variances", "examples")}
 
 
 def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: float) -> tuple[Rows, Rows]:
-    """How far a few local steps lead from the start, on the first and on the second half of everybody's data."""
+    """Return how far a few local steps move the weights, on the first and the second half of every client's data."""
     halves = [half for i, name in enumerate(data.names) for half in _halves(data.train.of(i).numpy(), settings, name)]
     twice = np.repeat(np.arange(len(data)), 2)
     both = Data(
@@ -205,72 +230,69 @@ def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: f
     return moved[at], moved[at + 1]
 
 
-def _halves(own: Positions, settings: Settings, name: str) -> Sequence[Positions]:
-    """Both halves, shuffled; a single example has to serve for both."""
+def _halves(own: Indices, settings: Settings, name: str) -> Sequence[Indices]:
+    """Return both halves of the shuffled examples; a single example is used for both."""
     shuffled = rng.generator(settings.seed, "diagnose", "halves", name).permutation(own)
     middle = len(own) // 2
     return (shuffled[:middle], shuffled[middle:]) if middle else (own, own)
 
 
-def _found(
-    clients: Clients, alike: similarity.Likeness, how: heterogeneity.Kinds, surveyed: dict[str, Any]
+def _diagnosis(
+    clients: Clients, alike: similarity.Similarity, how: heterogeneity.Heterogeneity, survey: Survey | None
 ) -> Diagnosis:
-    """Everything put together, clients in canonical order."""
     sizes = clients.train.sizes.numpy()
-    everybody = bayes_gain(alike.between, alike.variances)
-    together = np.ones(len(clients))
+    gain_with_all = bayes_gain(alike.between, alike.variances)
+    gain_in_group = np.ones(len(clients))
     for group in np.unique(alike.groups):
         own = alike.groups == group
         if own.sum() > 1:
-            together[own] = bayes_gain(alike.within, alike.variances[own])
+            gain_in_group[own] = bayes_gain(alike.within, alike.variances[own])
+    paper_gain = gain(alike.between, alike.variances)
     W = collaboration(alike.estimates, alike.variances, sizes)
-    listed = [
-        Client(
-            name=name,
-            examples=int(sizes[i]),
-            variance=float(alike.variances[i]),
-            gain_with_all=float(everybody[i]),
-            gain_in_group=float(together[i]),
-            paper_gain=float(value),
-            group=int(alike.groups[i]),
-            nearest=_nearest(clients.names, W[i], i),
-        )
-        for i, (name, value) in enumerate(zip(clients.names, gain(alike.between, alike.variances), strict=True))
-    ]
-    survey = None
-    if len(clients) <= MOST_STREAMED:
-        first = collaboration(surveyed["gradients"], surveyed["variances"], surveyed["examples"])
-        streams, _, curve = choose_streams(first)
-        wanted = alike.num_groups
-        agreement = _agreement(choose_streams(first, streams=wanted)[1], alike.groups)
-        same = alike.groups[:, None] == alike.groups
-        survey = Survey(streams, [_number(one) for one in curve], agreement, float((first * same).sum(1).mean()))
     return Diagnosis(
-        clients=listed,
-        between=alike.between,
-        within=alike.within,
-        share=alike.share,
-        surety=alike.surety,
+        clients=[
+            Client(
+                name=name,
+                examples=int(sizes[i]),
+                variance=float(alike.variances[i]),
+                gain_with_all=float(gain_with_all[i]),
+                gain_in_group=float(gain_in_group[i]),
+                paper_gain=float(paper_gain[i]),
+                group=int(alike.groups[i]),
+                nearest=_nearest(clients.names, W[i], i),
+            )
+            for i, name in enumerate(clients.names)
+        ],
         likeness=alike.kind,
         streams=alike.num_groups,
-        explained=alike.explained,
-        silhouettes=alike.silhouettes,
+        **{name: getattr(alike, name) for name in ("between", "within", "share", "surety", "explained", "silhouettes")},
         collaboration=W.tolist(),
         survey=survey,
-        kinds={name: _number(value) for name, value in how.figures.items()},
-        present=tuple(name for name, there in how.present.items() if there),
-        details={name: _number(value) for name, value in how.details.items()},
+        kinds={name: _finite(value) for name, value in how.figures.items()},
+        present=tuple(name for name, present in how.present.items() if present),
+        details={name: _finite(value) for name, value in how.details.items()},
         true_groups=clients.groups,
     )
 
 
+def _survey_result(gradients: dict[str, Any], alike: similarity.Similarity) -> Survey | None:
+    """Return what User-Centric FL's first round would find; None for so many clients that it would take too long."""
+    if len(alike.groups) > MAX_SURVEYED:
+        return None
+    W = collaboration(gradients["gradients"], gradients["variances"], gradients["examples"])
+    streams, _, silhouettes = choose_streams(W)
+    agreement = _agreement(choose_streams(W, streams=alike.num_groups)[1], alike.groups)
+    same = alike.groups[:, None] == alike.groups
+    return Survey(streams, [_finite(one) for one in silhouettes], agreement, float((W * same).sum(1).mean()))
+
+
 def _nearest(names: Sequence[str], row: NDArray[np.float64], own: int) -> list[str]:
     order = sorted((at for at in range(len(row)) if at != own), key=lambda at: (-row[at], names[at]))
-    return [names[at] for at in order[:NEAREST] if row[at] > 0]
+    return [names[at] for at in order[:NUM_NEAREST] if row[at] > 0]
 
 
-def _agreement(found: Positions, groups: Positions) -> float | None:
-    """How well two groupings agree, 1 for perfectly, about 0 for by chance; None where there is but one group."""
+def _agreement(found: Indices, groups: Indices) -> float | None:
+    """Return the adjusted Rand index of two groupings; None if there are no proper groups."""
     if not 1 < len(np.unique(groups)) < len(groups):
         return None
     from sklearn.metrics import adjusted_rand_score
@@ -278,14 +300,13 @@ def _agreement(found: Positions, groups: Positions) -> float | None:
     return float(adjusted_rand_score(groups, found))
 
 
-def _number(value: Any) -> float | None:
+def _finite(value: Any) -> float | None:
     return None if value is None or not np.isfinite(value) else float(value)
 
 
 def _sent(task: Task, clients: Clients) -> dict[str, int]:
-    """Numbers that one client sends."""
+    """Return how many numbers one client sends."""
     values = math.prod(clients.shape) if clients.x.is_floating_point() else heterogeneity.VOCABULARY
-    width = min(heterogeneity.WIDTH, values)
-    classes = clients.classes or 1
-    fits = 2 * task.layout.width
-    return {"survey": task.layout.width + 1, "fits": fits, "sums": classes * (width + 1) + 1}
+    width = min(heterogeneity.SKETCH_WIDTH, values)
+    sums = (clients.classes or 1) * (width + 1) + 1
+    return {"survey": task.layout.width + 1, "fits": 2 * task.layout.width, "sums": sums}

@@ -1,4 +1,4 @@
-"""A diagnosis: figures about a federation and its clients, and what they mean in words."""
+"""The result of a diagnosis: figures about a federation and its clients, and what they mean in words."""
 
 import json
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from bespokefl.workflows.diagnose.similarity import ALIKE, GROUPS, PARTLY_GROUPE
 from bespokefl.workflows.results import run_directory
 
 FILE = "diagnosis.json"
-SIGNS, WHAT = (FILE,), "a diagnosis"
-ALONE = 1.2  # a gain below it is not worth the trouble: the client stays alone
-CLEARLY = 1.1  # how many times larger the gain in a group must be to prefer it
-SHARP = 0.9  # of a row of W: if the survey gives as much to a client's own group, User-Centric FL keeps groups apart
+MARKERS, KIND = (FILE,), "a diagnosis"
+MIN_GAIN = 1.2  # below it, federating is not worth the effort
+GROUP_MARGIN = 1.1  # factor by which the gain in the group must exceed the gain with all clients
+MIN_WEIGHT_INSIDE = 0.9  # weight of W inside a client's group, for User-Centric FL to keep groups apart
 
 STAY, IN_GROUP, WITH_ALL = "stay alone", "with its group", "with everybody"
 SHIFTS = {"feature", "concept", "shift"}
@@ -31,36 +31,37 @@ class Client:
     examples: int
     variance: float  # σ_m²
     gain_with_all: float  # exact Bayes, 1 + σ_m² / (σ_0² + 1/S₋ₘ)
-    gain_in_group: float  # the same with its group alone
+    gain_in_group: float  # the same with its group only
     paper_gain: float  # Self-FL's GAIN_m
     group: int
-    nearest: list[str]  # those with the largest weights in its row of W
+    nearest: list[str]  # clients with the largest weights in its row of W
 
     @property
     def gain(self) -> float:
-        """How many times smaller the variance of its model can become, with the better of both circles."""
+        """Factor by which the variance of its model can shrink, with all clients or with its group."""
         return max(self.gain_with_all, self.gain_in_group)
 
     @property
     def advice(self) -> str:
-        if self.gain < ALONE:
+        """Whether to stay alone, or to federate with its group or with all clients."""
+        if self.gain < MIN_GAIN:
             return STAY
-        return IN_GROUP if self.gain_in_group > CLEARLY * self.gain_with_all else WITH_ALL
+        return IN_GROUP if self.gain_in_group > GROUP_MARGIN * self.gain_with_all else WITH_ALL
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What User-Centric FL would see in its first round, from gradients at the start."""
+    """What User-Centric FL would find in its first round, from gradients at the initial weights."""
 
-    streams: int  # the best silhouette
+    streams: int  # with the best silhouette
     silhouettes: list[float | None]  # of 1, 2, … streams
-    agreement: float | None  # with the groups found, 1 for perfectly
-    inside: float  # the weight that W gives to a client's own group, mean over clients
+    agreement: float | None  # adjusted Rand index with the groups found
+    inside: float  # weight that W gives to a client's own group, mean over clients
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to do, why, and what else could be tried."""
+    """The recommended method, the reasons, and alternatives."""
 
     method: str
     hyper: dict[str, Any]
@@ -69,51 +70,85 @@ class Recommendation:
 
     @property
     def flags(self) -> str:
-        """The method as a command has it."""
+        """The method as arguments of `bespoke run`."""
         return " ".join([self.method, *(f"--set {name}={value}" for name, value in self.hyper.items())])
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that was found out."""
+    """The result of `bespokefl.diagnose`.
+
+    Attributes
+    ----------
+    clients : list of Client
+        Expected gain, group, nearest peers and advice for each client.
+    between, within : float
+        Variance σ_0² between clients, and between clients of the same group.
+    share : float
+        σ_0² / (σ_0² + mean σ_m²), also if it is not significant.
+    surety : float or None
+        Standard deviations that σ_0² is above noise.
+    likeness : {"alike", "groups", "partly", "single"}
+        Whether clients are alike, form groups, form groups whose members differ, or all differ.
+    streams : int
+        How many models the server should keep.
+    explained : float or None
+        Share of σ_0² that the groups explain.
+    silhouettes : list of float
+        Silhouettes of 1, 2, … groups.
+    collaboration : list of list of float
+        W from the fits: row i holds the weights of the clients that client i learns from.
+    survey : Survey or None
+        What User-Centric FL would find in its first round.
+    kinds : dict of str to float
+        Figures of label, size, feature, concept and shift in [0, 1].
+    present : tuple of str
+        The kinds of difference that are present.
+    details : dict of str to float
+        The figures that `kinds` are based on.
+    true_groups : sequence of int or None
+        Groups that the split knows. They are not used.
+    about : dict
+        What was diagnosed, and how.
+    """
 
     clients: list[Client]
-    between: float  # σ_0²
-    within: float  # the same within groups
-    share: float  # σ_0² / (σ_0² + mean σ_m²), before chance is accounted for
-    surety: float | None  # standard deviations above chance
-    likeness: str  # alike, groups, partly or single
-    streams: int  # how many models the server should keep
-    explained: float | None  # the groups' part of σ_0²
-    silhouettes: list[float | None]  # of 1, 2, … groups
-    collaboration: list[list[float]]  # W from the fits: row i says from whom client i learns
+    between: float
+    within: float
+    share: float
+    surety: float | None
+    likeness: str
+    streams: int
+    explained: float | None
+    silhouettes: list[float | None]
+    collaboration: list[list[float]]
     survey: Survey | None
-    kinds: dict[str, float | None]  # label, size, feature, concept, shift: figures in 0..1
-    present: tuple[str, ...]  # which of them are there
+    kinds: dict[str, float | None]
+    present: tuple[str, ...]
     details: dict[str, float | None]
-    true_groups: Sequence[int] | None  # what the split knows; nothing above is made of it
+    true_groups: Sequence[int] | None
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gains(self) -> np.ndarray:
-        """Each client's expected gain."""
+        """Expected gain of each client."""
         return np.array([one.gain for one in self.clients])
 
     @property
     def groups(self) -> list[int]:
+        """Group of each client."""
         return [one.group for one in self.clients]
 
     @property
     def recommendation(self) -> Recommendation:
+        """The recommended method; docs/diagnose.md lists the rules."""
         return recommend(self)
 
     def in_order(self, positions: Sequence[int] | np.ndarray) -> "Diagnosis":
-        """The same with clients in another order; groups are numbered as they first come."""
+        """Return the diagnosis with clients in another order; groups are numbered by their first members."""
         order = [int(at) for at in positions]
         clients = [self.clients[at] for at in order]
-        numbers: dict[int, int] = {}
-        for one in clients:
-            numbers.setdefault(one.group, len(numbers))
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(one.group for one in clients))}
         return replace(
             self,
             clients=[replace(one, group=numbers[one.group]) for one in clients],
@@ -122,11 +157,11 @@ class Diagnosis:
         )
 
     def sentences(self) -> list[str]:
-        """The diagnosis in words: how the clients differ, who should federate, with whom."""
-        return [_differences(self), *_kinds(self), _circles(self), *_survey(self)]
+        """Return the diagnosis in words: how the clients differ, who should federate, and with whom."""
+        return [_differences(self), *_kinds(self), _advice(self), *_survey(self)]
 
     def document(self) -> dict[str, Any]:
-        """For diagnosis.json and the page."""
+        """Return the content of diagnosis.json."""
         advised = self.recommendation
         known = asdict(self)
         known["clients"] = [asdict(one) | {"gain": one.gain, "advice": one.advice} for one in self.clients]
@@ -138,133 +173,122 @@ class Diagnosis:
         }
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> None:
-        """Write diagnosis.json into a new folder."""
+        """Write diagnosis.json to a new directory."""
         text = json.dumps(self.document(), indent=1, ensure_ascii=False, allow_nan=False)
         run_directory.write(
-            Path(path), lambda into: run_directory.write_text(into / FILE, text + "\n"), overwrite, SIGNS, WHAT
+            Path(path), lambda into: run_directory.write_text(into / FILE, text + "\n"), overwrite, MARKERS, KIND
         )
 
 
-# -- words
-
-
 def recommend(found: Diagnosis) -> Recommendation:
-    """A method, by rules that the documentation lists."""
+    """Return a method by the rules that docs/diagnose.md lists."""
     shifted = bool(SHIFTS & set(found.present))
     if found.likeness == ALIKE:
-        reasons = ["The clients differ by no more than chance: one model serves all, and learns from all."]
+        reasons = ["The clients differ no more than by chance: one model learns from all and serves all."]
         if "size" in found.present:
-            reasons.append("Sizes differ much, so those with few examples gain most; weights follow the examples.")
+            reasons.append("Sizes differ a lot: clients with few examples gain most. Weights follow the examples.")
         return Recommendation("fedavg", {}, tuple(reasons), ("fedavg-ft", "persfl"))
-    if float(np.median(found.gains)) < ALONE:
+    if float(np.median(found.gains)) < MIN_GAIN:
         reasons = [
-            f"Half of the clients gain less than {ALONE:g} times: what is common is small against what they know "
-            "themselves.",
-            "If a federation is wanted all the same, let every client tune the common model for itself.",
+            f"Half of the clients have a gain below {MIN_GAIN:g}: they have little in common compared with what their "
+            "own data show.",
+            "To federate nevertheless, let every client fine-tune the global model.",
         ]
         return Recommendation("local", {}, tuple(reasons), ("persfl", "fedavg-ft"))
     if found.likeness in (GROUPS, PARTLY_GROUPED) and shifted:
         return _by_group(found)
     if "label" in found.present and not shifted:
-        reasons = [
-            "Clients see the classes in different shares, but a class looks the same everywhere: what tells classes "
-            "apart can be learnt together, and each client then tunes the common model to its own classes."
-        ]
+        reason = (
+            "Label distributions differ, but a class looks the same at all clients: they can learn features together, "
+            "and each then tunes the global model to its own classes."
+        )
     else:
-        reasons = ["Every client differs in its own way: a common model to lean on, and a model of its own for each."]
-    return Recommendation("persfl", {}, tuple(reasons), ("fedavg-ft", "ditto"))
+        reason = "Each client differs in its own way: it needs a personal model that learns from a global one."
+    return Recommendation("persfl", {}, (reason,), ("fedavg-ft", "ditto"))
 
 
 def _by_group(found: Diagnosis) -> Recommendation:
-    num = found.streams
-    reasons = [
-        f"The clients fall into {num} groups"
-        + ("" if found.explained is None else f", which are {_percent(found.explained)} of what is between them")
-        + ": one model for each group, none for all."
-    ]
-    survey = found.survey
-    if survey is not None and survey.inside >= SHARP:
+    num, survey = found.streams, found.survey
+    explained = "" if found.explained is None else f", which explain {_percent(found.explained)} of their differences"
+    reasons = [f"The clients form {num} groups{explained}: train one model per group instead of one for all."]
+    if survey is not None and survey.inside >= MIN_WEIGHT_INSIDE:
         reasons.append(
             f"User-Centric FL's survey gives {_percent(survey.inside)} of the weight to a client's own group: it finds "
-            "them."
+            "the groups."
         )
         return Recommendation("ucfl", {"streams": num}, tuple(reasons), ("ifca", "cfl"))
     if survey is not None:
         reasons.append(
-            f"User-Centric FL's survey would leave only {_percent(survey.inside)} of the weight in a client's own "
-            "group: its gradients are too noisy here."
+            f"User-Centric FL's survey leaves only {_percent(survey.inside)} of the weight in a client's own group: "
+            "its gradients are too noisy here."
         )
     if "concept" in found.present:
-        reasons.append("Where labels mean different things updates point apart, and clustered FL splits by that.")
+        reasons.append("Where labels mean different things, updates diverge, and clustered FL splits by that.")
         return Recommendation("cfl", {}, tuple(reasons), ("ifca", "persfl", "local"))
-    reasons.append("Each client can tell by its loss which of several models fits its data: IFCA lets it choose.")
+    reasons.append("The loss of each client shows which of several models fits its data: IFCA lets it choose.")
     return Recommendation("ifca", {"clusters": num}, tuple(reasons), ("cfl", "persfl"))
 
 
 def _differences(found: Diagnosis) -> str:
-    surety = "" if found.surety is None else f", {found.surety:.1f} standard deviations above chance"
+    share, surety = _percent(found.share), found.surety
     if found.likeness == ALIKE:
+        deviations = "" if surety is None else f", {surety:.1f} standard deviations from 0"
         return (
-            f"The clients cannot be told apart: {_percent(found.share)} of the variance of their models is between "
-            f"them, which is no more than chance{surety.replace(' above chance', ' from 0') if surety else ''}."
+            f"The clients cannot be told apart: {share} of the variance of their models is between them, which is no "
+            f"more than chance{deviations}."
         )
-    words = {
-        GROUPS: f"They form {found.streams} groups, which explain {_percent(found.explained)} of that.",
-        PARTLY_GROUPED: f"They form {found.streams} groups, which explain {_percent(found.explained)} of that; members "
-        "of a group differ, too.",
+    deviations = "" if surety is None else f", {surety:.1f} standard deviations above chance"
+    groups = f"They form {found.streams} groups, which explain {_percent(found.explained)} of that"
+    structure = {
+        GROUPS: f"{groups}.",
+        PARTLY_GROUPED: f"{groups}; members of a group differ, too.",
         SINGLE: "There are no clear groups: each client differs in its own way.",
-    }
-    return (
-        f"{_percent(found.share)} of the variance of their models is between clients{surety}. {words[found.likeness]}"
-    )
+    }[found.likeness]
+    return f"{share} of the variance of their models is between clients{deviations}. {structure}"
 
 
 def _kinds(found: Diagnosis) -> list[str]:
-    known, listed = found.details, []
-    if "label" in found.present and known.get("label_distance") is not None:
-        listed.append(
-            f"Label skew: two clients' shares of the classes are {known['label_distance']:.2f} apart on average, "
+    known, by_class = found.details, found.details.get("as_labelled") is not None
+    share = {name: _percent(value) for name, value in found.kinds.items()}
+    sentences = {
+        "label": f"Label skew: {share['label']} of the targets' variance is between clients.",
+        "size": f"Size disparity: from {known['smallest']:.0f} to {known['largest']:.0f} training examples, Gini "
+        f"{known['size_gini']:.2f}.",
+        "feature": f"Feature shift: {share['feature']} of the inputs' variance is between clients.",
+        "concept": "Concept shift: the inputs are alike, but what is learnt from them is not.",
+        "shift": f"Feature or concept shift: {share['shift']} of the variance within a class is between clients, but "
+        "labels are too skewed to tell whether inputs look different or have different labels.",
+    }
+    if known.get("label_distance") is not None:
+        sentences["label"] = (
+            f"Label skew: the label distributions of two clients differ by {known['label_distance']:.2f} on average; "
             f"by chance it would be {known['label_distance_by_chance']:.2f}."
         )
-    elif "label" in found.present:
-        listed.append(f"Label skew: {_percent(found.kinds['label'])} of the targets' variance is between clients.")
-    if "size" in found.present:
-        listed.append(
-            f"Size disparity: from {known['smallest']:.0f} to {known['largest']:.0f} training examples, Gini "
-            f"{known['size_gini']:.2f}."
+    if by_class:
+        sentences["feature"] = (
+            f"Feature shift: {share['feature']} of the variance within a class is between clients, even if labels are "
+            "matched as well as possible: the same classes look different."
         )
-    if "feature" in found.present and known.get("as_labelled") is not None:
-        listed.append(
-            f"Feature shift: {_percent(found.kinds['feature'])} of the variance within a class is between clients, "
-            "even if labels are matched as well as can be: the same things look different."
-        )
-    elif "feature" in found.present:
-        listed.append(f"Feature shift: {_percent(found.kinds['feature'])} of the inputs' variance is between clients.")
-    if "concept" in found.present and known.get("as_labelled") is not None:
-        listed.append(
+        sentences["concept"] = (
             f"Concept shift: {_percent(known['as_labelled'])} of the variance within a class is between clients, and "
-            f"{_percent(known['as_matched'])} once labels are matched: the same things have different labels."
+            f"{_percent(known['as_matched'])} once labels are matched: similar inputs have different labels."
         )
-    elif "concept" in found.present:
-        listed.append("Concept shift: the inputs are alike, but what is learnt from them is not.")
-    if "shift" in found.present:
-        listed.append(
-            f"Feature or concept shift: {_percent(found.kinds['shift'])} of the variance within a class is between "
-            "clients, but labels are too skewed to tell whether things look different or have different labels."
-        )
-    return listed or ["No label skew, no size disparity, no feature shift, no concept shift worth a word."]
+    listed = [sentence for name, sentence in sentences.items() if name in found.present]
+    return listed or ["There is no notable label skew, size disparity, feature shift or concept shift."]
 
 
-def _circles(found: Diagnosis) -> str:
+def _advice(found: Diagnosis) -> str:
     advice = [one.advice for one in found.clients]
-    counts = {word: advice.count(word) for word in (WITH_ALL, IN_GROUP, STAY)}
-    words = {WITH_ALL: "gain from federating with everybody", IN_GROUP: "gain most within their group"}
-    words[STAY] = "have next to nothing to gain and may stay alone"
-    parts = [f"{counts[word]} {words[word]}" for word in counts if counts[word]]
+    meaning = {
+        WITH_ALL: "gain from federating with all clients",
+        IN_GROUP: "gain most within their group",
+        STAY: "have almost nothing to gain and may stay alone",
+    }
+    parts = [f"{advice.count(one)} {words}" for one, words in meaning.items() if one in advice]
     low, middle, high = np.quantile(found.gains, [0.1, 0.5, 0.9])
     return (
-        f"Of {len(advice)} clients {', '.join(parts)}. Expected gain: median {middle:.2f} times less variance, from "
-        f"{low:.2f} (10th percentile) to {high:.2f} (90th)."
+        f"Of {len(advice)} clients {', '.join(parts)}. Expected gain (factor by which the variance shrinks): median "
+        f"{middle:.2f}, from {low:.2f} (10th percentile) to {high:.2f} (90th)."
     )
 
 
@@ -274,8 +298,8 @@ def _survey(found: Diagnosis) -> list[str]:
         return []
     best = max((one for one in survey.silhouettes if one is not None), default=0.0)
     return [
-        f"User-Centric FL's rule alone, on gradients at the start, would take {count(survey.streams, 'stream')} "
-        f"(silhouette {best:.2f}); suggested here: {found.streams}."
+        f"User-Centric FL's own rule, on gradients at the initial weights, would take "
+        f"{count(survey.streams, 'stream')} (silhouette {best:.2f}); suggested here: {found.streams}."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Arrays that come after the training, from an .npz file: made to fit the run they are for."""
+"""Read new examples from a file and check that they fit a finished run."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -15,45 +15,34 @@ from bespokefl.data.readers import npz
 from bespokefl.data.tables import table as columns
 
 
-def read(path: str | PathLike[str], needed: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays x, y and client of an .npz file; it must have those that are needed."""
-    arrays = npz.read(Path(path), ("x", "y", "client"))
-    missing = [key for key in needed if key not in arrays]
-    if missing:
-        raise InputError(
-            f"{str(path)!r} must have an array {missing[0]}; save it with np.savez(path, {missing[0]}=...)."
-        )
-    return arrays
-
-
-def examples(
+def read_examples(
     path: str | PathLike[str], about: Mapping[str, Any], preparation: Preparation | None
 ) -> tuple[Dataset, np.ndarray | None]:
-    """The raw examples of a file, as the run that it is for read its own; and the labels, where it has them."""
-    if preparation is None or preparation.features.kind not in ("table", "text"):
-        arrays = read(path, ("x",))
-        return inputs(path, about, arrays), arrays.get("y")
-    found = columns.inputs(path, preparation.features)
-    x = torch.from_numpy(found.x)
-    nothing = torch.zeros(len(x))
-    return Dataset(Path(path).stem, x, nothing, found.client), found.y
+    """Return the raw examples of a file, read as those of the run, and its labels if it has any.
 
-
-def inputs(path: str | PathLike[str], examples: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Dataset:
-    """The examples without labels, if they have the shape that the run's had; `examples`: what the run says of its."""
-    x = as_array(arrays["x"], "x")
-    expected = tuple(examples["shape"])
-    if x.ndim and len(x) and x.shape[1:] != expected:
+    `about` describes the examples of the run: "shape", "tokens" and "labels".
+    """
+    if preparation is not None and preparation.features.kind in ("table", "text"):
+        found = columns.inputs(path, preparation.features)
+        x = torch.from_numpy(found.x)
+        return Dataset(Path(path).stem, x, torch.zeros(len(x)), found.client), found.y
+    arrays = npz.read(Path(path), ("x", "y", "client"))
+    if "x" not in arrays:
+        raise InputError(f"{str(path)!r} must have an array x; save it with np.savez(path, x=...).")
+    inputs = as_array(arrays["x"], "x")
+    expected = tuple(about["shape"])
+    if inputs.ndim and len(inputs) and inputs.shape[1:] != expected:
         raise InputError(
             f"x in {str(path)!r} must have examples of shape {expected}, as the run was trained with, "
-            f"got {x.shape[1:]}."
+            f"got {inputs.shape[1:]}."
         )
-    nothing = np.zeros(len(x) if x.ndim else 0, dtype=np.float32)
-    return Dataset.from_arrays(x, nothing, arrays.get("client"), Path(path).stem, tokens=bool(examples["tokens"]))
+    no_labels = np.zeros(len(inputs) if inputs.ndim else 0, dtype=np.float32)
+    tokens = bool(about["tokens"])
+    return Dataset.from_arrays(inputs, no_labels, arrays.get("client"), Path(path).stem, tokens=tokens), arrays.get("y")
 
 
 def targets(y: np.ndarray, labels: Sequence[str] | None, where: str) -> torch.Tensor:
-    """Labels as the run counts them, 0, 1, …; or real values, where the run has those."""
+    """Return labels as the run encodes them, 0, 1, …; or real values for regression."""
     y = as_array(y, "y")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -66,25 +55,25 @@ def targets(y: np.ndarray, labels: Sequence[str] | None, where: str) -> torch.Te
     if y.dtype.kind == "f":
         raise InputError(
             f"y in {where} must be classes, as the run was trained with ({listing(labels)}), got real numbers; "
-            "convert them to whole numbers or text."
+            "convert them to integers or text."
         )
     found, codes = np.unique(y, return_inverse=True)
-    return torch.from_numpy(_known([str(name) for name in found.tolist()], labels, where)[codes])
+    return torch.from_numpy(_codes([str(name) for name in found.tolist()], labels, where)[codes])
 
 
 def recoded(y: torch.Tensor, own: Sequence[str], labels: Sequence[str], where: str) -> torch.Tensor:
-    """Codes for one list of labels as codes for another."""
+    """Convert codes of one list of labels into codes of another."""
     used = torch.unique(y).tolist()
     table = torch.zeros(len(own), dtype=torch.int64)
-    table[used] = torch.from_numpy(_known([own[code] for code in used], labels, where))
+    table[used] = torch.from_numpy(_codes([own[code] for code in used], labels, where))
     return table[y]
 
 
-def _known(names: Sequence[str], labels: Sequence[str], where: str) -> np.ndarray:
+def _codes(names: Sequence[str], labels: Sequence[str], where: str) -> np.ndarray:
     position = {name: at for at, name in enumerate(labels)}
-    foreign = [name for name in names if name not in position]
-    if foreign:
+    unseen = [name for name in names if name not in position]
+    if unseen:
         raise InputError(
-            f"the labels in {where} must be among those of the run, {listing(labels, 10)}, got {listing(foreign)}."
+            f"the labels in {where} must be among those of the run, {listing(labels, 10)}, got {listing(unseen)}."
         )
     return np.array([position[name] for name in names], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A client that took no part gets its own model: by the method's rule, from what the server kept and its own data."""
+"""Train a personal model for a client that did not take part, by the method's rule, from a finished run."""
 
 import logging
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.features import Table
 from bespokefl.workflows.newcomers import arrays
-from bespokefl.workflows.newcomers import trainer as engine
 from bespokefl.workflows.newcomers.result import Newcomers
+from bespokefl.workflows.newcomers.trainer import train_newcomers
 from bespokefl.workflows.results import score_tables, server_artifact
 from bespokefl.workflows.results.models import PRECISIONS, InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.result import Result, load_run
@@ -33,8 +33,8 @@ from bespokefl.workflows.run.convert import (
 
 log = logging.getLogger("bespokefl")
 
-NAME = "newcomer"  # of a client that has no other
-RATE = 0.05  # for fine-tuning, where a method has no rate of its own for the whole model
+DEFAULT_NAME = "newcomer"  # of a client whose file has no name for it
+DEFAULT_LR = 0.05  # for fine-tuning, if the method has no learning rate for the whole model
 ORIGIN = ("method", "hyper", "data", "split", "split_hash", "examples", "model", "seed", "rounds_done")
 
 
@@ -46,12 +46,35 @@ def personalize(
     workers: int = 0,
     device: str | None = None,
 ) -> Newcomers:
-    """Personal models for clients that never trained, beside plain fine-tuning of the run's common model.
+    """Train personal models for clients that did not take part in a run.
 
-    run      what `run` returned, or the folder of a finished run
-    clients  the newcomers; or an .npz file with x, y and perhaps client, of which 60 % are for training
-    client   only this one of them; or the name of the only one, where the file names none
-    device   None: the one that the run was trained on
+    Parameters
+    ----------
+    run : Result or path
+        A result, or the directory of a finished run.
+    clients : Clients or path
+        The newcomers, or an .npz file with x, y and optionally client; 60 % of a file's examples are for training.
+    client : str, optional
+        Only this one of the newcomers; or the name of the only one, if the file has no names.
+    workers : int
+        Number of processes, 0 for all cores. It does not change the result.
+    device : str, optional
+        Such as "cpu" or "cuda". Default: the device of the run.
+
+    Returns
+    -------
+    Newcomers
+        Their models and scores, next to plain fine-tuning of the global model.
+
+    Raises
+    ------
+    InputError
+        If the run is unfinished, or if the examples or labels do not fit it.
+
+    Examples
+    --------
+    >>> found = bf.personalize("runs/ditto", "new.npz", client="ward-7")
+    >>> model = found.model("ward-7")
     """
     result = run if isinstance(run, Result) else load_run(run)
     check_finished(result, "newcomers")
@@ -63,20 +86,19 @@ def personalize(
         raise InputError(f"clients must be Clients or an .npz file, got {type(clients).__name__}.")
     known = [name for name in chosen.names if name in result.names]
     if known:
-        log.warning("%s took part in the run: these figures are not a newcomer's", listing(known))
+        log.warning("%s took part in the run, so these are not the scores of a newcomer", listing(known))
     preparation = result.preparation
     if preparation is not None:
-        _check_source(chosen, preparation)
+        # The codes of words and categories belong to the file that they were read from.
+        if isinstance(chosen.source, Table) and chosen.source.features != preparation.features:
+            raise InputError(
+                "newcomers of another table must be given as a file, not as Clients, so that its columns are read as "
+                "those of the run."
+            )
         chosen, preparation = preparation.fit(chosen)
     check_clients(chosen)
-    place = device or result.config.device
-    return serve(result, _fitted(chosen, result), workers=workers, device=place, preparation=preparation)
-
-
-def _check_source(clients: Clients, preparation: Preparation) -> None:
-    """Words are numbered by the file they came from: those of another are other words."""
-    if isinstance(clients.source, Table) and clients.source.features != preparation.features:
-        raise InputError("newcomers of another table must come as a file, not as Clients: its columns are read anew.")
+    chosen = _with_labels_of(result, chosen)
+    return serve(result, chosen, workers=workers, device=device or result.config.device, preparation=preparation)
 
 
 def serve(
@@ -87,15 +109,14 @@ def serve(
     device: str = "cpu",
     preparation: Preparation | None = None,
 ) -> Newcomers:
-    """The same for clients that are known to fit."""
-    kept = _final(result)
-    place, config = find_device(device), replace(result.config, workers=workers)
-    task = kept.task(place)
-    data = engine_data(clients, place, PRECISIONS[config.precision])
-    server = kept.state(place)
-    lr, momentum = plain_rate(kept.method)
-    served = engine.serve(
-        kept.method,
+    """Train personal models for clients that are known to fit the run."""
+    artifact = _server_artifact(result)
+    where, config = find_device(device), replace(result.config, workers=workers)
+    task, server = artifact.task(where), artifact.state(where)
+    data = engine_data(clients, where, PRECISIONS[config.precision])
+    lr, momentum = finetuning_rate(artifact.method)
+    found = train_newcomers(
+        artifact.method,
         task,
         data,
         server,
@@ -106,19 +127,18 @@ def serve(
         momentum=momentum,
     )
     notes = []
-    if served.diverged:
-        notes.append(f"Fine-tuning diverged and is left out for {listing(served.diverged)}.")
+    if found.diverged:
+        notes.append(f"Fine-tuning diverged and is left out for {listing(found.diverged)}.")
     untested = [name for name, size in zip(clients.names, clients.test.sizes.tolist(), strict=True) if not size]
     if untested:
         notes.append(f"Newcomers without test data are left out of the test figures: {listing(untested)}.")
-    common = kept.method.global_model(server) is not None
     return Newcomers(
         about={
             "clients": len(clients),
             "names": list(clients.names),
-            "personal": None,  # both are worked out from the newcomers' scores
+            "personal": None,  # both are computed from the scores
             "finetune": None,
-            "finetune_from": "global" if common else "start",
+            "finetune_from": "start" if artifact.method.global_model(server) is None else "global",
             "finetune_lr": lr,
             "finetune_momentum": momentum,
             "notes": notes,
@@ -126,21 +146,21 @@ def serve(
         origin={"run": str(result.path or "")} | {name: result.about[name] for name in ORIGIN},
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=scores_of(clients, data, served.personal),
-        finetune=scores_of(clients, data, served.finetune),
-        weights=InMemoryModels(kept.recipe, in_order(clients, data, served.rows)),
+        personal=scores_of(clients, data, found.personal),
+        finetune=scores_of(clients, data, found.finetune),
+        weights=InMemoryModels(artifact.recipe, in_order(clients, data, found.rows)),
         preparation=preparation or result.preparation,
     )
 
 
-def plain_rate(method: Method) -> tuple[float, float]:
-    """Rate and momentum for fine-tuning: those with which the method trains the whole model."""
+def finetuning_rate(method: Method) -> tuple[float, float]:
+    """Return learning rate and momentum for fine-tuning: those with which the method trains the whole model."""
     hyper = method.hyper()
-    lr = next((hyper[name] for name in ("lr", "base_lr") if name in hyper), RATE)
+    lr = next((hyper[name] for name in ("lr", "base_lr") if name in hyper), DEFAULT_LR)
     return float(lr), float(hyper.get("momentum", 0.0))
 
 
-def _final(result: Result) -> ServerArtifact:
+def _server_artifact(result: Result) -> ServerArtifact:
     if result.final is not None:
         return result.final
     assert isinstance(result.weights, SavedModels)
@@ -150,13 +170,13 @@ def _final(result: Result) -> ServerArtifact:
 
 
 def check_finished(result: Result, what: str) -> None:
-    """Refuse a run that was stopped before its end."""
+    """Reject a run that was interrupted."""
     if result.interrupted:
         where = f" in {str(result.path)!r}" if result.path else ""
         about = result.about
         raise InputError(
             f"{what} need a finished run, but the one{where} was interrupted after round {about['rounds_done']} of "
-            f"{about['rounds_planned']}; go on with it first: bespoke resume."
+            f"{about['rounds_planned']}; resume it first: bespoke resume."
         )
 
 
@@ -167,27 +187,28 @@ def _only(clients: Clients, name: str) -> Clients:
 
 
 def _from_file(path: str | PathLike[str], result: Result, client: str | None) -> Clients:
-    """The clients of a file, cut into train, validation and test with the run's seed."""
+    """Return the clients of a file, split into train, validation and test data with the run's seed."""
     examples: Mapping[str, Any] = result.about["examples"]
-    dataset, written = arrays.examples(path, examples, result.preparation)
-    if written is None:
+    dataset, y = arrays.read_examples(path, examples, result.preparation)
+    if y is None:
         raise InputError(f"{str(path)!r} must have an array y, or the column of labels, to train with.")
-    y = arrays.targets(written, examples["labels"], repr(str(path)))
-    if len(y) != len(dataset):
-        raise InputError(
-            f"x and y in {str(path)!r} must have one entry per example each, got {len(dataset)} and {len(y)}."
-        )
     labels = examples["labels"]
-    dataset = replace(dataset, y=y, classes=None if labels is None else len(labels), label_names=tuple(labels or ()))
+    codes = arrays.targets(y, labels, repr(str(path)))
+    if len(codes) != len(dataset):
+        raise InputError(
+            f"x and y in {str(path)!r} must have one entry per example each, got {len(dataset)} and {len(codes)}."
+        )
+    classes = None if labels is None else len(labels)
+    dataset = replace(dataset, y=codes, classes=classes, label_names=tuple(labels or ()))
     if dataset.client is None:
-        alone = dataset.split("iid", clients=1, seed=result.config.seed)
-        return replace(alone, names=(client or NAME,))
-    everybody = dataset.split("by_column", seed=result.config.seed)
-    return everybody if client is None else _only(everybody, client)
+        single = dataset.split("iid", clients=1, seed=result.config.seed)
+        return replace(single, names=(client or DEFAULT_NAME,))
+    found = dataset.split("by_column", seed=result.config.seed)
+    return found if client is None else _only(found, client)
 
 
-def _fitted(clients: Clients, result: Result) -> Clients:
-    """The newcomers with labels as the run counts them; refuses those that the run's model cannot take."""
+def _with_labels_of(result: Result, clients: Clients) -> Clients:
+    """Return the newcomers with labels as the run encodes them; reject examples that the model cannot take."""
     examples: Mapping[str, Any] = result.about["examples"]
     expected, labels = tuple(examples["shape"]), examples["labels"]
     if clients.shape != expected:
@@ -196,7 +217,7 @@ def _fitted(clients: Clients, result: Result) -> Clients:
         )
     if clients.x.is_floating_point() == bool(examples["tokens"]):
         raise InputError(
-            f"newcomers must have examples of {'whole' if examples['tokens'] else 'real'} numbers, as the run was "
+            f"newcomers must have examples of {'integers' if examples['tokens'] else 'real numbers'}, as the run was "
             "trained with, got others; see tokens= of from_arrays."
         )
     if (labels is None) != (clients.classes is None):

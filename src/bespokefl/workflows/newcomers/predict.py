@@ -1,4 +1,4 @@
-"""What a client's own model says about new examples: a label and a probability for each class, or a value."""
+"""Predict with a client's own model: a label and class probabilities for each example, or a value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,19 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Predictions:
-    """One entry per example. Classes: `labels` and `probabilities` (examples × classes); regression: `values`."""
+    """Predictions for a file of examples.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        Names of the classes; empty for regression.
+    labels : tuple of str
+        The predicted class of each example.
+    probabilities : ndarray of shape (examples, classes) or None
+        Class probabilities; None for regression.
+    values : ndarray of shape (examples,) or None
+        Predicted values for regression; None for classification.
+    """
 
     classes: tuple[str, ...]
     labels: tuple[str, ...] = ()
@@ -36,7 +48,7 @@ class Predictions:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per example, as in the file."""
+        """One dict per example, as in the CSV file."""
         if self.values is not None:
             return [{"example": at, "value": value} for at, value in enumerate(self.values.tolist())]
         assert self.probabilities is not None
@@ -48,17 +60,34 @@ class Predictions:
         ]
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
-        """Write a CSV file, whole or not at all."""
-        check(Path(path), overwrite)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        run_directory.write_text(Path(path), score_tables.csv_text(self.table))
-        return Path(path)
+        """Write the predictions to a CSV file and return its path."""
+        target = Path(path)
+        check(target, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run_directory.write_text(target, score_tables.csv_text(self.table))
+        return target
 
 
 def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: str | PathLike[str]) -> Predictions:
-    """A client's model on the x of an .npz file, or on a table with the columns of the run's.
+    """Predict with the model of one client.
 
-    run  a result, or the folder of a run or of newcomers' models
+    Parameters
+    ----------
+    run : Result, Newcomers or path
+        A result, or the directory of a run or of newcomers' models.
+    client : str
+        The client whose model is used.
+    data : path
+        An .npz file with x, or a table with the columns of the run's data.
+
+    Returns
+    -------
+    Predictions
+
+    Raises
+    ------
+    InputError
+        If the run is unfinished, the client is unknown, or the examples do not fit the run.
     """
     source = run if isinstance(run, Result | Newcomers) else _load(Path(run))
     if isinstance(source, Result):
@@ -74,15 +103,15 @@ def by_model(
     examples: Mapping[str, Any],
     preparation: Preparation | None,
 ) -> Predictions:
-    """What a client's model says about the examples of a file; `examples`: what the run says of its own."""
-    x = arrays.examples(data, examples, preparation)[0].x
+    """Predict the examples of a file with a client's model; `examples` describes those of the run."""
+    x = arrays.read_examples(data, examples, preparation)[0].x
     if preparation is not None:
         x = preparation.apply(x.numpy(), client=client)
     return answer(model, x, examples["labels"])
 
 
 def answer(model: nn.Module, x: torch.Tensor, labels: Sequence[str] | None) -> Predictions:
-    """What a module says; `labels` name its first outputs, None: they are values."""
+    """Predict with a module; `labels` name its first outputs, None for regression."""
     dtype = next(model.parameters()).dtype
     with torch.no_grad():
         inputs = (x.to(dtype) if x.is_floating_point() else x).split(BATCH)
@@ -95,17 +124,14 @@ def answer(model: nn.Module, x: torch.Tensor, labels: Sequence[str] | None) -> P
 
 
 def check(path: Path, overwrite: bool) -> None:
-    """Refuse a place where the file cannot be written, or would replace something. Writes nothing."""
+    """Reject a path that cannot be written or that would replace something. Writes nothing."""
     if path.is_dir():
-        raise InputError(f"{str(path)!r} is a folder; give the name of a file, such as predictions.csv.")
+        raise InputError(f"{str(path)!r} is a directory; give the name of a file, such as predictions.csv.")
     if path.exists() and not overwrite:
-        raise InputError(f"{str(path)!r} is there already; use --overwrite to replace it, or another name.")
+        raise InputError(f"{str(path)!r} exists already; use --overwrite to replace it, or another name.")
     run_directory.check_above(path)
 
 
 def _load(path: Path) -> Result | Newcomers:
-    return (
-        load_newcomers(path)
-        if run_directory.is_run(path, newcomers.SIGNS) and not run_directory.is_run(path)
-        else load_run(path)
-    )
+    is_newcomers = run_directory.is_run(path, newcomers.MARKERS) and not run_directory.is_run(path)
+    return load_newcomers(path) if is_newcomers else load_run(path)

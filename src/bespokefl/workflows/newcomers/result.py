@@ -1,13 +1,14 @@
-"""Clients that came when the training was over: what their models are worth, in memory and on disk.
+"""Models and scores of clients that joined after training, in memory and on disk.
 
-newcomers.json          the figures over all of them, and which run they joined
-newcomers.csv           one line per newcomer: sizes, accuracy and loss of its personal model and of plain fine-tuning
+newcomers.json          figures over all newcomers, and the run they joined
+newcomers.csv           one line per newcomer: sizes, scores of its personal model and of plain fine-tuning
 newcomers.safetensors   their personal models
 """
 
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,37 +32,45 @@ from bespokefl.workflows.results.score_tables import Scores, Sizes
 KINDS = ("personal", "finetune")
 ABOUT, TABLE = "newcomers.json", "newcomers.csv"
 PREPARATION = "preparation.json"
-SIGNS, WHAT = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
+MARKERS, KIND = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Newcomers:
-    """Their personal models, beside plain fine-tuning of the common model. Arrays are in the order of `names`."""
+    """Personal models of newcomers, compared with plain fine-tuning. Arrays are in the order of `names`.
 
-    def __init__(
-        self,
-        *,
-        about: Mapping[str, Any],
-        origin: Mapping[str, Any],
-        names: tuple[str, ...],
-        sizes: Sizes,
-        personal: Scores,
-        finetune: Scores,
-        weights: InMemoryModels | SavedModels,
-        preparation: Preparation | None = None,
-    ) -> None:
-        self.about = dict(about)  # how they were served
-        self.origin = dict(origin)  # the run they joined
-        self.names = names
-        self.sizes = sizes  # "train", "validation", "test": examples per newcomer
-        self.personal = personal  # by the method's own rule
-        self.finetune = finetune  # plain fine-tuning of the global model, or of the start where there is none
-        self.weights = weights
-        self.preparation = preparation  # how examples are made to fit the models; None: they are taken as they are
-        self.path: Path | None = None  # where they were saved
+    Attributes
+    ----------
+    names : tuple of str
+        The newcomers.
+    personal, finetune : dict of str to ndarray
+        Scores of the models trained by the method's own rule, and of the fine-tuned global model (the initial model if
+        the method has no global one).
+    sizes : dict of str to ndarray
+        Numbers of "train", "validation" and "test" examples.
+    origin : dict
+        The run that they joined.
+    about : dict
+        How their models were trained.
+    preparation : Preparation or None
+        How examples are scaled and encoded for the models; None if they are used unchanged.
+    path : Path or None
+        Directory that they were saved to.
+    """
+
+    about: dict[str, Any]
+    origin: Mapping[str, Any]
+    names: tuple[str, ...]
+    sizes: Sizes
+    personal: Scores
+    finetune: Scores
+    weights: InMemoryModels | SavedModels
+    preparation: Preparation | None = None
+    path: Path | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures has to know, one sentence each."""
+        """Remarks on the figures, one sentence each."""
         return list(self.about["notes"])
 
     @property
@@ -70,7 +79,7 @@ class Newcomers:
         return score_tables.lines(self.names, self.sizes, {"personal": self.personal, "finetune": self.finetune})
 
     def summary(self) -> dict[str, Any]:
-        """The figures over all newcomers."""
+        """Return the figures over all newcomers, as in newcomers.json."""
         return {
             **self.about,
             "personal": score_tables.figures(self.personal, self.sizes),
@@ -78,7 +87,13 @@ class Newcomers:
         }
 
     def model(self, client: str) -> nn.Module:
-        """A newcomer's own model, ready to predict."""
+        """Return the personal model of a newcomer, in evaluation mode.
+
+        Raises
+        ------
+        InputError
+            If there is no such newcomer.
+        """
         if str(client) not in self.names:
             raise no_client(str(client), self.names)
         return self.weights.module(self.names.index(str(client)))
@@ -92,13 +107,11 @@ class Newcomers:
             lines.append(f"  {kind:<8}  test {measure}: mean {'undefined' if mean is None else f'{mean:.4f}'}")
         return "\n".join(lines)
 
-    # -- on disk
-
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
-        """Write a folder of their own; it appears complete or not at all."""
+        """Write models and scores to a new directory and return it. It appears complete or not at all."""
 
         def fill(into: Path) -> None:
-            about = {"origin": self.origin, **self.summary()}
+            about = {"origin": dict(self.origin), **self.summary()}
             (into / ABOUT).write_text(score_tables.dumps(about, indent=2) + "\n", encoding="utf-8")
             self.write(into)
             if self.preparation is not None:
@@ -109,11 +122,11 @@ class Newcomers:
             elif (self.weights.folder / START).exists():
                 shutil.copyfile(self.weights.folder / START, into / START)
 
-        self.path = run_directory.write(Path(path), fill, overwrite, SIGNS, WHAT)
+        self.path = run_directory.write(Path(path), fill, overwrite, MARKERS, KIND)
         return self.path
 
     def write(self, into: Path) -> None:
-        """Table and models, into the folder of a run or into their own."""
+        """Write table and models into the directory of a run, or into their own."""
         score_tables.write_csv(into / TABLE, self.clients)
         if isinstance(self.weights, InMemoryModels):
             self.weights.write(into, self.names, NEWCOMERS)
@@ -122,21 +135,21 @@ class Newcomers:
 
 
 def load_newcomers(path: str | PathLike[str], model: Model | None = None) -> Newcomers:
-    """What `Newcomers.save` wrote."""
+    """Load what `Newcomers.save` wrote; `model` is needed if the model was a Python object."""
     source = Path(path)
-    if not run_directory.is_run(source, SIGNS):
+    if not run_directory.is_run(source, MARKERS):
         raise InputError(f"{str(path)!r} holds no newcomers' models: it has no {ABOUT} and {NEWCOMERS}.")
     try:
         about = json.loads((source / ABOUT).read_text(encoding="utf-8"))
-        found = within(source, about, about.pop("origin"), model)
+        found = read_newcomers(source, about, about.pop("origin"), model)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the newcomers in {str(path)!r} are damaged: {error!r}.") from error
     found.path = source
     return found
 
 
-def within(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: Model | None) -> Newcomers:
-    """The newcomers whose table and models are in a folder."""
+def read_newcomers(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: Model | None) -> Newcomers:
+    """Read newcomers from a directory with their table and models."""
     names, sizes, scores = score_tables.read_clients(source / TABLE, KINDS)
     return Newcomers(
         about={name: value for name, value in about.items() if name not in KINDS},
@@ -151,6 +164,6 @@ def within(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], mo
 
 
 def read_preparation(source: Path) -> Preparation | None:
-    """How a run's examples are made to fit, if its folder says so."""
-    place = source / PREPARATION
-    return Preparation.from_json(place.read_text(encoding="utf-8")) if place.exists() else None
+    """Read how the examples of a run are scaled and encoded, if its directory says so."""
+    path = source / PREPARATION
+    return Preparation.from_json(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -1,7 +1,7 @@
-"""Clients that come when the training is over: their models, from what the server kept and from their own data.
+"""Train the models of newcomers from the final state of the server and their own data.
 
-Beside each stands what anybody could do without a method: the common model (or, where there is none, the one that all
-began with), trained on for as long as an average client was.
+For comparison, every newcomer also fine-tunes the global model (or the initial model, if the method has no global one)
+for as many steps as an average client made.
 """
 
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ KINDS = ("personal", "finetune")
 
 @dataclass(frozen=True)
 class NewcomerModels:
-    """What newcomers get, in the order of `Data.names`."""
+    """Models and scores of newcomers, in the order of `Data.names`."""
 
-    rows: Rows  # their personal models
+    rows: Rows  # personal models
     personal: Scores
-    finetune: Scores  # NaN for those whose plain fine-tuning diverged
-    diverged: tuple[str, ...]  # who they are
+    finetune: Scores  # NaN where fine-tuning diverged
+    diverged: tuple[str, ...]  # names of those clients
 
 
-def serve(
+def train_newcomers(
     method: Method,
     task: Task,
     data: Data,
@@ -47,9 +47,9 @@ def serve(
     lr: float,
     momentum: float,
 ) -> NewcomerModels:
-    """Personal models by the method's own rule, and plain fine-tuning with this rate and the same budget.
+    """Train personal models by the method's own rule, and fine-tune with this rate for the same budget.
 
-    number    the round that all this counts as: the one after the last
+    `number` is the round that this counts as: the one after the last.
     """
     probe.check(task, data.x[:3], data.y[:3], classes)
     executor = chunks.choose_executor(task, data, settings)
@@ -58,27 +58,26 @@ def serve(
         task.stack()
     loop = ReferenceLoop(task) if settings.reference else None
     side = ClientSide(method, task, data, settings.budget, settings.seed, loop)
-    common = method.global_model(server)
-    begin = task.start if common is None else common
+    global_rows = method.global_model(server)
+    start = task.start if global_rows is None else global_rows
 
-    def answer(what: str, values: Values) -> Values:
+    def train(what: str, values: Values) -> Values:
         cohort: list[int] = values["cohort"].tolist()
         work = side.cohort_data(cohort, number)
-        rows = method.newcomer(task, server, work).expand(len(cohort))
+        personal = method.newcomer(task, server, work).expand(len(cohort))
         steps = work.num_steps() * work.expected_rounds
-        tuned = local_sgd(task.gradient, begin, work, lr, momentum=momentum, steps=steps)
-        found = zip(KINDS, (rows, tuned), strict=True)
+        tuned = local_sgd(task.gradient, start, work, lr, momentum=momentum, steps=steps)
         scores = {
             f"{kind}/{name}": values
-            for kind, own in found
-            for name, values in side.score(cohort, own, by_class=True).items()
+            for kind, rows in zip(KINDS, (personal, tuned), strict=True)
+            for name, values in side.score(cohort, rows, by_class=True).items()
         }
-        return {"rows": rows, **scores}
+        return {"rows": personal, **scores}
 
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)
     names = ["newcomers " + ", ".join(data.names[i] for i in part) for part in parts]
     answers: list[Values] = [{}] * len(parts)
-    with open_pool(answer, min(num_workers(task, settings), len(parts))) as pool:
+    with open_pool(train, min(num_workers(task, settings), len(parts))) as pool:
         jobs = [lambda part=part: {"cohort": torch.tensor(part)} for part in parts]
         for at, values in pool.map("serve", jobs, names):
             answers[at] = values
@@ -90,18 +89,18 @@ def serve(
 
     personal, finetune = (joined(kind) for kind in KINDS)
     refuse_non_finite(personal, data, number)
-    lost = _lost(finetune, data)
+    diverged = _diverged(finetune, data)
     return NewcomerModels(
         rows=Rows.cat([values["rows"] for values in answers])[back],
         personal=personal,
-        finetune={name: values.masked_fill(lost, torch.nan) for name, values in finetune.items()},
-        diverged=tuple(data.names[i] for i in lost.nonzero().flatten().tolist()),
+        finetune={name: values.masked_fill(diverged, torch.nan) for name, values in finetune.items()},
+        diverged=tuple(data.names[i] for i in diverged.nonzero().flatten().tolist()),
     )
 
 
-def _lost(scores: Scores, data: Data) -> Tensor:
-    """Whose loss is not finite though there are data, (K,)."""
-    lost = torch.zeros(len(data), dtype=torch.bool)
+def _diverged(scores: Scores, data: Data) -> Tensor:
+    """Return which clients have examples but no finite loss, shape (K,)."""
+    found = torch.zeros(len(data), dtype=torch.bool)
     for part in PARTS:
-        lost |= ~scores[f"{part}_loss"].isfinite() & (getattr(data, part).sizes > 0)
-    return lost
+        found |= ~scores[f"{part}_loss"].isfinite() & (getattr(data, part).sizes > 0)
+    return found

@@ -226,7 +226,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             rounds=rounds,
             client_rounds=client_rounds,
             weights=SavedModels(source.resolve(), model),
-            newcomers=None if late is None else newcomers.within(source, late, about, model),
+            newcomers=None if late is None else newcomers.read_newcomers(source, late, about, model),
             preparation=newcomers.read_preparation(source),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""Jobs that do not need each other, several at once, each in a process of its own; one report tells how far all are.
+"""Run independent jobs side by side, each in its own process, and report their common progress.
 
-A job's process is a fork: it has all that this one has, and nothing of what happens here later. What it makes it leaves
-on disk; back come only what it tells on the way and a value that JSON can hold. Ctrl-C is passed on to the jobs in
-hand, which end as they do for themselves; a second one ends them at once. A job whose process dies is done once more.
+A job runs in a fork of the main process. It leaves its results on disk and returns a value that fits into JSON. Ctrl-C
+is forwarded to the running jobs, which finish as a single run does; a second Ctrl-C kills them. A job whose process
+dies is run a second time.
 """
 
 import json
@@ -13,9 +13,9 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
@@ -24,86 +24,105 @@ import torch
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
 from bespokefl.core.files import FULL, unwritten
 from bespokefl.engines.interrupts import delay_interrupts
+from bespokefl.engines.progress import Progress
 from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")
 
-MANY = 20_000_000  # parameters of all clients together; up to here several trainings at once fit into memory
-EVERY = 0.1  # seconds between two reports of a job, and between two looks whether to stop
-
-Tell = Callable[[float, str, Mapping[str, float]], None]  # the share that is done, where it is, scores
-
-
-@dataclass(frozen=True)
-class Job:
-    """Something to do, and how large a part of all it is."""
-
-    name: str
-    work: Callable[[Tell], Any]
-    size: int = 1  # trainings
+MAX_PARAMETERS = 20_000_000  # of all clients' models together, for several trainings at once to fit into memory
+POLL_SECONDS = 0.1  # between two progress messages of a job, and between two checks for Ctrl-C
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far all jobs are."""
+    """Progress of several trainings, reported by one of them.
 
-    done: float
-    total: int
+    Parameters
+    ----------
+    text : str
+        The training that reports.
+    number : int
+        Its number, counted by the trainings that have ended.
+    total : int
+        Number of trainings.
+    rounds : Progress or None
+        Rounds and scores of the training that reports; None when it has ended.
+    done : float
+        Trainings done, including the finished part of those that are running.
+    """
+
     text: str
-    scores: Mapping[str, float]
+    number: int
+    total: int
+    rounds: Progress | None
+    done: float = 0.0
 
 
 Report = Callable[[Step], None]
-Outcome = Any  # what the work returned, or the BespokeError that it ended with
+Outcome = Any  # the value that a job returned, or the BespokeError that it raised
 
 
-class Interrupted(Exception):  # noqa: N818 (nobody made a mistake)
-    """A job was stopped before its end, and so are all others; those that had ended were handed out before."""
+@dataclass(frozen=True)
+class Job:
+    """A function to call and the number of trainings it makes."""
+
+    name: str
+    work: Callable[[Report], Any]
+    size: int = 1
+
+
+class Interrupted(Exception):  # noqa: N818 (it is not an error)
+    """A job was interrupted, and so were all others; the outcomes of finished jobs were yielded before."""
 
 
 def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods()
 
 
-def at_once(parameters: int, workers: int, device: str) -> int:
-    """How many trainings of so many parameters to do side by side: as many as workers, or one with all of them."""
-    alone = parameters > MANY or device != "cpu" or not can_fork()
-    return 1 if alone else workers or cores()
+def num_processes(parameters: int, workers: int, device: str) -> int:
+    """Return how many trainings with this many parameters run at once: one per worker, or 1 if they do not fit."""
+    if parameters > MAX_PARAMETERS or device != "cpu" or not can_fork():
+        return 1
+    return workers or cores()
 
 
-def do(jobs: Sequence[Job], processes: int, report: Report | None = None) -> Iterator[tuple[Job, Outcome]]:
-    """Every job with its outcome, as they end; with one process, here and one after the other."""
+def report_rounds(report: Report) -> Callable[[Progress], None]:
+    """Turn a job's report into the `progress` argument of a single training."""
+    return lambda now: report(Step("", 1, 1, now, now.done / now.total))
+
+
+def run_jobs(jobs: Sequence[Job], processes: int, report: Report | None = None) -> Iterator[tuple[Job, Outcome]]:
+    """Yield every job with its outcome as it ends; with one process, run them here one after the other."""
     display = _Display(jobs, report)
-    yield from _here(jobs, display) if processes < 2 or not can_fork() else _apart(jobs, processes, display)
+    yield from _run_here(jobs, display) if processes < 2 or not can_fork() else _run_forked(jobs, processes, display)
 
 
 class _Display:
+    """Add up the progress of all jobs."""
+
     def __init__(self, jobs: Sequence[Job], report: Report | None) -> None:
         self._report, self._total = report, sum(job.size for job in jobs)
-        self._ended, self._open = 0, dict[str, float]()
+        self._ended, self._running = 0, dict[str, float]()
 
-    def tell(self, job: Job, share: float, text: str, scores: Mapping[str, float]) -> None:
-        self._open[job.name] = share * job.size
-        self._show(f"{job.name} {text}".strip(), scores)
+    def update(self, job: Job, step: Step) -> None:
+        self._running[job.name] = step.done / step.total * job.size
+        self._show(" ".join(filter(None, (job.name, step.text))), step.rounds)
 
     def end(self, job: Job) -> None:
-        self._open.pop(job.name, None)
+        self._running.pop(job.name, None)
         self._ended += job.size
-        self._show(f"{job.name} done", {})
+        self._show(job.name, None)
 
-    def _show(self, text: str, scores: Mapping[str, float]) -> None:
+    def _show(self, text: str, rounds: Progress | None) -> None:
         if self._report is not None:
-            self._report(Step(self._ended + sum(self._open.values()), self._total, text, scores))
+            number, done = min(self._ended + 1, self._total), self._ended + sum(self._running.values())
+            self._report(Step(text, number, self._total, rounds, done))
 
 
-def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
+def _run_here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
     for job in jobs:
-
-        def tell(share: float, text: str, scores: Mapping[str, float], job: Job = job) -> None:
-            display.tell(job, share, text, scores)
-
         try:
-            outcome = _told(job, tell)
+            outcome = _call(job, lambda step, job=job: display.update(job, step))  # type: ignore[misc]
         except BespokeError as error:
             outcome = error
         except KeyboardInterrupt:
@@ -112,10 +131,10 @@ def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome
         yield job, outcome
 
 
-def _told(job: Job, tell: Tell) -> Any:
-    """What the work returns; a full disk is a sentence, wherever in it that is noticed."""
+def _call(job: Job, report: Report) -> Any:
+    """Return the result of the work; raise a DiskError wherever the disk turns out to be full."""
     try:
-        return job.work(tell)
+        return job.work(report)
     except OSError as error:
         if error.errno in FULL:
             raise unwritten(error.filename or "a file", error) from error
@@ -124,106 +143,106 @@ def _told(job: Job, tell: Tell) -> Any:
 
 @dataclass
 class _Child:
+    """A running job. Messages on its pipe are JSON lists: the kind, then values."""
+
     job: Job
     process: Any
     pipe: Connection
 
+    def receive(self) -> list[Any]:
+        try:
+            message: list[Any] = json.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError):  # the process died, possibly in the middle of a message
+            self.process.join()
+            return ["died", f"exit code {self.process.exitcode}"]
+        return message
 
-def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
-    waiting, busy = list(jobs)[::-1], dict[Any, _Child]()
-    said, died = set[str](), set[Job]()
+
+def _run_forked(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
+    waiting, running = list(jobs)[::-1], dict[Any, _Child]()
+    logged, died = set[str](), set[Job]()
     stopped = False
     try:
         with delay_interrupts("") as asked:
-            while busy or (waiting and not stopped):
-                while waiting and len(busy) < processes and not stopped:
-                    child = _start(waiting.pop(), [one.pipe for one in busy.values()])
-                    busy[child.pipe] = child
+            while running or (waiting and not stopped):
+                while waiting and len(running) < processes and not stopped:
+                    child = _start(waiting.pop(), [one.pipe for one in running.values()])
+                    running[child.pipe] = child
                 if asked() and not stopped:
                     stopped = True
-                    for child in busy.values():
+                    for child in running.values():
                         with suppress(ProcessLookupError):
                             os.kill(child.process.pid, signal.SIGINT)
-                for pipe in wait(list(busy), EVERY):
-                    child = busy[pipe]
-                    kind, *told = _next(child)
-                    if kind == "tell":
-                        display.tell(child.job, *told)
-                    elif kind == "log":
-                        if told[1] not in said:  # that of one run is that of all
-                            said.add(told[1])
-                            log.log(told[0], "%s", told[1])
+                for pipe in wait(list(running), POLL_SECONDS):
+                    child = running[pipe]
+                    kind, *values = child.receive()
+                    if kind == "progress":
+                        rounds = values[0].pop("rounds")
+                        display.update(child.job, Step(**values[0], rounds=rounds and Progress(**rounds)))
+                        continue
+                    if kind == "log":
+                        if values[1] not in logged:  # the jobs of one command log the same messages
+                            logged.add(values[1])
+                            log.log(values[0], "%s", values[1])
+                        continue
+                    del running[pipe]
+                    child.pipe.close()
+                    child.process.join()
+                    if kind == "interrupted" or (kind == "died" and stopped):
+                        stopped = True
+                    elif kind == "died" and child.job not in died:
+                        died.add(child.job)
+                        waiting.append(child.job)
+                        name = child.job.name.removesuffix(":")
+                        log.warning("%s: its process died (%s); it is run again", name, *values)
                     else:
-                        del busy[pipe]
-                        child.pipe.close()
-                        child.process.join()
-                        if kind == "crash":
-                            raise RuntimeError(f"{child.job.name} failed:\n{told[0]}")
-                        if kind == "interrupted":
-                            stopped = True
-                            continue
-                        if kind == "died":
-                            if stopped:
-                                continue
-                            if child.job not in died:
-                                died.add(child.job)
-                                waiting.append(child.job)
-                                name = child.job.name.removesuffix(":")
-                                log.warning("%s: its process died (%s); this is done again", name, *told)
-                                continue
-                            told = [
-                                f"its process died twice ({told[0]}); if the machine ran out of memory, use fewer "
-                                "--workers."
-                            ]
+                        outcome = _outcome(child.job, kind, values)
                         display.end(child.job)
-                        yield child.job, _outcome(kind, told)
+                        yield child.job, outcome
             if stopped:
                 raise Interrupted
     except KeyboardInterrupt:
         raise Interrupted from None
     finally:
-        for child in busy.values():
+        for child in running.values():
             child.process.kill()
             child.process.join()
 
 
-def _outcome(kind: str, told: Sequence[Any]) -> Outcome:
-    if kind == "DiskError":
-        return DiskError(told[0], kept=told[1], cure=told[2])
+def _outcome(job: Job, kind: str, values: Sequence[Any]) -> Outcome:
     if kind == "done":
-        return told[0]
-    return InputError(told[0]) if kind == "InputError" else TrainingError(told[0])
-
-
-def _next(child: _Child) -> list[Any]:
-    try:
-        found: list[Any] = json.loads(child.pipe.recv_bytes())
-    except (EOFError, OSError):  # also in the middle of what it tells
-        child.process.join()
-        return ["died", f"exit code {child.process.exitcode}"]
-    return found
+        return values[0]
+    if kind == "crash":
+        raise RuntimeError(f"{job.name} failed:\n{values[0]}")
+    if kind == "died":
+        return TrainingError(
+            f"its process died twice ({values[0]}); if the machine ran out of memory, use fewer --workers."
+        )
+    if kind == "DiskError":
+        return DiskError(values[0], kept=values[1], cure=values[2])
+    return InputError(values[0]) if kind == "InputError" else TrainingError(values[0])
 
 
 def _start(job: Job, inherited: Sequence[Connection]) -> _Child:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(job, theirs, (ours, *inherited)), daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the job can be told, or it would miss it
+    process = context.Process(target=_main, args=(job, theirs, (ours, *inherited)), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the job's own handler is installed
     process.start()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return _Child(job, process, ours)
 
 
-def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoReturn:
-    """The life of a job's process."""
-    os.setpgrp()  # so that Ctrl-C in the terminal comes once, from the main process
+def _main(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoReturn:
+    """Run a job as the main function of its process."""
+    os.setpgrp()  # Ctrl-C in the terminal then reaches the job only through the main process
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for one in inherited:
         one.close()
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    _log_to(pipe)
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    log.handlers, log.propagate = [_PipeHandler(pipe)], False
     last = 0.0
 
     def send(*values: Any) -> None:
@@ -232,22 +251,20 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
         except (BrokenPipeError, ConnectionResetError):  # the main process is gone
             os._exit(1)
 
-    def tell(share: float, text: str, scores: Mapping[str, float]) -> None:
+    def report(step: Step) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= EVERY:
+        if now - last >= POLL_SECONDS:
             last = now
-            send("tell", share, text, dict(scores))
+            send("progress", asdict(step))
 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        send("done", _told(job, tell))
-    except InputError as error:
-        send("InputError", str(error))
+        send("done", _call(job, report))
     except DiskError as error:
         send("DiskError", error.fact, error.kept, error.cure)
     except BespokeError as error:
-        send("TrainingError", str(error))
+        send("InputError" if isinstance(error, InputError) else "TrainingError", str(error))
     except (Interrupted, KeyboardInterrupt):
         send("interrupted")
     except BaseException:
@@ -255,18 +272,20 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
     os._exit(0)
 
 
-def _end_with(parent: int) -> None:
-    """A main process that was killed says nothing; its jobs must not go on without it."""
+def _exit_with_parent(parent: int) -> None:
+    """End this process when the main process is killed."""
     while os.getppid() == parent:
-        time.sleep(EVERY)
+        time.sleep(POLL_SECONDS)
     os._exit(1)
 
 
-def _log_to(pipe: Connection) -> None:
-    class Sent(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            with suppress(OSError):
-                pipe.send_bytes(json.dumps(["log", record.levelno, record.getMessage()]).encode())
+class _PipeHandler(logging.Handler):
+    """Send log messages to the main process."""
 
-    log.handlers = [Sent()]
-    log.propagate = False
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self._pipe.send_bytes(json.dumps(["log", record.levelno, record.getMessage()]).encode())

@@ -41,11 +41,11 @@ def _instead(place: Path) -> str:
     if not place.is_dir():
         missing = "is a file" if place.exists() else "is not there"
         return f"{what} {missing}; name the folder of a run that was stopped or killed."
-    if run_directory.is_run(place, compare_folder.SIGNS):
+    if run_directory.is_run(place, compare_folder.MARKERS):
         command = compare_folder.read_plan(place).get("command")
         told = f"{command} --out {at}" if command else "the same call of bespokefl.compare"
         return f"{what} holds a comparison, not a run; this goes on with it: {told}."
-    if run_directory.is_run(place, tuning.SIGNS):
+    if run_directory.is_run(place, tuning.MARKERS):
         return f"{what} holds a tuning, not a run; the command that began it, with --out {at}, goes on with it."
     if run_directory.is_run(place):
         return f"the run in {what} is finished; there is nothing to resume."

@@ -1,15 +1,12 @@
-"""Self-FL's synthetic study: can a federation of scalars be estimated, with few or many active clients?
+"""Self-FL's synthetic study: estimate a federation of scalars with few or many active clients.
 
-Chen et al., NeurIPS 2022, appendix G.1, Figures 4 and 5. Twenty clients measure a number each, θ_m ~ N(1.6, σ_0²), by
-N_m observations of variance .1. Errors are |estimate − truth|, of θ_0 by the global model and of θ_m by the personal
-ones, averaged over clients and repeats. Variances are known, as in the paper; all repeats are trained as one stack.
+Chen et al., NeurIPS 2022, appendix G.1, Figures 4 and 5. Each of twenty clients measures a number θ_m ~ N(1.6, σ_0²) by
+N_m observations of variance .1. Errors are |estimate − truth|, of θ_0 for the global model and of θ_m for the personal
+models, averaged over clients and repeats. Variances are known, as in the paper; all repeats are trained as one stack.
 """
 
-import json
 import math
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,10 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor, nn
 
-from bespokefl.core import rng as chance
+from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import TrainingError
-from bespokefl.core.files import write_text
 from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Objective, Task
@@ -35,35 +31,38 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports.processes import cores
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.studies.cells import Cells, mean_and_error, print_claims
 
 NAME = "selffl-synthetic"
-CLIENTS, PARENT, NOISE = 20, 1.6, 0.1  # M, θ_0, the variance of one observation
+SUMMARY = (__doc__ or "").splitlines()[0]
+NUM_CLIENTS, GLOBAL_MEAN, NOISE = 20, 1.6, 0.1  # M, θ_0, the variance of one observation
 RATES = (0.1, 0.2, 0.5, 0.8, 1.0)  # C
 ROUNDS, REPEATS, STEPS, LR = 200, 200, 50, 1e-4
-PART = (20, 40)  # repeats and rounds of the stated part
+PART = (20, 40)  # repeats and rounds of the part
 NO_LIMIT = 10**6  # ℓ_max: (16) gives at most about 460 steps here
 
 OURS = ("Self-FL, active peers", "Self-FL, all peers", "Self-FL, all peers, no smoothing")
 THEIRS = ("FedAvg", "Ditto", "pFedMe", "Per-FedAvg")
 ORACLES = ("exact Bayes", "FL-optimum (3)")
-# What the paper does not name: Ditto's and pFedMe's λ, Per-FedAvg's α. Chosen on repeats that the tables do not use.
-UNNAMED: dict[str, tuple[float, ...]] = {
+# Not given in the paper: λ of Ditto and pFedMe, α of Per-FedAvg. Chosen on repeats that the tables do not use.
+NOT_GIVEN: dict[str, tuple[float, ...]] = {
     "Ditto": (1.0, 10.0, 100.0, 1000.0),
     "pFedMe": (10.0, 100.0, 1000.0),
     "Per-FedAvg": (1e-4, 3e-4, 1e-3),
 }
 TUNING_REPEATS, TUNING_RATE = 20, 0.5
 
-Todo = Iterator[tuple[str, tuple[Any, ...]]]  # the names of cells, and what to compute them from
+Todo = Iterator[tuple[str, tuple[Any, ...]]]  # keys of cells, and the arguments to compute them from
 
 
 @dataclass(frozen=True)
 class Case:
-    """One of the two settings."""
+    """One of the two settings of the study."""
 
     name: str
     between: float  # σ_0²
-    sizes: tuple[int, int]  # N_m is uniform between these
+    sizes: tuple[int, int]  # range of N_m, which is uniform
 
 
 CASES = (Case("homogeneous", 0.001, (10, 20)), Case("heterogeneous", 1.0, (10, 200)))
@@ -71,7 +70,7 @@ CASES = (Case("homogeneous", 0.001, (10, 20)), Case("heterogeneous", 1.0, (10, 2
 
 @dataclass(frozen=True)
 class Federation:
-    """One repeat: the truth, what the clients measured, and the same as a data set."""
+    """One repeat: the truth, the measurements, and the measurements as data of an engine."""
 
     truth: np.ndarray  # θ_m
     measured: np.ndarray  # z_m, the mean of the observations
@@ -89,7 +88,7 @@ def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Mean(Task):
-    """The task (4), (θ − z_m)² / 2σ_m², its gradient written out: for a single number, autograd is all overhead."""
+    """The task (4), (θ − z_m)² / 2σ_m², with its gradient written out: for one number, autograd is mostly overhead."""
 
     def __init__(self) -> None:
         super().__init__(lambda: nn.Linear(1, 1, bias=False), half_square, dtype=torch.float64)
@@ -103,30 +102,30 @@ class Mean(Task):
 
 
 def federation(case: Case, repeat: int) -> Federation:
-    """A client's observations are one example, their mean z as a regression z/σ ~ θ/σ: its loss is (4).
+    """Draw one repeat. A client has one example, its mean z as a regression z/σ ~ θ/σ, so that its loss is (4).
 
-    Clients are named after their repeat, too: Self-FL is told each one's σ_m² by name.
+    The names of the clients contain the repeat, because Self-FL gets each client's σ_m² by name.
     """
-    rng = chance.generator(0, NAME, case.name, repeat)
-    sizes = rng.integers(case.sizes[0], case.sizes[1] + 1, CLIENTS)
-    truth = PARENT + math.sqrt(case.between) * rng.standard_normal(CLIENTS)
-    observed = np.repeat(truth, sizes) + math.sqrt(NOISE) * rng.standard_normal(sizes.sum())
+    generator = rng.generator(0, NAME, case.name, repeat)
+    sizes = generator.integers(case.sizes[0], case.sizes[1] + 1, NUM_CLIENTS)
+    truth = GLOBAL_MEAN + math.sqrt(case.between) * generator.standard_normal(NUM_CLIENTS)
+    observed = np.repeat(truth, sizes) + math.sqrt(NOISE) * generator.standard_normal(sizes.sum())
     measured = np.add.reduceat(observed, np.cumsum(sizes) - sizes) / sizes
     scale = np.sqrt(sizes / NOISE)  # 1/σ_m
-    nothing = ClientIndex.of_lists([np.zeros(0)] * CLIENTS)
+    nothing = ClientIndex.of_lists([np.zeros(0)] * NUM_CLIENTS)
     data = Data(
         x=torch.from_numpy(scale).unsqueeze(1),
         y=torch.from_numpy(scale * measured),
-        names=tuple(f"{repeat:05d}/{m:02d}" for m in range(CLIENTS)),
-        train=ClientIndex.of_lists(np.arange(CLIENTS).reshape(-1, 1)),
+        names=tuple(f"{repeat:05d}/{m:02d}" for m in range(NUM_CLIENTS)),
+        train=ClientIndex.of_lists(np.arange(NUM_CLIENTS).reshape(-1, 1)),
         validation=nothing,
         test=nothing,
     )
     return Federation(truth, measured, sizes, data)
 
 
-def method(name: str, case: Case, members: Sequence[Federation], unnamed: float = 0.0) -> Method:
-    """A row of the tables, for these repeats; `unnamed` is what the paper does not name."""
+def method(name: str, case: Case, members: Sequence[Federation], value: float = 0.0) -> Method:
+    """Return the method of a row for these repeats; `value` is its hyper-parameter that the paper does not give."""
     if name in OURS:
         variances = {
             client: float(variance)
@@ -144,37 +143,37 @@ def method(name: str, case: Case, members: Sequence[Federation], unnamed: float 
         )
     makers: dict[str, Callable[[], Method]] = {
         "FedAvg": lambda: FedAvg(lr=LR),
-        "Ditto": lambda: Ditto(lr=LR, personal_lr=LR, prox_weight=unnamed),
-        "pFedMe": lambda: PFedMe(lr=LR, personal_lr=LR, prox_weight=unnamed),
-        "Per-FedAvg": lambda: PerFedAvg(lr=LR, inner_rate=unnamed),
+        "Ditto": lambda: Ditto(lr=LR, personal_lr=LR, prox_weight=value),
+        "pFedMe": lambda: PFedMe(lr=LR, personal_lr=LR, prox_weight=value),
+        "Per-FedAvg": lambda: PerFedAvg(lr=LR, inner_rate=value),
         "Local": lambda: Local(lr=LR),
     }
     return makers[name]()
 
 
 def errors(method: Method, members: Sequence[Federation], rate: float, rounds: int) -> dict[str, list[float]]:
-    """Every repeat's error of the global model (where there is one) and mean error of the personal models."""
+    """Return the error of the global model, if there is one, and the mean error of the personal models, per repeat."""
     settings = Settings(rounds=rounds, participation=rate, batch_size=1, local_steps=STEPS, workers=1, record=False)
     seeds = [replace(settings, seed=repeat) for repeat in range(len(members))]
     simulation = Simulation.stacked(method, Mean(), [one.data for one in members], seeds, None)
     for member, server in zip(members, simulation.federations, strict=True):
-        server.sizes = member.sizes.tolist()  # the one example stands for so many observations
+        server.sizes = member.sizes.tolist()  # the one example stands for N_m observations
     found: dict[str, list[float]] = {"personal": []}
     for member, outcome in zip(members, simulation.run_all(), strict=True):
         personal = outcome.personal_rows.matrix().flatten().numpy()
         found["personal"].append(float(np.abs(personal - member.truth).mean()))
         if outcome.global_rows is not None:
-            found.setdefault("global", []).append(abs(float(outcome.global_rows.matrix()) - PARENT))
+            found.setdefault("global", []).append(abs(float(outcome.global_rows.matrix()) - GLOBAL_MEAN))
     return found
 
 
 def oracles(case: Case, members: Sequence[Federation]) -> dict[str, dict[str, list[float]]]:
-    """What the formulas give that see every client's data at once."""
+    """Return the errors of the formulas that use all clients' data at once."""
     truth, measured, variance = (
         np.stack([getattr(one, what) for one in members]) for what in ("truth", "measured", "variance")
     )
     given = (measured, np.full(len(members), case.between), variance)
-    best = np.abs(two_level.global_optimum(*given) - PARENT)
+    best = np.abs(two_level.global_optimum(*given) - GLOBAL_MEAN)
     bayes, paper = (
         np.abs(estimate(*given) - truth).mean(1) for estimate in (two_level.exact_bayes, two_level.fl_optimum)
     )
@@ -184,68 +183,64 @@ def oracles(case: Case, members: Sequence[Federation]) -> dict[str, dict[str, li
     }
 
 
-def cell(case: Case, name: str, unnamed: float, rate: float, repeats: range, rounds: int) -> dict[str, list[float]]:
-    """One cell of a table."""
+def cell(case: Case, name: str, value: float, rate: float, repeats: range, rounds: int) -> dict[str, list[float]]:
+    """Compute one cell of a table."""
     members = [federation(case, repeat) for repeat in repeats]
-    return errors(method(name, case, members, unnamed), members, rate, rounds)
+    return errors(method(name, case, members, value), members, rate, rounds)
 
 
-def trial(case: Case, name: str, unnamed: float, rounds: int) -> dict[str, list[float]]:
-    """The errors with one value of what the paper does not name; none, if training diverges."""
+def trial(case: Case, name: str, value: float, rounds: int) -> dict[str, list[float]]:
+    """Return the errors with one value of the hyper-parameter that the paper does not give; empty if it diverges."""
     try:
-        return cell(case, name, unnamed, TUNING_RATE, range(10_000, 10_000 + TUNING_REPEATS), rounds)
+        return cell(case, name, value, TUNING_RATE, range(10_000, 10_000 + TUNING_REPEATS), rounds)
     except TrainingError:
         return {}
 
 
-def main(folder: Path, part: bool) -> None:
-    """Run what is not done yet, print both cases, and check the paper's claims."""
+def main(directory: Path, part: bool) -> None:
+    """Run what is not stored yet, print both cases, and check the paper's claims."""
     repeats, rounds = PART if part else (REPEATS, ROUNDS)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / ("part.json" if part else "cells.json")
-    cells: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    console = Console()
+    cells, console = Cells(directory, part), Console()
     console.print(
-        f"Self-FL's synthetic study (appendix G.1): {repeats} repeats, {rounds} rounds, {CLIENTS} clients, "
-        f"learning rate {LR}, baselines {STEPS} steps. The paper shows curves and no figures. It does not name Ditto's "
-        "and pFedMe's λ and Per-FedAvg's α: they are chosen here on other repeats."
+        f"Self-FL's synthetic study (appendix G.1): {repeats} repeats, {rounds} rounds, {NUM_CLIENTS} clients, "
+        f"learning rate {LR}, {STEPS} steps for the baselines. The paper shows curves and no figures. It does not give "
+        "λ of Ditto and pFedMe or α of Per-FedAvg: they are chosen here on other repeats."
     )
     if part:
         console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
-    context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(cores(), context, initializer=torch.set_num_threads, initargs=(1,))
-    with Progress(console=console, transient=True) as progress, pool:
-        # A cell is a process: the servers of two hundred federations take as long as their clients.
-        def run(work: Callable[..., dict[str, list[float]]], todo: Todo) -> None:
-            rest = [(key, arguments) for key, arguments in todo if key not in cells]
-            bar = progress.add_task(f"{work.__name__}s", total=len(rest))
-            running = {pool.submit(work, *arguments): key for key, arguments in rest}
-            try:
-                for done in as_completed(running):
-                    cells[running[done]] = done.result()
-                    write_text(file, json.dumps(cells))
-                    progress.advance(bar)
-            except BaseException:  # Ctrl-C, too: the pool would else finish all that is waiting
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-                raise
-
-        run(trial, _trials(rounds))
-        run(cell, _cells(cells, repeats, rounds))
+    _compute(trial, _trials(rounds), cells, console)
+    _compute(cell, _cells(cells, repeats, rounds), cells, console)
     for case in CASES:
         found = oracles(case, [federation(case, repeat) for repeat in range(repeats)])
         cells |= {f"{case.name}/{name}/{rate}": errors for name, errors in found.items() for rate in RATES}
-        # With all clients active there is nobody else to know of, and C = 1 smoothes nothing.
+        # With all clients active the variants of Self-FL are the same.
         cells |= {f"{case.name}/{name}/1.0": cells[f"{case.name}/{OURS[0]}/1.0"] for name in OURS}
         console.print(_table(case, cells))
-    for sentence, holds in claims(cells):
-        console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
-    console.print(f"All figures: {file}")
+    print_claims(console, claims(cells), cells.file)
+
+
+def _compute(work: Callable[..., dict[str, list[float]]], todo: Todo, cells: Cells, console: Console) -> None:
+    """Compute the missing cells, each in its own process: the servers of 200 federations take as long as clients."""
+    made = [
+        jobs.Job(key, lambda report, arguments=arguments: work(*arguments))  # type: ignore[misc]
+        for key, arguments in todo
+        if key not in cells
+    ]
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
+        bar = progress.add_task(f"{work.__name__}s", total=len(made))
+        try:
+            for job, outcome in jobs.run_jobs(made, cores()):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                cells.store(job.name, outcome)
+                progress.update(bar, advance=1, refresh=True)
+        except jobs.Interrupted:
+            raise KeyboardInterrupt from None
 
 
 def _trials(rounds: int) -> Todo:
     for case in CASES:
-        for name, values in UNNAMED.items():
+        for name, values in NOT_GIVEN.items():
             for value in values:
                 yield _tuning_key(case, name, value), (case, name, value, rounds)
 
@@ -255,13 +250,15 @@ def _tuning_key(case: Case, name: str, value: float) -> str:
 
 
 def _chosen(cells: dict[str, Any], case: Case, name: str) -> float:
-    """What the paper does not name: the value with the least personal error on the other repeats."""
-    found = {value: cells[_tuning_key(case, name, value)].get("personal", math.inf) for value in UNNAMED.get(name, ())}
+    """Return the value with the least personal error on the other repeats."""
+    found = {
+        value: cells[_tuning_key(case, name, value)].get("personal", math.inf) for value in NOT_GIVEN.get(name, ())
+    }
     return min(found, key=lambda value: float(np.mean(found[value])), default=0.0)
 
 
 def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Todo:
-    for rate in RATES[::-1]:  # the longest first
+    for rate in RATES[::-1]:  # longest first
         for case in CASES:
             for name in (*OURS[: 1 if rate == 1 else None], *THEIRS, "Local"):
                 value = _chosen(cells, case, name)
@@ -269,18 +266,17 @@ def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Todo:
 
 
 def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The paper's statements about Figures 4 and 5, with slack fixed beforehand: two standard errors, a quarter."""
+    """Check the paper's statements about Figures 4 and 5, with a slack of two standard errors, or of a quarter."""
     few, many = RATES[:2], RATES[2:]
     found = []
 
     def nobody_better(case: str, name: str, kind: str, rates: Sequence[float], rivals: Sequence[str], who: str) -> None:
-        """By how many standard errors of the paired difference the nearest rival is better, if any is."""
+        """Check that no rival is better by more than two standard errors of the paired difference."""
         gaps = {}
         for rate in rates:
             for rival in rivals:
                 ours, theirs = (np.array(cells[f"{case}/{one}/{rate}"][kind]) for one in (name, rival))
-                gap = ours - theirs
-                gaps[rate, rival] = (gap.mean(), gap.std(ddof=1) / math.sqrt(len(gap)))
+                gaps[rate, rival] = mean_and_error(ours - theirs)
         rate, rival = max(gaps, key=lambda key: gaps[key][0] - 2 * gaps[key][1])
         gap, sem = gaps[rate, rival]
         where = f"{1e3 * gap:+.1f} (SEM {1e3 * sem:.1f}) against {rival} at C = {rate:g}"
@@ -315,9 +311,9 @@ def _table(case: Case, cells: dict[str, Any]) -> Table:
         for name in (*OURS, *THEIRS, "Local", *ORACLES):
             values = [cells[f"{case.name}/{name}/{rate}"].get(kind) for rate in RATES]
             if values[0] is not None:
-                shown = [f"{1e3 * np.mean(v):.1f} ({1e3 * np.std(v, ddof=1) / math.sqrt(len(v)):.1f})" for v in values]
-                table.add_row(name, kind, *shown)
+                summaries = (mean_and_error(one) for one in values)
+                table.add_row(name, kind, *(f"{1e3 * mean:.1f} ({1e3 * sem:.1f})" for mean, sem in summaries))
         table.add_section()
-    chosen = {name: _chosen(cells, case, name) for name in UNNAMED}
+    chosen = {name: _chosen(cells, case, name) for name in NOT_GIVEN}
     table.caption = "Chosen on other repeats: " + ", ".join(f"{name} {value:g}" for name, value in chosen.items())
     return table

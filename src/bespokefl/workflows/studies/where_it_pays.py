@@ -1,12 +1,10 @@
-"""Where personalization pays, and where it does not: the four methods on handwriting and on clothes.
+"""Where personalization pays, and where it does not: four methods on handwritten digits and on Fashion-MNIST.
 
-Our own studies, not a paper's. Every method's learning rate, and Local's number of epochs, are chosen by the mean
-validation accuracy over the seeds; the tables show test accuracy of the last round. Claims have a slack of two
-standard errors of the paired difference, fixed beforehand.
+These are our own studies, not a paper's. The learning rate of every method and the epochs of Local are chosen by the
+mean validation accuracy over the seeds; the tables show test accuracy of the last round. Claims have a slack of two
+standard errors of the paired difference, which was fixed beforehand.
 """
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +19,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from bespokefl import methods, models
-from bespokefl.core import rng as chance
-from bespokefl.core.files import write_text
+from bespokefl.core import rng
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
@@ -30,29 +27,29 @@ from bespokefl.data.sources.loader import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.workflows.run.convert import engine_data
+from bespokefl.workflows.studies.cells import Cells, mean_and_error, print_claims
 
-BATCH = 10
+BATCH_SIZE = 10
 PART_RATES = (0.1,)
-RATE_OF = {"pfedvem": "base_lr"}  # all others: lr
+LR_NAMES = {"pfedvem": "base_lr"}  # all others: lr
 EPOCHS = {"local": (1, 3)}  # all others: one
-FOUR = ("selffl", "persfl", "ucfl", "pfedvem")
-METHODS = ("local", "fedavg", *FOUR)
-BOTH = ("local", "fedavg")
+PERSONALIZED = ("selffl", "persfl", "ucfl", "pfedvem")
+BASELINES = ("local", "fedavg")
+METHODS = (*BASELINES, *PERSONALIZED)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A way to spread pictures of ten classes over clients, and who is expected to beat whom there."""
+    """A way to split images of ten classes over clients, and the expected order of methods."""
 
     name: str
-    what: str
-    clients: Callable[[Dataset, int, int], Clients]  # of a data set, a number of clients, a seed
-    claims: tuple[tuple[str, str], ...]  # (method, the one it should beat)
+    clients: Callable[[Dataset, int, int], Clients]  # from a data set, a number of clients and a seed
+    claims: tuple[tuple[str, str], ...]  # (method, the method that it should beat)
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Who is run: those of the claims, beside Local and FedAvg."""
-        return tuple(name for name in METHODS if name in BOTH or name in {method for method, _ in self.claims})
+        """The methods to run: those of the claims, and the baselines."""
+        return tuple(name for name in METHODS if name in BASELINES or name in {method for method, _ in self.claims})
 
 
 def _three(data: Dataset, count: int, seed: int) -> Clients:
@@ -60,13 +57,13 @@ def _three(data: Dataset, count: int, seed: int) -> Clients:
 
 
 def _few(data: Dataset, count: int, seed: int) -> Clients:
-    """A third of the pictures, so that nobody has many."""
-    few = _some(data, len(data) // 3, chance.generator(seed, "few digits"))
+    """Use a third of the images, so that every client has few."""
+    few = _sample(data, len(data) // 3, rng.generator(seed, "few digits"))
     return few.split("dirichlet(alpha=0.4)", clients=count, seed=seed)
 
 
-def _some(data: Dataset, count: int, rng: np.random.Generator) -> Dataset:
-    chosen = torch.from_numpy(rng.permutation(len(data))[:count])
+def _sample(data: Dataset, count: int, generator: np.random.Generator) -> Dataset:
+    chosen = torch.from_numpy(generator.permutation(len(data))[:count])
     return replace(data, x=data.x[chosen], y=data.y[chosen], columns={})
 
 
@@ -75,15 +72,15 @@ def _rotated(data: Dataset, count: int, seed: int) -> Clients:
 
 
 def _permuted(data: Dataset, count: int, seed: int) -> Clients:
-    tables = [torch.from_numpy(chance.generator(seed, "labels", g).permutation(10)) for g in range(4)]
+    tables = [torch.from_numpy(rng.generator(seed, "labels", g).permutation(10)) for g in range(4)]
     return _grouped(data, count, seed, lambda x, y, group: (x, tables[group][y]))
 
 
 def _grouped(
     data: Dataset, count: int, seed: int, change: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 ) -> Clients:
-    """I.i.d. clients in four groups, whose pictures or labels are changed group by group."""
-    order = chance.generator(seed, "groups").permutation(len(data.y))
+    """Return i.i.d. clients in four groups whose images or labels are changed group by group."""
+    order = rng.generator(seed, "groups").permutation(len(data.y))
     client = np.empty(len(data.y), dtype=np.int64)
     client[order] = np.arange(len(order)) % count
     x, y = data.x.clone(), data.y.clone()
@@ -94,20 +91,14 @@ def _grouped(
 
 
 SCENARIOS = (
-    Scenario(
-        "classes",
-        "three of the ten classes per client: one common model must fail",
-        _three,
-        tuple((method, "fedavg") for method in FOUR),
-    ),
-    Scenario(
-        "few",
-        "about 20 training pictures per client, dirichlet(0.4): alone one cannot learn",
-        _few,
-        tuple((method, "local") for method in ("selffl", "persfl", "pfedvem")),
-    ),
-    Scenario("rotation", "four groups of clients hold their pictures at four angles", _rotated, (("ucfl", "local"),)),
-    Scenario("permuted", "four groups of clients name the classes differently", _permuted, (("ucfl", "local"),)),
+    # three of the ten classes per client: a single global model must fail
+    Scenario("classes", _three, tuple((method, "fedavg") for method in PERSONALIZED)),
+    # about 20 training images per client: too few to learn without others
+    Scenario("few", _few, tuple((method, "local") for method in ("selffl", "persfl", "pfedvem"))),
+    # four groups of clients rotate their images by four angles
+    Scenario("rotation", _rotated, (("ucfl", "local"),)),
+    # four groups of clients name the classes differently
+    Scenario("permuted", _permuted, (("ucfl", "local"),)),
 )
 
 
@@ -116,23 +107,20 @@ class Study:
     """The scenarios on one data set."""
 
     name: str
-    what: str
+    summary: str
     data: str
     model: str
     clients: int
     rounds: int
     seeds: int
     rates: tuple[float, ...]
-    rates_of: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # where a method's differ
-    pictures: Mapping[str, int] = field(default_factory=dict)  # drawn for a scenario; without: all
-    shrink: int = 1  # every square of so many pixels a side becomes one, their mean
+    rates_of: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # for methods with other rates
+    images: Mapping[str, int] = field(default_factory=dict)  # number drawn for a scenario; default: all
+    shrink: int = 1  # images are average-pooled by this factor
 
-    def main(self, folder: Path, part: bool) -> None:
-        """Run what is not done yet, print the tables and the claims."""
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / ("part.json" if part else "cells.json")
-        cells: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        console = Console()
+    def main(self, directory: Path, part: bool) -> None:
+        """Run what is not stored yet, print the tables and check the claims."""
+        cells, console = Cells(directory, part), Console()
         todo = [
             (scenario, name, rate, epochs)
             for scenario in SCENARIOS
@@ -140,36 +128,33 @@ class Study:
             for rate in (PART_RATES if part else self.rates_of.get(name, self.rates))
             for epochs in EPOCHS.get(name, (1,))
         ]
-        held: dict[str, list[Clients]] = {}
+        clients: dict[str, list[Clients]] = {}  # of the current scenario only
         with Progress(console=console, transient=True) as progress:
             for scenario, name, rate, epochs in progress.track(todo, description=self.name):
                 key = f"{scenario.name}/{name}/lr={rate:g}, epochs={epochs}"
                 if key in cells:
                     continue
-                if scenario.name not in held:
-                    held = {scenario.name: self.federations(scenario)}
-                cells[key] = self.accuracies(name, rate, epochs, held[scenario.name])
-                write_text(file, json.dumps(cells))
+                if scenario.name not in clients:
+                    clients = {scenario.name: self.federations(scenario)}
+                cells.store(key, self.accuracies(name, rate, epochs, clients[scenario.name]))
         console.print(_table(cells, self.seeds))
-        for sentence, holds in claims(cells):
-            console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
-        console.print(f"All figures: {file}")
+        print_claims(console, claims(cells), cells.file)
 
     def federations(self, scenario: Scenario) -> list[Clients]:
-        """A scenario's clients, seed by seed, each with pictures of its own draw."""
+        """Return the clients of a scenario for every seed, each with its own draw of images."""
         data = load(self.data)
         data = replace(data, x=avg_pool2d(data.x, self.shrink), known_fingerprint=None)
-        count = self.pictures.get(scenario.name)
+        count = self.images.get(scenario.name)
         pools = (
-            data if count is None else _some(data, count, chance.generator(seed, "pictures"))
+            data if count is None else _sample(data, count, rng.generator(seed, "pictures"))
             for seed in range(self.seeds)
         )
         return [scenario.clients(pool, self.clients, seed) for seed, pool in enumerate(pools)]
 
     def accuracies(self, name: str, rate: float, epochs: int, clients: list[Clients]) -> dict[str, list[float]]:
-        """Mean personal accuracy of every seed, on validation and test data, all seeds trained as one stack."""
-        method = methods.build(name, {RATE_OF.get(name, "lr"): rate})
-        settings = Settings(rounds=self.rounds, batch_size=BATCH, local_epochs=epochs)
+        """Return the mean personal accuracy of every seed on validation and test data; train all seeds as one stack."""
+        method = methods.build(name, {LR_NAMES.get(name, "lr"): rate})
+        settings = Settings(rounds=self.rounds, batch_size=BATCH_SIZE, local_epochs=epochs)
         factory = models.build(self.model, clients[0].shape, 10)
         tasks = [Task(factory, seed=seed) for seed in range(len(clients))]
         data = [engine_data(one) for one in clients]
@@ -183,7 +168,7 @@ class Study:
 
 DIGITS = Study(
     name="digits",
-    what="Where personalization pays, and where it does not: the four methods on handwritten digits, five seeds.",
+    summary="Where personalization pays, and where it does not: four methods on handwritten digits, five seeds.",
     data="digits",
     model="mlp",
     clients=20,
@@ -193,36 +178,35 @@ DIGITS = Study(
 )
 FASHION = Study(
     name="fashion",
-    what="Where personalization pays, and where it does not: the same on clothes, fifty clients, three seeds.",
+    summary="Where personalization pays, and where it does not: Fashion-MNIST, fifty clients, three seeds.",
     data="fashion-mnist",
     model="mlp(hidden=20)",
     clients=50,
     rounds=20,
     seeds=3,
     rates=(0.03, 0.1, 0.3),
-    rates_of={"ucfl": (0.01, 0.03, 0.1)},  # it has momentum .9, which makes steps ten times as long
-    # UCFL's survey tells clients apart from a few hundred pictures on: docs/methods/ucfl.md
-    pictures={"classes": 5_000, "few": 5_000, "rotation": 25_000, "permuted": 25_000},
-    shrink=2,  # 14 × 14 pixels, for a third of the time
+    rates_of={"ucfl": (0.01, 0.03, 0.1)},  # its momentum of .9 makes steps ten times as long
+    # UCFL's survey needs a few hundred images per client to tell clients apart: docs/methods/ucfl.md
+    images={"classes": 5_000, "few": 5_000, "rotation": 25_000, "permuted": 25_000},
+    shrink=2,  # 14 × 14 pixels, which takes a third of the time
 )
 STUDIES = (DIGITS, FASHION)
 
 
 def chosen(cells: dict[str, Any], scenario: str, name: str) -> str:
-    """The cell with the best mean validation accuracy."""
+    """Return the key of the cell with the best mean validation accuracy."""
     own = [key for key in cells if key.startswith(f"{scenario}/{name}/")]
     return max(own, key=lambda key: float(np.mean(cells[key]["validation"])))
 
 
 def difference(cells: dict[str, Any], scenario: str, name: str, rival: str) -> tuple[float, float]:
-    """Mean and standard error, over seeds, of how much better a method is."""
+    """Return mean and standard error, over seeds, of the difference in accuracy of two methods."""
     ours, theirs = (np.array(cells[chosen(cells, scenario, one)]["test"]) for one in (name, rival))
-    gap = ours - theirs
-    return float(gap.mean()), float(gap.std(ddof=1) / math.sqrt(len(gap)))
+    return mean_and_error(ours - theirs)
 
 
 def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:
-    """Whether each claim holds: not below the rival by more than two standard errors."""
+    """Check each claim: the method is not below its rival by more than two standard errors."""
     found = []
     for scenario in SCENARIOS:
         for name, rival in scenario.claims:
@@ -243,7 +227,7 @@ def _table(cells: dict[str, Any], seeds: int) -> Table:
             if name not in scenario.methods:
                 row.append("")
                 continue
-            values = 100 * np.array(cells[chosen(cells, scenario.name, name)]["test"])
-            row.append(f"{values.mean():.1f} ({values.std(ddof=1) / math.sqrt(len(values)):.1f})")
+            mean, sem = mean_and_error(cells[chosen(cells, scenario.name, name)]["test"])
+            row.append(f"{100 * mean:.1f} ({100 * sem:.1f})")
         table.add_row(scenario.name, *row)
     return table

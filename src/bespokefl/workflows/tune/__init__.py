@@ -1,1 +1,7 @@
-"""Choose hyper-parameters on validation data."""
+"""Choose hyper-parameters on validation data.
+
+api               `bespokefl.tune`: train every point of a grid and choose the best
+grid              the points of a grid
+result            `Tuning`: scores of all points and the choice, in memory and on disk
+shared_settings   settings that all trainings of a tuning or comparison have in common
+"""

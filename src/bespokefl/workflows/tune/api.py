@@ -1,16 +1,14 @@
-"""Hyper-parameters chosen on validation data: every point of a grid is trained on the same clients and compared.
+"""Choose hyper-parameters on validation data: train every point of a grid on the same clients and compare them.
 
-Test data can choose nothing, as the clients are trained without theirs. Points are trained side by side, each in a
-process of its own, where there are as many as workers; else one after the other, each with all workers. That changes
-the time they take and nothing else.
+The clients are trained without their test data, so test data cannot influence the choice. If there are at least as many
+trainings as workers, they run side by side in one process each; otherwise one after the other with all workers. Both
+give the same figures.
 """
 
-import inspect
 import logging
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,59 +17,22 @@ import numpy as np
 import torch
 
 from bespokefl import methods
-from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.errors import DiskError, InputError, TrainingError, unknown
+from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.data.preprocessing.fit import prepare
-from bespokefl.engines.progress import Progress
 from bespokefl.engines.transports.processes import WorkerError
-from bespokefl.models import build
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import Model, described, fingerprint
-from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run import initial_weights as starts
-from bespokefl.workflows.run import jobs
+from bespokefl.workflows.results.models import fingerprint
+from bespokefl.workflows.run import initial_weights, jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.client_loading import hold_back, load_clients
-from bespokefl.workflows.run.settings import LOADING, Config
-from bespokefl.workflows.tune.result import (
-    OPTIONS,
-    SCORES,
-    SIGNS,
-    WHAT,
-    Cells,
-    Grid,
-    Point,
-    Tuning,
-    earlier,
-    expand,
-    worded,
-)
+from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.tune import shared_settings
+from bespokefl.workflows.tune.grid import OPTIONS, Grid, Point, expand, in_words
+from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Tuning, read_cells
 
 log = logging.getLogger("bespokefl")
-
-TOLD = re.compile(r"(.*) (\S+) (\d+)/(\d+)", re.DOTALL)  # by a training: its point, the phase, the round of how many
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a progress display is told after every round."""
-
-    text: str  # the point
-    number: int  # of trainings: those that have ended, and this one
-    total: int  # trainings
-    rounds: Progress
-    beside: float = 0.0  # how much is done of the trainings in hand beside this one
-
-    @property
-    def done(self) -> float:
-        """Trainings, with the parts of those in hand."""
-        return self.number - 1 + self.rounds.done / self.rounds.total + self.beside
-
-
-Report = Callable[[Step], None]
 
 
 def tune(
@@ -82,129 +43,83 @@ def tune(
     seeds: Sequence[int] | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
-    progress: Report | None = None,
+    progress: jobs.Report | None = None,
     **settings: Any,
 ) -> Tuning:
-    """Train every point of a grid with the same clients and choose by the mean personal accuracy on validation data.
+    """Train every point of a grid and choose the one with the best mean validation score.
 
-    grid      hyper-parameters of the method, or rounds, participation, batch_size, local_epochs, local_steps, and the
-              values to try, {"prox_weight": (0.1, 1), "lr": (0.01, 0.1)}; regression is chosen by loss, ties
-              keep the first
-    seeds     the figures are means over runs with these seeds
-    out       a folder for the table; what is in it already is not trained again
-    settings  all else that `run` takes; `workers` are shared by the points that are trained at the same time
+    Parameters
+    ----------
+    method : Method or str
+        The method, `methods.Ditto(prox_weight=0.5)`, or its name.
+    clients : Clients
+        Clients with validation data. Their test data are not used.
+    grid : mapping of str to sequence
+        Values to try for hyper-parameters of the method, or for rounds, participation, batch_size, local_epochs and
+        local_steps.
+    seeds : sequence of int, optional
+        Scores are means over runs with these seeds. Default: the seed of the settings.
+    out : path, optional
+        Directory for the table. Points that it already contains are not trained again.
+    overwrite : bool
+        Replace a tuning in `out`.
+    progress : callable, optional
+        Called with a `Step` after every round.
+    **settings
+        Other keyword arguments of `bespokefl.run`. `workers` are shared by trainings that run at the same time.
+
+    Returns
+    -------
+    Tuning
+        The scores of all points, and the choice: by mean personal accuracy, or by loss for regression. Among equal
+        scores the first point wins.
+
+    Raises
+    ------
+    InputError
+        If the grid or a setting is invalid, or if the clients have no validation data.
+
+    Examples
+    --------
+    >>> tuning = bf.tune("ditto", clients, grid={"prox_weight": (0.1, 1.0), "lr": (0.01, 0.1)}, rounds=5)
+    >>> result = bf.run(tuning.method, clients, rounds=5)
     """
-    _check_settings(settings)
+    shared_settings.check_names(settings, ("grid", "seeds", "out"))
     chosen = methods.of(method)
-    if not isinstance(clients, Clients):
-        raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
-    config = _config(chosen, clients, settings)
+    shared_settings.check_clients_type(clients)
+    config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
     points = expand(chosen, grid, {name: getattr(config, name) for name in OPTIONS})
-    numbers = _seeds(seeds, config.seed)
+    numbers = shared_settings.check_seeds([config.seed] if seeds is None else seeds)
     clients, _ = hold_back(clients, config.newcomers, config.seed)
     if not int(clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none.")
-    given = settings.get("start")
-    start = None if given is None else starts.read(given)
-    about = _about(config, chosen, clients, "" if start is None else fingerprint(start))
-    cells = {} if out is None else earlier(Path(out), about, overwrite)
-    clients = replace(clients, test=_nothing(clients.test))  # so that it can choose nothing
-    clients = _prepared(clients, config)
-    todo = [(point, seed) for point in points for seed in numbers if point.key(seed) not in cells]
-    processes = _processes(config, clients, settings.get("model", Config.model), len(todo))
-    fixed = {"start": start, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
-    settings = settings | fixed | {"workers": 1 if processes > 1 else config.workers}
-
-    def job(point: Point, seed: int) -> jobs.Job:
-        def work(tell: jobs.Tell) -> dict[str, Any] | None:
-            if _failed(point, numbers, cells):  # as they are when this training begins
-                return None
-            return _train(point, clients, settings | {"seed": seed, "progress": _teller(tell)})
-
-        return jobs.Job(worded(point.values) + (f", seed {seed}" if len(numbers) > 1 else ""), work)
-
-    made = {job(point, seed): (point, seed) for point, seed in todo}
-    ended, interrupted = 0, False
-
-    def report(now: jobs.Step) -> None:
-        step = _step(now, ended)
-        if progress is not None and step is not None:
-            progress(step)
-
-    try:
-        for one, outcome in jobs.do(list(made), processes, report):
-            ended += 1
-            point, seed = made[one]
-            if isinstance(outcome, InputError | DiskError):
-                raise outcome
-            if isinstance(outcome, TrainingError):
-                log.warning("%s: %s", one.name, outcome)
-                outcome = _cell(point, seed, 0.0, failed=str(outcome), died=True)
-            if outcome is not None:
-                cells[point.key(seed)] = outcome
-                if out is not None:
-                    Tuning(about, points, numbers, cells, interrupted=ended < len(made)).save(out)
-    except (jobs.Interrupted, KeyboardInterrupt):
-        interrupted = True
-    found = Tuning(about, points, numbers, cells, interrupted)
-    if out is not None and cells:
-        found.save(out)
-    return found
+    start = settings.get("start")
+    weights = None if start is None else initial_weights.read(start)
+    about = _identity(config, chosen, clients, "" if weights is None else fingerprint(weights))
+    cells = {} if out is None else read_cells(Path(out), about, overwrite)
+    clients = shared_settings.prepared(replace(clients, test=_empty(clients.test)), config)
+    settings |= {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
+    return _train_missing(Tuning(about, points, numbers, cells, False), clients, config, settings, out, progress)
 
 
-def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progress: Report | None = None) -> Tuning:
-    """The same for what a config says; its `out` is the folder for the table."""
-    target = (
-        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, f"tune-{config.method}")
-    )
-    if not run_directory.is_run(target, SIGNS):
-        run_directory.check(target, config.overwrite, SIGNS, WHAT)
+def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progress: jobs.Report | None = None) -> Tuning:
+    """Tune the method of a config and write the table to its output directory."""
+    target = shared_settings.output_directory(config, f"tune-{config.method}")
+    if not run_directory.is_run(target, MARKERS):
+        run_directory.check(target, config.overwrite, MARKERS, KIND)
     for key in grid:
         if key in config.set:
-            raise InputError(f"{key} is in the grid and has a fixed value, too; leave one of them out.")
+            raise InputError(f"{key} has both a fixed value and values in the grid; leave one of them out.")
     method = methods.build(config.method, dict(config.set))
-    expand(method, grid, {name: getattr(config, name) for name in OPTIONS})  # mistakes are told before data are read
-    apart = {*LOADING, "method", "set", "out", "overwrite"}
-    settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
+    expand(method, grid, {name: getattr(config, name) for name in OPTIONS})  # report mistakes before loading data
     clients = load_clients(config)
-    place: dict[str, Any] = {"out": target, "overwrite": config.overwrite}
+    settings = shared_settings.settings_of(config) | {"out": target, "overwrite": config.overwrite}
     with run_directory.held(target):
-        return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **place, **settings)
+        return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **settings)
 
 
-# -- what is tuned
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    known = [name for name in inspect.signature(run).parameters if name not in ("method", "clients", "progress")]
-    for name in settings:
-        if name not in known:
-            raise unknown("setting", name, [*known, "grid", "seeds", "out"])
-
-
-def _config(method: Method, clients: Clients, settings: Mapping[str, Any]) -> Config:
-    """The settings of all points, checked."""
-    apart = {"model", "loss", "start"}  # may be Python objects, which no config holds
-    named = {name: value for name, value in settings.items() if name not in apart}
-    loss = settings.get("loss")
-    return Config(
-        method=method.name or type(method).__name__,
-        data=clients.data_name,
-        model=described(settings.get("model", Config.model)),
-        loss=f"<{getattr(loss, '__name__', 'function')}>" if callable(loss) else loss,
-        **named,
-    )
-
-
-def _seeds(seeds: Sequence[int] | None, default: int) -> list[int]:
-    numbers = [default] if seeds is None else list(seeds)
-    if not numbers or not all(isinstance(one, int) for one in numbers) or len(set(numbers)) < len(numbers):
-        raise InputError(f"seeds must be one or more different whole numbers, got {seeds!r}.")
-    return numbers
-
-
-def _about(config: Config, method: Method, clients: Clients, start: str) -> dict[str, Any]:
-    """What all points have in common: figures in a folder are used again only if this is the same."""
+def _identity(config: Config, method: Method, clients: Clients, start: str) -> dict[str, Any]:
+    """Return what all points have in common; stored scores are used again only if this is unchanged."""
     registered = methods.REGISTRY.get(config.method) is type(method)
     return {
         "method": config.method if registered else f"<{type(method).__name__}>",
@@ -217,73 +132,79 @@ def _about(config: Config, method: Method, clients: Clients, start: str) -> dict
     }
 
 
-def _nothing(part: ClientIndex) -> ClientIndex:
+def _empty(part: ClientIndex) -> ClientIndex:
     return ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(len(part) + 1, dtype=torch.int64))
 
 
-def _prepared(clients: Clients, config: Config) -> Clients:
-    """Once for all points; it is what each of the runs would do."""
-    if clients.preparation is not None:
-        return clients
-    return prepare(clients, **{key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")})[0]
+def _train_missing(
+    tuning: Tuning,
+    clients: Clients,
+    config: Config,
+    settings: Mapping[str, Any],
+    out: str | PathLike[str] | None,
+    progress: jobs.Report | None,
+) -> Tuning:
+    """Train what has no scores yet, and write the table after every training."""
+    cells, seeds = tuning.cells, tuning.seeds
+    todo = [(point, seed) for point in tuning.points for seed in seeds if point.key(seed) not in cells]
+    processes = shared_settings.num_processes(clients, settings.get("model", Config.model), config)
+    if len(todo) < max(2, processes) or config.state_dir is not None:  # a state directory serves one run at a time
+        processes = 1
+    settings = {**settings, "workers": 1 if processes > 1 else config.workers}
 
+    def job(point: Point, seed: int) -> jobs.Job:
+        def work(report: jobs.Report) -> dict[str, Any] | None:
+            if any(cells.get(point.key(other), {}).get("failed") for other in seeds):
+                return None  # with another seed the point has failed since, so there is no mean to compute
+            return _train(point, clients, settings | {"seed": seed, "progress": jobs.report_rounds(report)})
 
-# -- training
+        return jobs.Job(in_words(point.values) + (f", seed {seed}" if len(seeds) > 1 else ""), work)
 
-
-def _processes(config: Config, clients: Clients, model: Model, num: int) -> int:
-    """How many of these trainings to do at the same time: 1, then with all workers, if there are too few for that."""
-    if num < 2 or config.state_dir is not None:  # a folder of states is one run's
-        return 1
-    tokens = None if clients.preparation is None else clients.preparation.tokens
-    with rng.torch_seeded(0, "size"):
-        module = build(model, clients.shape, clients.classes or 1, tokens)()
-    size = len(clients) * sum(parameter.numel() for parameter in module.parameters())
-    processes = jobs.at_once(size, config.workers, config.device)
-    return processes if processes <= num else 1
+    ended, interrupted = 0, False
+    made = {job(point, seed): (point, seed) for point, seed in todo}
+    try:
+        for one, outcome in jobs.run_jobs(list(made), processes, _without_ends(progress)):
+            ended += 1
+            point, seed = made[one]
+            if isinstance(outcome, InputError | DiskError):
+                raise outcome
+            if isinstance(outcome, TrainingError):
+                log.warning("%s: %s", one.name, outcome)
+                outcome = _cell(point, seed, 0.0, failed=str(outcome), died=True)
+            if outcome is not None:
+                cells[point.key(seed)] = outcome
+                if out is not None:
+                    tuning.updated(interrupted=ended < len(made)).save(out)
+    except (jobs.Interrupted, KeyboardInterrupt):
+        interrupted = True
+    found = tuning.updated(interrupted)
+    if out is not None and cells:
+        found.save(out)
+    return found
 
 
 def _train(point: Point, clients: Clients, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of one training."""
-    began, seed = time.perf_counter(), settings["seed"]
+    """Train one point with one seed and return its scores."""
+    started, seed = time.perf_counter(), settings["seed"]
     try:
-        result: Result = run(point.method, clients, **{**settings, **point.options})
+        result = run(point.method, clients, **{**settings, **point.options})
     except WorkerError:
-        raise  # it is not the point that failed: the same command tries it again
+        raise  # the point itself has not failed: the next call trains it again
     except TrainingError as error:
-        return _cell(point, seed, time.perf_counter() - began, failed=str(error))
+        return _cell(point, seed, time.perf_counter() - started, failed=str(error))
     if result.interrupted:
         raise jobs.Interrupted
     scores = {name: float(np.nanmean(result.personal[name])) for name in SCORES if name in result.personal}
-    return _cell(point, seed, time.perf_counter() - began, **scores)
+    return _cell(point, seed, time.perf_counter() - started, **scores)
 
 
-def _cell(point: Point, seed: int, seconds: float, **found: Any) -> dict[str, Any]:
-    made = {"hyper": score_tables.plain(point.method.hyper()), "options": point.options, "seed": seed}
-    return {**made, **dict.fromkeys(SCORES), "seconds": seconds, "failed": None, **found}
+def _cell(point: Point, seed: int, seconds: float, **values: Any) -> dict[str, Any]:
+    trained = {"hyper": score_tables.plain(point.method.hyper()), "options": point.options, "seed": seed}
+    return {**trained, **dict.fromkeys(SCORES), "seconds": seconds, "failed": None, **values}
 
 
-def _failed(point: Point, seeds: Sequence[int], cells: Cells) -> bool:
-    """Whether another seed's training has failed, so that there is no mean to find."""
-    return any(cells.get(point.key(seed), {}).get("failed") for seed in seeds)
-
-
-# -- progress
-
-
-def _teller(tell: jobs.Tell) -> Callable[[Progress], None]:
-    def report(now: Progress) -> None:
-        tell(now.done / now.total, f"{now.phase} {now.done}/{now.total}", now.scores)
-
-    return report
-
-
-def _step(now: jobs.Step, ended: int) -> Step | None:
-    """What a training has told; None if it is not of a round."""
-    told = TOLD.fullmatch(now.text)
-    if told is None:
+def _without_ends(progress: jobs.Report | None) -> jobs.Report | None:
+    """Report rounds only, not the ends of trainings."""
+    if progress is None:
         return None
-    text, phase, done, total = told.groups()
-    rounds = Progress(int(done), int(total), phase, dict(now.scores))
-    alone = Step(text, ended + 1, now.total, rounds)
-    return replace(alone, beside=now.done - alone.done)
+    return lambda step: progress(step) if step.rounds is not None else None

@@ -1,0 +1,111 @@
+"""The settings that all trainings of a tuning, a comparison or a diagnosis have in common."""
+
+import inspect
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from bespokefl.core import rng
+from bespokefl.core.errors import InputError, unknown
+from bespokefl.data.clients import Clients
+from bespokefl.data.preprocessing.fit import prepare
+from bespokefl.models import build
+from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.results.models import Model, described
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.api import run
+from bespokefl.workflows.run.settings import LOADING, Config
+
+OBJECTS = ("model", "loss", "start")  # settings that may be Python objects, which a config cannot hold
+PREPARATION = ("scale", "missing", "vocabulary", "length")
+OUTPUT = ("method", "set", "out", "overwrite")  # keys of a config that are not settings of each training
+
+
+def output_directory(config: Config, name: str) -> Path:
+    """Return the directory of a config, or a new one under runs/."""
+    return run_directory.steady(
+        Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, name)
+    )
+
+
+def check_clients_type(clients: Any) -> None:
+    if not isinstance(clients, Clients):
+        raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
+
+
+def check_names(
+    settings: Mapping[str, Any], own: Sequence[str], rejected: Collection[str] = (), what: str = ""
+) -> None:
+    """Reject settings that `bespokefl.run` does not take, and those that `what` does not accept; `own` are known."""
+    apart = {"method", "clients", "progress", *rejected}
+    known = [name for name in inspect.signature(run).parameters if name not in apart]
+    for name in settings:
+        if name in rejected:
+            raise InputError(f"{what} does not take {name}; leave it out.")
+        if name not in known:
+            raise unknown("setting", name, [*known, *own])
+
+
+def check_seeds(seeds: Sequence[int]) -> list[int]:
+    numbers = list(seeds)
+    if not numbers or not all(isinstance(one, int) for one in numbers) or len(set(numbers)) < len(numbers):
+        raise InputError(f"seeds must be one or more different integers, got {seeds!r}.")
+    return numbers
+
+
+def config_of(method: str, clients: Clients, settings: Mapping[str, Any]) -> Config:
+    """Return the checked config of these settings; Python objects are described in angle brackets."""
+    loss = settings.get("loss")
+    return Config(
+        method=method,
+        data=clients.data_name,
+        model=described(settings.get("model", Config.model)),
+        loss=f"<{getattr(loss, '__name__', 'function')}>" if callable(loss) else loss,
+        **{name: value for name, value in settings.items() if name not in OBJECTS},
+    )
+
+
+def settings_of(config: Config, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings of a config as keyword arguments of `bespokefl.run`."""
+    apart = {*LOADING, *OUTPUT, *without}
+    return {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
+
+
+def prepared(clients: Clients, config: Config) -> Clients:
+    """Scale features and encode text as each run would do, unless the clients are prepared already."""
+    if clients.preparation is not None:
+        return clients
+    return prepare(clients, **{name: getattr(config, name) for name in PREPARATION})[0]
+
+
+def num_processes(clients: Clients, model: Model, config: Config) -> int:
+    """Return how many trainings of these prepared clients can run at the same time."""
+    tokens = None if clients.preparation is None else clients.preparation.tokens
+    with rng.torch_seeded(0, "size"):
+        module = build(model, clients.shape, clients.classes or 1, tokens)()
+    parameters = len(clients) * sum(parameter.numel() for parameter in module.parameters())
+    return jobs.num_processes(parameters, config.workers, config.device)
+
+
+def flags(config: Config, without: Collection[str] = ()) -> list[str]:
+    """Return the command-line flags, quoted, of all settings that differ from their defaults."""
+    apart = {*OUTPUT, *without}
+    values = {one.name: getattr(config, one.name) for one in fields(config)}
+    defaults = {one.name: one.default for one in fields(config)}
+    return [flag(name, value) for name, value in values.items() if name not in apart and value != defaults[name]]
+
+
+def flag(name: str, value: Any) -> str:
+    switch = f"--{name.replace('_', '-')}"
+    return switch if value is True else f"{switch} {shlex.quote(literal(value))}"
+
+
+def set_flag(name: str, value: Any) -> str:
+    return f"--set {shlex.quote(f'{name}={literal(value)}')}"
+
+
+def literal(value: Any) -> str:
+    """Return a value as the command line reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
