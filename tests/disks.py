@@ -3,6 +3,8 @@
 import shlex
 from pathlib import Path
 
+from tests.requirements import require_mount_namespace
+
 PAGE = 4096  # bytes; files occupy complete pages
 
 
@@ -15,7 +17,7 @@ def small_disk(folder: Path, size: int, keep: Path | None = None) -> tuple[str, 
     work = 'exec "$@"'
     if keep is not None:
         work = f'"$@"; code=$?; cp -a {shlex.quote(str(folder))}/. {shlex.quote(str(keep))} && exit $code'
-    return ("unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} || exit 99; {work}", "sh")
+    return (*require_mount_namespace(), "sh", "-c", f"{mount} || exit 99; {work}", "sh")
 
 
 def taken(path: Path) -> int:

@@ -16,14 +16,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulated, Simulation
 
-SIZES = (
-    3,
-    17,
-    8,
-    12,
-    5,
-    9,
-)  # training examples; with batches of 4 there are 1 to 5 steps, most with a smaller last batch
+SIZES = (3, 17, 8, 12, 5, 9)  # training examples: 1 to 5 batches of 4, most with a smaller last batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
 GROUPS = (7, 2, 7, 7, 2, 2)  # true groups, for methods that use them; the values are arbitrary labels
 WIDTH, CLASSES, BATCH = 8, 3, 4
