@@ -3,6 +3,7 @@
 import functools
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,4 +38,4 @@ def require_mount_namespace() -> tuple[str, ...]:
 def _can_mount() -> bool:
     if shutil.which(NAMESPACE[0]) is None:
         return False
-    return subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    return subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", tempfile.gettempdir()], capture_output=True).returncode == 0
