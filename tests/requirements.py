@@ -38,4 +38,5 @@ def require_mount_namespace() -> tuple[str, ...]:
 def _can_mount() -> bool:
     if shutil.which(NAMESPACE[0]) is None:
         return False
-    return subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", tempfile.gettempdir()], capture_output=True).returncode == 0
+    command = [*NAMESPACE, "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
+    return subprocess.run(command, capture_output=True).returncode == 0
