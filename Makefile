@@ -1,5 +1,5 @@
-# Two commands: `make demo` shows it at work, `make test` checks everything.
-# Both first install what they need into .venv, once, with the versions of constraints.txt.
+# `make demo` runs the demo, `make test` checks everything.
+# Both first install Bespoke and the versions of constraints.txt into .venv, if this has not been done.
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,41 +9,41 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
-# By the environment and not by --constraint, so that it also holds for the build backend.
+# An environment variable, not --constraint, so that it applies to the build backend too.
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# An environment is sound if it runs and was made here: its scripts name the folder, so it survives no move or copy.
-SOUND := test ! -e $(UNFINISHED) \
+# The environment is valid if it runs and was created here: its scripts contain its path, so it cannot be moved or copied.
+VENV_IS_VALID := test ! -e $(UNFINISHED) \
 	&& grep -qsF "$$(pwd -P)/$(BIN)/python" $(BIN)/pip \
 	&& $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint system-packages test check format clean again
+.PHONY: help demo install lint system-packages test check format clean force
 
-help:  ## Show this list
+help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: install  ## See it at work, about a minute
+demo: install  ## Train seven methods on handwritten digits, about a minute
 	@$(BIN)/bespoke demo
 
-install: $(INSTALLED)  ## Make .venv and install into it (the other targets do it themselves)
+install: $(INSTALLED)  ## Create .venv and install Bespoke (other targets do this if needed)
 	@:
 
-ifneq ($(shell $(SOUND) && echo sound),sound)
-$(INSTALLED): again
+ifneq ($(shell $(VENV_IS_VALID) && echo valid),valid)
+$(INSTALLED): force
 endif
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@if ! { $(SOUND); }; then \
+	@if ! { $(VENV_IS_VALID); }; then \
 		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-			echo "Bespoke needs Python 3.11 or newer, and '$(PYTHON)' is not: name one, as in make PYTHON=python3.11" >&2; \
+			echo "Bespoke needs Python 3.11 or newer, which '$(PYTHON)' is not; choose another, as in: make PYTHON=python3.11" >&2; \
 			exit 1; \
 		}; \
-		echo "Making $(VENV) with $$($(PYTHON) --version)"; \
+		echo "Creating $(VENV) with $$($(PYTHON) --version)"; \
 		rm -rf $(VENV) && mkdir $(VENV) && touch $(UNFINISHED) && $(PYTHON) -m venv $(VENV) || exit 1; \
 	fi
-	@echo "Installing Bespoke into $(VENV): a minute or two, and only when its requirements change"
+	@echo "Installing Bespoke into $(VENV), which takes a minute or two and is repeated only if requirements change"
 	@rm -f $(INSTALLED) && touch $(UNFINISHED)
 	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev,flower,privacy]'
 	@rm -f $(UNFINISHED) && touch $(INSTALLED)
@@ -57,17 +57,17 @@ lint: install  ## Format, lint, types and import rules
 system-packages:
 	@tests/install_system_packages.sh
 
-test: lint system-packages  ## Everything CI checks: lint and the tests, slow ones too (ARGS="-k ditto" for some)
+test: lint system-packages  ## Everything that CI checks: lint and all tests (ARGS="-k ditto" selects some)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
-	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: none was chosen
+	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: no test was selected
 
-check: lint  ## The same with the fast tests only, under two minutes
+check: lint  ## Lint and the fast tests, under two minutes
 	@$(BIN)/pytest -q -n auto -m "not slow and not alone" $(ARGS)
 
-format: install  ## Format the code and mend what the linter can
+format: install  ## Format the code and apply the linter's fixes
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
-clean:  ## Remove .venv, builds and caches; results stay
+clean:  ## Remove .venv, builds and caches, but no results
 	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,24 +1,26 @@
-"""A real disk that becomes full: a small one, which only a process and those that it starts can see."""
+"""A small real disk that becomes full, visible only to one process and its children."""
 
 import shlex
 from pathlib import Path
 
-PAGE = 4096  # bytes: files take up whole pages
+from tests.requirements import require_mount_namespace
+
+PAGE = 4096  # bytes; files occupy complete pages
 
 
 def small_disk(folder: Path, size: int, keep: Path | None = None) -> tuple[str, ...]:
-    """What to put before a command, so that it finds an empty disk of so many bytes in the place of the folder.
+    """Return a command prefix that mounts an empty disk of this size, in bytes, at the directory.
 
-    keep    a folder to copy everything to that is on the disk in the end, when it goes
+    keep    a directory to which the content of the disk is copied at the end
     """
     mount = f"mount -t tmpfs -o size={size} none {shlex.quote(str(folder))}"
     work = 'exec "$@"'
     if keep is not None:
         work = f'"$@"; code=$?; cp -a {shlex.quote(str(folder))}/. {shlex.quote(str(keep))} && exit $code'
-    return ("unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} || exit 99; {work}", "sh")
+    return (*require_mount_namespace(), "sh", "-c", f"{mount} || exit 99; {work}", "sh")
 
 
 def taken(path: Path) -> int:
-    """Bytes of a small disk that a file takes up, or all files in a folder."""
+    """Return how many bytes of a small disk a file occupies, or all files in a directory."""
     files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
     return sum(-(-file.stat().st_size // PAGE) * PAGE for file in files)

@@ -1,4 +1,4 @@
-"""Little federations for tests: ragged clients, some of them smaller than a batch."""
+"""Small federations for tests: clients of different sizes, some smaller than a batch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 
-SIZES = (3, 17, 8, 12, 5, 9)  # training examples; with batches of 4 there are 1 to 5 steps, most with a part batch
+SIZES = (3, 17, 8, 12, 5, 9)  # training examples: 1 to 5 batches of 4, most with a smaller last batch
 NAMES = ("ada", "ben", "cleo", "dan", "eve", "fay")
-GROUPS = (7, 2, 7, 7, 2, 2)  # true groups, for methods that ask; their numbers mean nothing
+GROUPS = (7, 2, 7, 7, 2, 2)  # true groups, for methods that use them; the values are arbitrary labels
 WIDTH, CLASSES, BATCH = 8, 3, 4
 
 
@@ -31,7 +31,7 @@ def federation(
     dtype: torch.dtype = torch.float32,
     width: int = WIDTH,
 ) -> Data:
-    """Clients who see the classes (or a linear map) shifted, each in its own way. The last has no validation data."""
+    """Create clients that see shifted classes (or a linear map of their own). The last has no validation data."""
     rng = np.random.default_rng(seed)
     centres = 1.5 * rng.standard_normal((CLASSES, width))
     xs, ys, parts = [], [], {"train": [], "validation": [], "test": []}
@@ -63,7 +63,7 @@ def federation(
 
 
 def planted(groups: Sequence[int], *, size: int = 20, seed: int = 0, dtype: torch.dtype = torch.float64) -> Data:
-    """Clients who see the same, but name it differently: those of group g call class c (c + g) mod 3."""
+    """Create clients with the same inputs but permuted labels: group g labels class c as (c + g) mod 3."""
     rng = np.random.default_rng(seed)
     centres = 1.5 * rng.standard_normal((CLASSES, WIDTH))
     kinds = np.arange(3 * size) % CLASSES
@@ -84,7 +84,7 @@ def mlp() -> nn.Module:
 
 
 def line() -> nn.Module:
-    """A linear map to one number: with the loss "mse" every client's problem is a quadratic."""
+    """Return a linear map to one number; with the loss "mse" every client's problem is a quadratic."""
     return nn.Linear(WIDTH, 1, bias=False)
 
 
@@ -124,7 +124,7 @@ def simulation(
     start: Callable[[Rows], Rows] | None = None,
     **settings: Any,
 ) -> Simulation:
-    """A simulation in this process, with batches of 4, unless the settings say otherwise."""
+    """Create a simulation, by default in this process and with batches of 4."""
     task = Task(factory, loss, dtype=data.x.dtype)
     if start is not None:
         task.start = start(task.start)
@@ -138,13 +138,13 @@ def run(method: Method, data: Data, **options: Any) -> tuple[Simulation, Outcome
 
 
 def random_rows(task: Task, count: int, seed: int = 0, scale: float = 0.3) -> Rows:
-    """Rows that have nothing to do with each other."""
+    """Return independent random rows."""
     matrix = scale * np.random.default_rng(seed).standard_normal((count, task.layout.width))
     return Rows.from_matrix(task.layout, torch.from_numpy(matrix).to(task.start.dtype))
 
 
 def apart(found: Rows, expected: Rows) -> float:
-    """The largest distance of two rows, relative to the expected row's norm."""
+    """Return the largest distance between rows, relative to the expected row's norm."""
     found, expected = found.to(dtype=torch.float64), expected.to(dtype=torch.float64)
     size = max(len(found), len(expected))
     distance = (found.expand(size) - expected.expand(size)).square_norm().sqrt()
@@ -152,7 +152,7 @@ def apart(found: Rows, expected: Rows) -> float:
 
 
 def same_bits(found: Any, expected: Any) -> bool:
-    """Whether two rows, tensors or plain values are equal to the last bit (NaN is equal to NaN)."""
+    """Return whether two rows, tensors or plain values are equal to the last bit (NaN equals NaN)."""
     if isinstance(expected, Rows):
         pairs = zip(found.blocks, expected.blocks, strict=True)
         return found.layout == expected.layout and all(same_bits(a, b) for a, b in pairs)

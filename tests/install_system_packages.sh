@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Installs the system packages that some tests need (see tests/requirements.py). Where it may not, it says what is missing.
+# Install the system packages that some tests need (see tests/requirements.py), or print what to install.
 set -euo pipefail
 
-packages=()
-[ -d /usr/share/datasets/fashion-mnist ] || packages+=(dataset-fashion-mnist) # real images for the slow tests
-command -v chromium chromium-browser google-chrome > /dev/null || packages+=(chromium fonts-liberation) # opens the reports
-[ ${#packages[@]} -gt 0 ] || exit 0
+missing() {
+  [ -d /usr/share/datasets/fashion-mnist ] || echo "dataset-fashion-mnist" # images for slow tests
+  command -v chromium chromium-browser google-chrome > /dev/null || echo "chromium fonts-liberation" # opens reports
+}
 
-as_root=()
+if [ -z "$(missing)" ]; then exit 0; fi
+
+as_root=(env)
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
 if command -v apt-get > /dev/null && "${as_root[@]}" true 2> /dev/null; then
-  echo "Installing ${packages[*]}, which some tests need"
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" > /dev/null
-else
-  echo "Some tests will be skipped. To run them, install: ${packages[*]}"
+  echo "Installing system packages for tests:" $(missing)
+  "${as_root[@]}" apt-get update -qq > /dev/null || true # the packages may be known already
+  while read -r packages; do # one after the other: a distribution may have only some of them
+    # shellcheck disable=SC2086 # a line is a list of packages
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages \
+      > /dev/null < /dev/null || true
+  done < <(missing)
 fi
+
+if [ -n "$(missing)" ]; then echo "Some tests will be skipped. To run them, install:" $(missing); fi

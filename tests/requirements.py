@@ -1,12 +1,16 @@
-"""System packages that some tests need; `make test` installs them where it may, else these tests are skipped."""
+"""What some tests need from the system: `make test` installs packages if it may; tests without them are skipped."""
 
+import functools
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NAMESPACE = ("unshare", "--map-root-user", "--mount")  # commands in it may mount disks that no other process sees
 
 
 def require_fashion_mnist() -> None:
@@ -21,3 +25,18 @@ def require_chromium() -> str:
     if program is None:
         pytest.skip("needs a browser: apt-get install chromium fonts-liberation")
     return program
+
+
+def require_mount_namespace() -> tuple[str, ...]:
+    """Return the command prefix of a private mount namespace; skip the test if the system does not allow one."""
+    if not _can_mount():
+        pytest.skip("needs private mounts: install util-linux and allow user namespaces, or run as root")
+    return NAMESPACE
+
+
+@functools.cache
+def _can_mount() -> bool:
+    if shutil.which(NAMESPACE[0]) is None:
+        return False
+    command = [*NAMESPACE, "mount", "-t", "tmpfs", "none", tempfile.gettempdir()]
+    return subprocess.run(command, capture_output=True).returncode == 0

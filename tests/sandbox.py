@@ -1,8 +1,8 @@
-"""A reader in a sandbox: it must answer in time, without a library's warning, and write nothing but what it is for.
+"""Run a file reader in a sandbox: it must return in time, without library warnings, and write only where it may.
 
-Two things tell what it wrote: the files of the sandbox before and after, and what Python reports of all calls that open
-a file to write, rename, remove, make folders, start processes or connect. Nothing is prevented: it is told afterwards,
-so that no `except` of the reader can hide it.
+Writes are detected by comparing the sandbox's files before and after, and by audit events of all calls that open a file
+for writing, rename, remove, create directories, start processes or connect. Nothing is prevented; violations are
+reported afterwards, so that no `except` of the reader can hide them.
 """
 
 import faulthandler
@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-SECONDS = 10.0  # for one input; usually it takes a hundredth of one
+SECONDS = 10.0  # limit for one input, which usually takes a hundredth of a second
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# What each event tells of: where in its arguments paths are, and the folders' descriptors that these begin at.
+# For each event, the positions of paths in its arguments, and of the directory descriptors they are relative to.
 PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
     "open": ((0, None),),
     "os.rename": ((0, 2), (1, 3)),
@@ -38,14 +38,14 @@ NEVER += ("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os
 
 
 class NoAnswer(BaseException):
-    """A reader takes too long. No `except Exception` catches it, and hypothesis looks for no smaller one."""
+    """A reader takes too long. `except Exception` does not catch it, and hypothesis does not shrink it."""
 
 
 @dataclass
 class Watch:
-    """What is seen while a reader works."""
+    """Collects forbidden audit events while a reader works."""
 
-    out: Path | None  # the only folder that may be written into
+    out: Path | None  # the only directory that may be written to
     seen: list[str] = field(default_factory=list)
 
     def __call__(self, event: str, values: tuple[Any, ...]) -> None:
@@ -61,7 +61,7 @@ class Watch:
                 self.seen.append(f"{event} {path}")
 
 
-_watches: list[Watch] = []  # that of the reader at work, if there is one: a hook cannot be taken away
+_watches: list[Watch] = []  # that of the current reader, if any; an audit hook cannot be removed
 
 
 def _hook(event: str, values: tuple[Any, ...]) -> None:
@@ -73,10 +73,10 @@ sys.addaudithook(_hook)
 
 
 def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Path | None = None) -> Any:
-    """What the reader makes of this file.
+    """Return what the reader returns for this file.
 
-    sandbox  a folder that the file is in, at least two folders deep, so that ../outside is seen
-    out      a folder that the reader is to write into, if it is
+    sandbox  a directory that contains the file at least two levels deep, so that writes to ../outside are detected
+    out      a directory that the reader may write to, if any
     """
     assert sandbox in path.parent.parent.parents, "there must be room above the file"
     watch, rung, before = Watch(None if out is None else out.resolve()), list[bool](), listing(sandbox, out)
@@ -86,8 +86,8 @@ def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Pat
         raise NoAnswer(_late(path))
 
     usual, compiled = signal.signal(signal.SIGALRM, ring), sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # a module that is imported only now is no file of the reader's
-    faulthandler.dump_traceback_later(6 * SECONDS, exit=True)  # for code that no exception can come into
+    sys.dont_write_bytecode = True  # compiled modules are not written by the reader
+    faulthandler.dump_traceback_later(6 * SECONDS, exit=True)  # for code that no exception can interrupt
     signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
     _watches[:] = [watch]
     try:
@@ -108,7 +108,7 @@ def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Pat
 
 
 def listing(folder: Path, out: Path | None = None) -> dict[Path, tuple[int, int, int]]:
-    """Everything below a folder: kind, size and time of change; but for what is inside `out`."""
+    """Return mode, size and modification time of everything below a directory, except inside `out`."""
     about = folder.lstat()
     if folder == out:
         return {folder: (about.st_mode, 0, 0)}
@@ -124,7 +124,7 @@ def _late(path: Path) -> str:
 
 
 def _path(given: Any, begin: int) -> Path | None:
-    """Where it is, whatever links and .. are in it; None: a file that was open already."""
+    """Resolve links and `..` in a path; None for a file descriptor."""
     if not isinstance(given, str | bytes | os.PathLike):
         return None
     folder = Path() if begin < 0 else Path(f"/proc/self/fd/{begin}").readlink()

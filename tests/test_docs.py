@@ -1,4 +1,4 @@
-"""Every command and snippet in README and docs is run, so that they stay true."""
+"""Run every command and snippet of README and docs, and check all links."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def name(page: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
 def test_python_snippets_run(page: Path, tmp_path: Path) -> None:
-    """All snippets of a page, one after the other, in one interpreter and an empty folder."""
+    """Run all snippets of a page in order, in one interpreter and an empty directory."""
     script = tmp_path / "snippets.py"
     script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
     done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=600)
@@ -34,19 +34,29 @@ def test_python_snippets_run(page: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=name)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
-    """All `bespoke` commands of a page's sh blocks, one after the other, in an empty folder."""
+    """Run all `bespoke` commands of a page's sh blocks in order, in an empty directory."""
     bespoke = Path(sys.executable).with_name("bespoke")
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if not words:
                 continue
-            assert words[0] == "bespoke", f"{name(page)}: only bespoke commands belong into sh blocks, found {line!r}"
+            assert words[0] == "bespoke", f"{name(page)}: sh blocks may contain only bespoke commands, found {line!r}"
             done = subprocess.run([bespoke, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
-def test_pages_link_to_what_exists() -> None:
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub computes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_point_to_existing_files_and_headings() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{name(page)} links to {target}, which is not there"
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{name(page)} links to {target}, which does not exist"
+            assert not anchor or anchor in anchors(file), (
+                f"{name(page)} links to {target}#{anchor}, which does not exist"
+            )

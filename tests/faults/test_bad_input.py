@@ -1,4 +1,4 @@
-"""Numbers, names and files that nobody would expect: one sentence and exit code 2, and nothing is left behind."""
+"""Extreme numbers, names and files: the command prints one sentence, exits with code 2 and leaves no files behind."""
 
 import json
 import os
@@ -68,7 +68,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line).replace(QUICK, "")[:60])
-def test_one_sentence(line: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_prints_one_sentence(line: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = sorted(one.name for one in here.iterdir())
     with pytest.raises(SystemExit) as ended:
         cli.main(shlex.split(line))
@@ -79,7 +79,7 @@ def test_one_sentence(line: str, here: Path, capfd: pytest.CaptureFixture[str]) 
     assert sorted(one.name for one in here.iterdir()) == before
 
 
-def test_a_deep_record_is_a_damaged_checkpoint(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deeply_nested_record_is_a_damaged_checkpoint(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = here / "checkpoints" / "round-00000001"
     place.mkdir(parents=True)
     (place / "record.json").write_text("[" * 100_000 + "]" * 100_000)
@@ -89,27 +89,27 @@ def test_a_deep_record_is_a_damaged_checkpoint(here: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("text", ["0", "000000000", "999999999", " 60 s "])
-def test_checkpoints_as_rare_as_one_likes(text: str) -> None:
+def test_checkpoint_intervals_of_any_length_are_accepted(text: str) -> None:
     found = CheckpointInterval.of(text)
     assert (found.rounds or found.seconds or 0) == int(text.strip(" s"))
 
 
-def test_the_largest_counts_are_taken() -> None:
+def test_the_largest_counts_are_accepted() -> None:
     assert Config(method="ditto", batch_size=10**9, local_steps=10**9).batch_size == 10**9
 
 
-def test_client_names_that_cannot_be_written() -> None:
+def test_client_names_must_be_valid_utf8() -> None:
     with pytest.raises(InputError, match="UTF-8"):
         Dataset.from_arrays(np.zeros((2, 3)), np.array([0, 1]), np.array(["a", "b\udcff"]))
 
 
-def test_a_folder_is_no_pipe(here: Path) -> None:
+def test_a_directory_is_not_reported_as_a_pipe(here: Path) -> None:
     (here / "folder.npz").mkdir()
     with pytest.raises(InputError, match="cannot read"):
         load("folder.npz")
 
 
-def test_what_cannot_be_written_is_not_cured_by_room() -> None:
+def test_only_a_full_disk_is_advised_to_make_room() -> None:
     assert str(unwritten("a", OSError(28, "No space left on device"))).endswith("; make room.")
     assert str(unwritten("a", OSError(13, "Permission denied"))) == (
         "cannot write to 'a': Permission denied; make it writable, or use another place."

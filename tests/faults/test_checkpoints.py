@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be read, that were altered with care, or that other programs made."""
+"""Checkpoints that cannot be read, were modified on purpose, or were written by other programs."""
 
 import copy
 import errno
@@ -38,11 +38,11 @@ def clients() -> Clients:
 
 
 class StoppedError(Exception):
-    """The run is ended from outside."""
+    """Raised by a progress callback to end a run."""
 
 
 def begun(folder: Path) -> list[Path]:
-    """The records of a run that was ended after three of four rounds."""
+    """Start a run, end it after three of four rounds, and return the records of its checkpoints."""
 
     def end(progress: Any) -> None:
         if progress.done == 3:
@@ -54,7 +54,7 @@ def begun(folder: Path) -> list[Path]:
 
 
 def alter(record: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """With the hash that belongs to it."""
+    """Modify the content of a record and write it with a matching hash."""
     content = json.loads(record.read_text())["content"]
     change(content)
     text = json.dumps(content)
@@ -80,7 +80,7 @@ ALTERED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("what", ALTERED)
-def test_with_the_right_hash_it_is_not_believed_either(
+def test_invalid_content_with_a_valid_hash_is_rejected(
     what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = run("ditto", clients(), **OPTIONS)
@@ -92,7 +92,7 @@ def test_with_the_right_hash_it_is_not_believed_either(
 
 
 @pytest.mark.parametrize("other", ["bespoke checkpoint", ["bespoke checkpoint", 1], None])
-def test_another_version_s_is_not_damaged(other: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_not_called_damaged(other: Any, tmp_path: Path) -> None:
     kept = begun(tmp_path / "run")
     for record in kept:
         alter(record, lambda content: content.update(format=other))
@@ -103,14 +103,14 @@ def test_another_version_s_is_not_damaged(other: Any, tmp_path: Path) -> None:
 
 
 def paths(value: Any) -> list[tuple[Any, ...]]:
-    """Where something stands in a JSON document."""
+    """Return the paths of all values in a JSON document."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [(), *((key, *path) for key, inner in inside for path in paths(inner))]
 
 
 @pytest.mark.slow
-def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
-    """Any value of it replaced by any other: the run goes on, or says in a sentence why not."""
+def test_no_content_of_a_record_causes_a_traceback(tmp_path: Path) -> None:
+    """With any value replaced by any other, the run resumes or raises a one-sentence error."""
     kept = begun(tmp_path / "run")
     texts = {one: one.read_text() for one in kept}
     content = json.loads(texts[kept[-1]])["content"]
@@ -147,8 +147,10 @@ def test_nothing_that_a_record_says_is_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_what_cannot_be_read_is_not_damaged(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fails for a while must not cost a run."""
+def test_an_unreadable_checkpoint_is_not_called_damaged(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A temporary disk failure must not lose a run."""
     whole = run("ditto", clients(), **OPTIONS)
     kept = begun(tmp_path / "run")
     before = {one: one.read_bytes() for one in kept}
@@ -175,7 +177,7 @@ class Mine(Ditto):
 
 
 def mine(kind: type[Ditto], by: int) -> Ditto:
-    """The same class after its author has thought again."""
+    """Return an instance of a class of the same name whose code differs."""
 
     def global_model(self: Any, server: Any) -> Any:
         return Ditto.global_model(self, server) * (by / by)
@@ -187,7 +189,7 @@ def net(between: type[torch.nn.Module]) -> Callable[[], torch.nn.Module]:
     return lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), between(), torch.nn.Linear(4, 2))
 
 
-def test_another_program_is_told(
+def test_another_torch_version_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path / "run")
@@ -208,7 +210,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_other_code_of_one_s_own_is_told(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_user_code_is_reported(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before, now, expected = OTHERS[what]
     usual = {"method": Ditto(), **OPTIONS}
 
@@ -231,7 +233,7 @@ def test_other_code_of_one_s_own_is_told(what: str, tmp_path: Path, caplog: pyte
         ({}, {"method": Mine()}, "nothing came from Python, not its method Mine"),
     ],
 )
-def test_what_came_from_python_makes_another_run(before: Any, now: Any, told: str, tmp_path: Path) -> None:
+def test_objects_from_python_make_it_another_run(before: Any, now: Any, told: str, tmp_path: Path) -> None:
     usual = {"method": Ditto(), **OPTIONS}
 
     def end(progress: Any) -> None:
@@ -244,8 +246,8 @@ def test_what_came_from_python_makes_another_run(before: Any, now: Any, told: st
 
 
 @pytest.mark.parametrize("given", [{"loss": scaled(2)}, {"method": Mine()}])
-def test_a_command_does_not_go_on_with_what_came_from_python(given: Any, tmp_path: Path) -> None:
-    """Its file would make another run: Bespoke's own loss or method."""
+def test_the_command_does_not_resume_a_run_with_objects_from_python(given: Any, tmp_path: Path) -> None:
+    """Its config file would start another run, with the built-in loss or method."""
     data = load("digits").split("classes(k=3)", clients=4, seed=0)
     usual = {"method": Ditto(), **OPTIONS}
 
@@ -260,7 +262,7 @@ def test_a_command_does_not_go_on_with_what_came_from_python(given: Any, tmp_pat
     assert not run(clients=data, checkpoint=tmp_path / "run", **usual | given).interrupted
 
 
-def test_the_same_programs_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unchanged_versions_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     begun(tmp_path / "run")
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     assert "resuming after round 3" in caplog.text and "was made with" not in caplog.text

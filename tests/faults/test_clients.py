@@ -1,4 +1,4 @@
-"""Uploads that are broken, absurd or late are refused before they are aggregated, and the round goes on."""
+"""Invalid and late uploads are rejected before aggregation, and the round continues."""
 
 import json
 import math
@@ -31,13 +31,13 @@ from tests.faults.test_resume import SMALL, clients
 from tests.federations import apart, federation, mlp, same_bits, simulation
 from tests.federations import run as simulate
 
-pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+pytestmark = pytest.mark.slow  # keeps `make check` under two minutes
 
 DATA = federation(dtype=torch.float64)
 OPTIONS: dict[str, Any] = {"rounds": 4, "participation": 0.67}
 
 
-Lost = Callable[[int, str], bool]  # whether a client's upload of a round is
+Lost = Callable[[int, str], bool]  # whether a client's upload of a round is lost
 
 
 @pytest.fixture(params=params(REGISTRY))
@@ -51,20 +51,20 @@ def uploading(request: pytest.FixtureRequest) -> Method:
 
 
 def keeps_state(kind: type[Method]) -> bool:
-    if kind.name in ("local", "ending"):  # their states change only when nobody uploads anything
+    if kind.name in ("local", "ending"):  # their states change only in rounds without uploads
         return False
     return bool(kind().start_clients(Task(mlp).start, ["somebody"]))
 
 
 @pytest.fixture(params=params([name for name, kind in (REGISTRY | PROBES).items() if keeps_state(kind)]))
 def stateful(request: pytest.FixtureRequest) -> Method:
-    """Every method whose clients keep something from round to round."""
+    """Every method whose clients keep a state between rounds."""
     return quick((REGISTRY | PROBES)[request.param])
 
 
 @dataclass
 class ByHand:
-    """A run without an engine: the method's functions, client by client, on dicts; some uploads never arrive."""
+    """A run without an engine: calls the method's functions client by client; some uploads never arrive."""
 
     made: Simulation
     lost: Lost
@@ -87,7 +87,7 @@ class ByHand:
                     count(self.up, reply.upload)
                     uploads[client] = reply.upload
                 if not uploads.get(client):
-                    gone -= {client}  # who sends nothing, as Local's clients, sends nothing broken
+                    gone -= {client}  # a client that uploads nothing, as in Local, cannot upload anything invalid
                 if client not in gone or phase.trains == ALL:
                     self.states[client] = reply.state
             sizes = made.data.train.sizes
@@ -109,7 +109,7 @@ class ByHand:
         return made.side.personal([client], message, self.state(client), number)
 
     def assert_same(self, made: Simulation, outcome: Outcome, *, sent: bool = True) -> None:
-        """Server, everybody's state and model, who was lost, and what was sent."""
+        """Compare the server, all clients' states and models, the lost uploads and the traffic."""
         self.assert_same_server(outcome)
         for client in range(len(made.data)):
             assert_near(made.store.get([client]), self.state(client), 1e-10)
@@ -124,15 +124,15 @@ class ByHand:
 
 
 def count(total: list[int], *values: Mapping[str, Any]) -> None:
-    """Add bytes and numbers."""
+    """Add the bytes and numbers of these values to the total."""
     for value in [value for some in values for value in some.values()]:
         for tensor in value.blocks if isinstance(value, Rows) else [torch.as_tensor(value)]:
             total[0] += tensor.numel() * tensor.element_size()
             total[1] += tensor.numel()
 
 
-def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Method) -> None:
-    """However an upload is lost, all is as if that client had trained in vain; what was sent was sent."""
+def test_lost_uploads_equal_missing_reports(method: Method) -> None:
+    """However an upload is lost, the result is as if the client had not reported; its traffic counts."""
     drawn = Faults.of("slow:0.3")
     expected = ByHand(
         simulation(method, DATA, **OPTIONS), lambda number, name: drawn.of_client(0, number, name) == "slow"
@@ -143,13 +143,13 @@ def test_every_method_goes_on_and_ends_as_if_they_had_not_reported(method: Metho
         made, outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:0.3"), **OPTIONS)
         expected.assert_same(made, outcome)
         assert outcome.personal_rows.finite().all()
-        late = outcome if late is None else late  # however an upload is lost, all else is the same to the last bit
+        late = outcome if late is None else late  # the kind of loss changes no bit of the result
         assert same_bits(outcome.personal_rows, late.personal_rows) and outcome.lost.keys() == late.lost.keys(), kind
 
 
 @pytest.mark.parametrize("kind", ["slow", "nan", "huge", "wrong-shape"])
-def test_who_is_refused_keeps_the_state_of_before(stateful: Method, kind: str) -> None:
-    """To the last bit; the others have another one. Where everybody trains, whoever reports, all have another."""
+def test_a_rejected_client_keeps_its_previous_state(stateful: Method, kind: str) -> None:
+    """To the last bit, while other states change. If all clients train in every round, all states change."""
     made = simulation(stateful, DATA, faults=Faults.of(f"{kind}:0.5"), rounds=2)
     store, refusals = made.store, 0
     phases = [phase for phase in stateful.phases(2) for _ in range(phase.rounds)]
@@ -165,11 +165,11 @@ def test_who_is_refused_keeps_the_state_of_before(stateful: Method, kind: str) -
     assert refusals or all(phase.trains == ALL for phase in phases if phase.reports != NONE)
 
 
-# -- uploads of a wrong shape, where there is hardly anybody, or nobody, to compare them with
+# -- uploads of a wrong shape, with few or no other uploads to compare with
 
 
 def narrower(value: Any) -> Any:
-    """Rows of the first parameter alone; numbers without the last of their axes, or with one more."""
+    """Keep only the first parameter of rows; remove the last axis of numbers, or add one."""
     if not isinstance(value, Rows):
         return value[..., 0] if value.dim() > 1 else value.unsqueeze(1).repeat(1, 7)
     first = value.layout.names[:1]
@@ -183,7 +183,7 @@ def retyped(value: Any) -> Any:
 
 
 def each(change: Callable[[Any], Any]) -> list[Callable[[State], State]]:
-    """The changes of an upload's first value alone, and of its last: of rows and of numbers, where it has both."""
+    """Return functions that change an upload's first value, or its last: rows and numbers, if it has both."""
     return [
         lambda upload, at=at: upload | {name: change(upload[name]) for name in [list(upload)[at]]}  # type: ignore[misc]
         for at in (0, -1)
@@ -195,7 +195,7 @@ def nothing(upload: State) -> State:
 
 
 def partly_retyped(upload: State) -> State:
-    """The last parameter of its first rows alone."""
+    """Change the dtype of the last parameter of the first rows only."""
     name = next(iter(upload))
     *others, last = upload[name].blocks
     return upload | {name: Rows(upload[name].layout, [*others, last.float()])}
@@ -216,10 +216,10 @@ PAIR = federation((5, 9), dtype=torch.float64)
 @pytest.mark.parametrize(
     ("who", "participation"), [({"ada"}, 1.0), ({"ben"}, 1.0), ({"ada"}, 0.5), ({"ada", "ben"}, 1.0)]
 )
-def test_a_wrong_shape_is_refused_also_by_a_tie_or_alone(
+def test_a_wrong_shape_is_rejected_without_a_majority(
     uploading: Method, who: set[str], participation: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two clients, of the only one of a round, and of all: the server is as if they had not reported."""
+    """Of one of two clients, the only client of a round, and all clients: the server is as if they had not reported."""
     options: dict[str, Any] = {"rounds": 3, "participation": participation, "chunk": 1}
     expected = ByHand(simulation(uploading, PAIR, **options), lambda number, name: name in who).run()
     for wrong in WRONG:
@@ -238,8 +238,8 @@ def test_a_wrong_shape_is_refused_also_by_a_tie_or_alone(
         assert outcome.lost.keys() <= who
 
 
-def test_a_deployed_server_refuses_it_too(uploading: Method, tmp_path: Path) -> None:
-    """Of one node with three clients, in the first two rounds; in the third its clients begin where they had been."""
+def test_a_deployed_server_rejects_a_wrong_shape(uploading: Method, tmp_path: Path) -> None:
+    """From a node with three clients in the first two rounds; in the third its clients start from their old states."""
     made = simulation(uploading, DATA, rounds=3)
     expected = ByHand(made, lambda number, name: number < 3 and name in ("dan", "eve", "fay")).run()
     for at, wrong in enumerate((WRONG[1], nothing, partly_retyped)):
@@ -265,7 +265,7 @@ def test_a_deployed_server_refuses_it_too(uploading: Method, tmp_path: Path) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Undeclared(Method):
-    """Somebody's own method, which does not say what it uploads: a layer, and two numbers of each client."""
+    """A user's method that does not declare its upload: a layer, and two numbers per client."""
 
     def local_update(self, task: Task, message: Message, state: State, work: CohortData, round: Round) -> Update:
         trained = local_sgd(task.gradient, message["weights"], work, 0.1)
@@ -280,7 +280,7 @@ class Undeclared(Method):
         return rows
 
 
-def test_a_method_that_does_not_say_what_it_uploads_works(tmp_path: Path) -> None:
+def test_a_method_without_a_declared_upload_works(tmp_path: Path) -> None:
     made, outcome = simulate(Undeclared(), DATA)
     assert not outcome.lost and apart(outcome.server["weights"], made.task.start) > 1e-3
     deployed = deployment(Undeclared(), DATA, tmp_path)[0].run()
@@ -290,10 +290,10 @@ def test_a_method_that_does_not_say_what_it_uploads_works(tmp_path: Path) -> Non
     assert some.lost.keys() == late.lost.keys() != set() and same_bits(some.server, late.server)
 
 
-# -- and whatever else may happen
+# -- other faults
 
 
-def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:
+def test_every_method_survives_faults_of_all_kinds(method: Method) -> None:
     faults = Faults.of("drop:0.3, slow:0.1, nan:0.1, huge:0.1, wrong-shape:0.1")
     outcome = simulate(method, DATA, faults=faults, rounds=5)[1]
     assert outcome.personal_rows.finite().all()
@@ -301,40 +301,40 @@ def test_every_method_takes_dropouts_of_all_kinds(method: Method) -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_every_method_goes_on_when_nobodys_upload_ever_counts(method: Method, kind: str) -> None:
+def test_every_method_survives_without_any_valid_upload(method: Method, kind: str) -> None:
     outcome = simulate(method, DATA, faults=Faults.of(f"{kind}:1"), rounds=2)[1]
     assert outcome.personal_rows.finite().all()
     assert not sent(method) or all(line["reported"] == 0 for line in outcome.history)
 
 
 class AtFirst(Faults):
-    """Everybody's first upload comes too late, and no other."""
+    """All uploads of the first round are late, and no others."""
 
     def of_client(self, seed: int, number: int, client: str) -> str | None:
         return "slow" if number == 1 else None
 
 
-def test_every_method_goes_on_when_nobodys_first_upload_counts(method: Method) -> None:
+def test_every_method_survives_a_first_round_without_uploads(method: Method) -> None:
     made, outcome = simulate(method, DATA, faults=AtFirst(), rounds=3)
     assert outcome.personal_rows.finite().all()
     assert method.newcomer(made.task, made.server, made.side.cohort_data([0, 1], 0)).finite().all()
 
 
 @pytest.mark.parametrize("name", ["ucfl", "ucfl-parallel"])
-def test_without_a_survey_it_is_fedavg(name: str) -> None:
+def test_ucfl_without_a_survey_is_fedavg(name: str) -> None:
     method = REGISTRY[name](lr=0.05, momentum=0.0)
     found = simulate(method, DATA, faults=AtFirst(), rounds=3)[0].server["weights"]
     assert apart(found, simulate(FedAvg(lr=0.05), DATA, faults=AtFirst(), rounds=4)[0].server["weights"]) < 1e-12
 
 
-def test_nobody_is_left() -> None:
+def test_all_clients_drop_out() -> None:
     made, outcome = simulate(FedAvg(), DATA, faults=Faults.of("drop:1"), **OPTIONS)
     assert same_bits(made.server["weights"], made.task.start)
     assert all(line["trained"] == line["reported"] == 0 for line in outcome.history)
 
 
-def test_who_drops_out_is_as_if_never_asked() -> None:
-    """FedAvg by hand: the mean of those who are left."""
+def test_a_dropped_client_equals_one_that_was_not_drawn() -> None:
+    """FedAvg is the mean of the remaining clients, whether the others dropped out or were late."""
     faults = Faults.of("drop:0.5")
     gone = {name for name in DATA.names if faults.of_client(0, 1, name) == "drop"}
     assert 0 < len(gone) < len(DATA)
@@ -344,7 +344,7 @@ def test_who_drops_out_is_as_if_never_asked() -> None:
     assert apart(dropped, simulate(FedAvg(), DATA, rounds=1)[0].server["weights"]) > 1e-4
 
 
-# What an upload's numbers are, and values for them that break the aggregation.
+# The numbers in uploads, and values that would break the aggregation.
 NUMBERS: dict[str, list[float]] = {
     "confidence": [math.nan, math.inf, -math.inf, 0, -1, 1e30, 1e-30],  # of pFedVEM
     "variance": [math.inf, -math.inf, -1, 1e30],  # of Self-FL and UCFL, where NaN is "undefined"
@@ -355,9 +355,9 @@ FAILING = Faults.of("slow:0.3")
 
 
 def poisoned(method: Method, value: float) -> Method:
-    """The same method, whose clients send this instead of their numbers where they would be late.
+    """Return the method with clients that upload this value where `FAILING` would make them late.
 
-    What has no numbers, as UCFL's later rounds, comes with huge rows.
+    Uploads without numbers, as in UCFL's later rounds, get huge rows.
     """
 
     def local_update(self: Method, *given: Any) -> Update:
@@ -379,7 +379,7 @@ def poisoned(method: Method, value: float) -> Method:
 
 
 def sent(method: Method) -> set[str]:
-    """The names of all that a method uploads."""
+    """Return the names of all values that a method uploads."""
     seen: set[str] = set()
 
     def local_update(self: Method, *given: Any) -> Update:
@@ -400,7 +400,7 @@ def test_no_number_of_an_upload_poisons_the_others(method: Method) -> None:
         assert outcome.lost.keys() == expected.lost.keys() != set()
 
 
-def test_rates_are_what_was_asked_for() -> None:
+def test_faults_occur_at_the_given_rates() -> None:
     faults = Faults.of("nan:0.05, huge:0.01, drop:0.1, slow:0.1, wrong-shape:0.01")
     drawn = [faults.of_client(3, number, f"c{client}") for number in range(100) for client in range(100)]
     for kind, rate in {"nan": 0.05, "huge": 0.01, "drop": 0.1, "slow": 0.1, "wrong-shape": 0.01}.items():
@@ -417,13 +417,13 @@ def test_rates_are_what_was_asked_for() -> None:
         ("drop:0.6, nan:0.6", "the shares of all faults must add up to at most 1, got 1.2."),
     ],
 )
-def test_faults_that_cannot_be(text: str, sentence: str) -> None:
+def test_invalid_faults_are_rejected(text: str, sentence: str) -> None:
     with pytest.raises(InputError) as raised:
         Faults.of(text)
     assert sentence in str(raised.value)
 
 
-def test_they_are_counted_and_reported(tmp_path: Path) -> None:
+def test_lost_uploads_are_counted_and_reported(tmp_path: Path) -> None:
     result = run("ditto", clients(), faults="nan:0.5", **SMALL)
     written = json.loads((result.save(tmp_path / "run") / "result.json").read_text())
     lost = [line.get("lost", {}) for line in result.rounds]

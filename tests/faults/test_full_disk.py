@@ -1,6 +1,6 @@
-"""A real full disk, under real processes: one sentence, nothing that was on it is lost, and with room it goes on.
+"""Real processes on a real full disk: the command prints one sentence, existing files stay intact, and the run resumes.
 
-The sizes of the disks are counted in rows, models of one client, beside which all else is small.
+Disk sizes are multiples of a row (the model of one client); all other files are small.
 """
 
 import json
@@ -20,8 +20,8 @@ from tests.faults.test_resume import came_out, contents, write_data
 pytestmark = pytest.mark.slow
 CLIENTS, ROUNDS, HIDDEN = 5, 6, 1000
 ROW = 4 * (4 * HIDDEN + HIDDEN + HIDDEN * 3 + 3)  # bytes: four features, three classes, float32
-CHECKPOINT = (1 + CLIENTS) * ROW  # Ditto's: the common model and everybody's own
-FILES = 16 * PAGE  # enough for all of a run's files that are no weights
+CHECKPOINT = (1 + CLIENTS) * ROW  # Ditto's: the global model and all personal models
+FILES = 16 * PAGE  # enough for all files of a run except weights
 SHARED = ("--model", f"mlp(hidden=({HIDDEN},))", "--rounds", str(ROUNDS), "--eval-every", "2", "--workers", "1")
 
 
@@ -29,14 +29,14 @@ def bespoke(*words: object, before: tuple[str, ...] = (), **streams: Any) -> "su
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
     buffered = {
         name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
-    }  # as most people have it
+    }  # the usual environment
     environment = buffered | {"OMP_NUM_THREADS": "1"}
     command = [*before, sys.executable, "-m", "bespokefl.cli", *map(str, words)]
     return subprocess.run(command, text=True, env=environment, timeout=300, check=False, **streams)
 
 
 def sentence(ended: "subprocess.CompletedProcess[str]") -> str:
-    """The one that is said when there is no room."""
+    """Check how a command ends on a full disk and return its error message."""
     assert ended.returncode == 2, ended.stderr
     assert ended.stdout == ""
     (line,) = ended.stderr.splitlines()
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has room."""
+    """The directory of a run with enough space."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert bespoke("run", "ditto", "--data", data, *SHARED, "--out", out).returncode == 0
     return out
@@ -59,20 +59,20 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(undisturbed: Path) -> dict[str, Any]:
-    """What it leaves."""
+    """The content of that directory."""
     return contents(undisturbed)
 
 
 @pytest.fixture(scope="module")
 def compared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that has room."""
+    """The directory of a comparison with enough space."""
     out = tmp_path_factory.mktemp("whole") / "compare"
     assert bespoke("compare", "ditto", "--seeds", 0, "--data", data, *SHARED, "--out", out).returncode == 0
     return out
 
 
 class Small:
-    """A small disk, and what was left on it."""
+    """A small disk and a copy of what was left on it."""
 
     def __init__(self, path: Path) -> None:
         self.disk, self.kept = path / "disk", path / "kept"
@@ -92,14 +92,14 @@ def small(tmp_path: Path) -> Small:
 
 
 def resumed(run: Path, after: int, *options: object) -> dict[str, Any]:
-    """What is there when a run has gone on after this round, from a checkpoint that was found whole."""
+    """Resume a run, check that it continues after this round, and return the content of its directory."""
     ended = bespoke("resume", run, "--quiet", *options)
     assert (ended.returncode, ended.stderr) == (0, f"warning: resuming after round {after}\n")
     return contents(run)
 
 
 def assert_same(found: dict[str, Any], whole: dict[str, Any]) -> None:
-    """But for what may be chosen anew: folders, and how often there are checkpoints."""
+    """Compare two runs, except for settings that a resume may change: directories and the checkpoint interval."""
     assert found.keys() == whole.keys()
     figures, expected = (_results(one["result.json"]) for one in (found, whole))
     assert figures == expected
@@ -112,8 +112,8 @@ def _results(about: dict[str, Any]) -> dict[str, Any]:
     return about | {"settings": config, "timing": timing}
 
 
-def test_at_a_checkpoint(data: Path, whole: dict[str, Any], small: Small) -> None:
-    """Room for two checkpoints and a half: the third stops the run."""
+def test_full_at_a_checkpoint(data: Path, whole: dict[str, Any], small: Small) -> None:
+    """With space for two and a half checkpoints, the third stops the run."""
     run = small.disk / "run"
     told = small.run(
         FILES + 5 * CHECKPOINT // 2, "run", "ditto", "--data", data, *SHARED, "--checkpoint-every", 1, "--out", run
@@ -129,8 +129,8 @@ def test_at_a_checkpoint(data: Path, whole: dict[str, Any], small: Small) -> Non
 
 
 @pytest.mark.parametrize("size", [PAGE, 3 * PAGE, FILES + CHECKPOINT // 2], ids=["config", "record", "state"])
-def test_at_the_first_checkpoint(size: int, data: Path, small: Small) -> None:
-    """There is nothing to go on from, and nothing in the way of a new start."""
+def test_full_at_the_first_checkpoint(size: int, data: Path, small: Small) -> None:
+    """There is nothing to resume from, and nothing that prevents a new start."""
     run = small.disk / "run"
     told = small.run(size, "run", "ditto", "--data", data, *SHARED, "--checkpoint-every", 1, "--out", run)
     assert told == (
@@ -146,7 +146,7 @@ WRITTEN += [f"{what}.safetensors" for what in ("personal", "global", "server")]
 
 @pytest.fixture(scope="module")
 def half(data: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """Bytes that a run takes up after its only checkpoint: seen where that and no more has room."""
+    """The size of a run with a single checkpoint, measured on a disk that has space for no more."""
     small = Small(tmp_path_factory.mktemp("half"))
     end = ("run", "ditto", "--data", data, *SHARED, "--checkpoint-every", 4, "--out", small.disk / "run")
     small.run(FILES + CHECKPOINT, *end)
@@ -154,9 +154,11 @@ def half(data: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 @pytest.mark.parametrize("file", [WRITTEN[1], *WRITTEN[4:]])
-def test_at_the_end(file: str, half: int, data: Path, undisturbed: Path, whole: dict[str, Any], small: Small) -> None:
-    """The results are written in this order beside the checkpoint, which goes when they are there; half of this file
-    has room."""
+def test_full_at_the_end(
+    file: str, half: int, data: Path, undisturbed: Path, whole: dict[str, Any], small: Small
+) -> None:
+    """Results are written in this order, and the checkpoint is removed afterwards. There is space for half of this
+    file."""
     before = sum(taken(undisturbed / name) for name in WRITTEN[: WRITTEN.index(file)])
     run = small.disk / "run"
     end = ("run", "ditto", "--data", data, *SHARED, "--checkpoint-every", 4, "--out", run)
@@ -171,9 +173,11 @@ def test_at_the_end(file: str, half: int, data: Path, undisturbed: Path, whole: 
 
 
 @pytest.mark.parametrize(("rows", "every", "last"), [(3, 1, (1, 2)), (9, 4, (4,))], ids=["early", "late"])
-def test_at_the_states(rows: int, every: int, last: tuple[int, ...], data: Path, tmp_path: Path, small: Small) -> None:
-    """Early: a third client's state has no room. Late: five clients have, but not five more for their models at the
-    end, or as long as a checkpoint is written of those that were."""
+def test_full_at_the_client_states(
+    rows: int, every: int, last: tuple[int, ...], data: Path, tmp_path: Path, small: Small
+) -> None:
+    """Early: there is no space for a third client's state. Late: there is space for five clients, but not for five more
+    rows, which the final models or a checkpoint in progress need."""
     share = 0.4 if every == 1 else 1.0
     common = ("run", "ditto", "--data", data, *SHARED, "--participation", share, "--checkpoint-every", every)
     assert bespoke(*common, "--out", tmp_path / "whole").returncode == 0
@@ -193,8 +197,8 @@ def test_at_the_states(rows: int, every: int, last: tuple[int, ...], data: Path,
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_comparison(workers: int, data: Path, compared: Path, small: Small) -> None:
-    """Room for the runs of Local and FedAvg, and for one checkpoint of Ditto."""
+def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: Small) -> None:
+    """There is space for the runs of Local and FedAvg and for one checkpoint of Ditto."""
     common = ("compare", "ditto", "--seeds", "0", "--data", data, *SHARED[:-1], workers, "--checkpoint-every", 2)
     place = small.disk / "compare"
     done = sum(taken(compared / "runs" / name) for name in ("local-0", "fedavg-0"))
@@ -217,8 +221,8 @@ def test_a_comparison(workers: int, data: Path, compared: Path, small: Small) ->
     assert before == {name: file.stat().st_mtime_ns for name, file in whole.items()}
 
 
-def test_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) -> None:
-    """All runs have room, what is made of them has not."""
+def test_full_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) -> None:
+    """There is space for all runs, but not for the report."""
     common = ("compare", "ditto", "--seeds", "0", "--data", data, *SHARED, "--checkpoint-every", 0)
     told = small.run(taken(compared) - taken(compared / "report.html") // 2, *common, "--out", small.disk / "compare")
     assert told == (
@@ -243,7 +247,7 @@ def test_output_to_a_full_disk(quiet: tuple[str, ...], data: Path, whole: dict[s
 
 
 def test_messages_to_a_full_disk(data: Path, whole: dict[str, Any], tmp_path: Path) -> None:
-    """They are lost, the run is not."""
+    """Messages are lost, but the run continues."""
     out = tmp_path / "run"
     words = ("run", "ditto", "--data", data, *SHARED, "--out", out, "--quiet", "--verbose")
     assert "note: chunk" in bespoke(*words).stderr

@@ -1,7 +1,7 @@
-"""Whatever a file holds, its reader answers with data or with one sentence: no traceback, no hang, nothing written.
+"""Whatever a file contains, its reader returns data or raises a one-sentence error: no traceback, no hang, no writes.
 
-Hypothesis damages valid files (bytes altered, cut, inserted) and tries bytes that are no such file at all. CI tries
-200 inputs per reader; BESPOKE_FUZZ asks for more. `tests/sandbox.py` watches the clock and what is written.
+Hypothesis modifies, truncates and inserts bytes in valid files, and tries random bytes. CI tries 200 inputs per reader;
+BESPOKE_FUZZ sets another number. `tests/sandbox.py` observes the time and what is written.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.data.readers import test_idx
 
 INPUTS = int(os.environ.get("BESPOKE_FUZZ", "200"))
 Reader = Callable[[Path], Any]
-Made = tuple[Path, bytes, Reader]  # where the file is, what a valid one holds, and who reads it
+Made = tuple[Path, bytes, Reader]  # path of the file, valid content, and its reader
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,14 +37,14 @@ def arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rng.normal(size=(24, 3)), np.arange(24) % 2, np.arange(24) % 3
 
 
-# What means something to some reader; bytes at random seldom do.
+# Tokens with a meaning for some reader, which random bytes rarely hit.
 SIGNS = b'" "" , ; . = [ ] { } # _ \\ \r \n \r\n \0 - nan inf 1e999 -1 0x1 1_0 3,14 true null \xff \xef\xbb\xbf'.split(
     b" "
 )
 
 
 def damaged(content: bytes) -> st.SearchStrategy[bytes]:
-    """A valid file with a few bytes altered, cut out or put in; or any bytes."""
+    """Generate a valid file with a few bytes modified, removed or inserted; or random bytes."""
     places = st.integers(0, max(0, len(content) - 1))
 
     def altered(changes: list[tuple[int, bytes, int]]) -> bytes:
@@ -74,7 +74,7 @@ VALUES = st.recursive(
 
 
 def exchanged(whole: Any) -> Callable[[list[tuple[int, Any]]], bytes]:
-    """Well-formed JSON in which some value, anywhere, is another."""
+    """Return a function that replaces values anywhere in a JSON document and keeps it well-formed."""
 
     def places(value: Any) -> list[tuple[Any, Any]]:
         keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
@@ -94,7 +94,7 @@ def exchanged(whole: Any) -> Callable[[list[tuple[int, Any]]], bytes]:
 
 
 def tried(folder: Path, name: str) -> Path:
-    """A file alone in a folder of its own."""
+    """Return a path in a new directory of its own."""
     (folder.parent / "tried").mkdir()
     return folder.parent / "tried" / name
 
@@ -144,7 +144,7 @@ def npz_table(folder: Path) -> Made:
 
 
 def in_folder(path: Path) -> Any:
-    """What `--data FOLDER` makes of the folder that this file is in."""
+    """Read the directory of this file, as `--data DIRECTORY` does."""
     return load(path.parent)
 
 
@@ -183,7 +183,7 @@ def checkpoint_part(part: str) -> Callable[[Path], Made]:
         def reader(path: Path) -> None:
             found = kept.latest(3, len(clients))
             assert found is not None
-            if found.number == 2:  # then nothing but the space between words is another
+            if found.number == 2:  # then only white space differs
                 assert path.read_bytes().split() == content.split() or json.loads(path.read_bytes()) == json.loads(
                     content
                 )
@@ -211,12 +211,12 @@ MAKERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
-def test_damaged_files_are_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+def test_damaged_files_raise_one_sentence(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "above" / "valid"
     folder.mkdir(parents=True)
     path, content, reader = MAKERS[kind](folder)
     path.write_bytes(content)
-    sandbox.answer(reader, path, tmp_path)  # the valid one is read
+    sandbox.answer(reader, path, tmp_path)  # a valid file is read
 
     @settings(max_examples=INPUTS, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(content))

@@ -1,4 +1,4 @@
-"""What --overwrite is to replace stays as it was until something new is whole, whatever happens before."""
+"""A run that --overwrite replaces stays intact until a new checkpoint or new results are complete."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def older(kind: str, data: Path, out: Path) -> Config:
-    """A run of seed 0, which the test is to replace by one of seed 7; the latter's config."""
+    """Create a run of seed 0 and return the config of a run of seed 7 that replaces it."""
     first = config(data, "ditto", out)
 
     def end(now: Any) -> None:
@@ -46,7 +46,7 @@ def everything(path: Path) -> dict[str, bytes]:
 
 
 def kill_at(where: Any, name: str, *, after: bool = False, call: int = 1) -> Callable[[], None]:
-    """Arrange for the process to be killed at this call of that function."""
+    """Return a function that makes the process kill itself at this call of that function."""
 
     def arrange() -> None:
         whole, left = getattr(where, name), [call]
@@ -118,7 +118,7 @@ AFTER = {
 @pytest.mark.parametrize("instant", AFTER)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_after_the_exchange(kind: str, instant: str, data: Path, tmp_path: Path) -> None:
-    """The second removal of a folder is that of the old run; the first makes room for the checkpoint."""
+    """The second `rmtree` removes the old run; the first prepares the checkpoint directory."""
     out = tmp_path / "run"
     second = older(kind, data, out)
 
@@ -137,7 +137,7 @@ def test_killed_after_the_exchange(kind: str, instant: str, data: Path, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_exchange_is_one_step(kind: str, data: Path, tmp_path: Path) -> None:
-    """No name is changed for it: the first such call is the first checkpoint's, the second the second's."""
+    """It calls no `rename`: the first call is for the first checkpoint, the second for the second."""
     out = tmp_path / "run"
     second = older(kind, data, out)
     assert in_a_child(lambda: void((kill_at(Path, "rename", call=2)(), run_config(second)))) == -signal.SIGKILL
@@ -146,8 +146,8 @@ def test_the_exchange_is_one_step(kind: str, data: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_in_the_middle_of_an_exchange_that_takes_two_steps(kind: str, data: Path, tmp_path: Path) -> None:
-    """A file system that cannot exchange: when the old run is aside, and nothing in its place, it comes back."""
+def test_killed_during_an_exchange_in_two_steps(kind: str, data: Path, tmp_path: Path) -> None:
+    """On a file system without atomic exchange, an old run that was moved aside is restored."""
     out = tmp_path / "run"
     second = older(kind, data, out)
     before = everything(out)
@@ -170,8 +170,8 @@ def test_killed_in_the_middle_of_an_exchange_that_takes_two_steps(kind: str, dat
 
 @pytest.mark.parametrize("every", ["0", "5"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ended_at_once_before_a_checkpoint(kind: str, every: str, data: Path, tmp_path: Path) -> None:
-    """As by Ctrl-C twice."""
+def test_aborted_before_a_checkpoint(kind: str, every: str, data: Path, tmp_path: Path) -> None:
+    """As by pressing Ctrl-C twice."""
     out = tmp_path / "run"
     second = older(kind, data, out)
     before = everything(out)
@@ -186,7 +186,7 @@ def test_ended_at_once_before_a_checkpoint(kind: str, every: str, data: Path, tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stopped_softly_the_new_run_is_there(kind: str, data: Path, tmp_path: Path) -> None:
+def test_stopped_by_sigterm_the_new_run_is_kept(kind: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     second = older(kind, data, out)
 
@@ -208,7 +208,7 @@ def test_stopped_softly_the_new_run_is_there(kind: str, data: Path, tmp_path: Pa
     ids=["config", "record", "state", "results"],
 )
 def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Path) -> None:
-    """Beside the old run there is room for so much: less than a checkpoint or, where there is none, the results."""
+    """Next to the old run there is less space than a checkpoint needs, or the results if there are no checkpoints."""
     old, small = tmp_path / "old", Small(tmp_path)
     older(kind, data, old)
     run = small.disk / "run"

@@ -1,4 +1,4 @@
-"""Standing in the very folder that is written, or elsewhere than where a run began: every command ends well."""
+"""Commands that write into the current directory, and runs resumed from another directory."""
 
 import shutil
 import tomllib
@@ -18,7 +18,7 @@ QUICK = ["--data", "../own.npz", "--model", "logistic", "--rounds", "2", "--work
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, beside data."""
+    """An empty current directory next to the data."""
     write_data(tmp_path / "own.npz")
     (tmp_path / "e").mkdir()
     monkeypatch.chdir(tmp_path / "e")
@@ -45,22 +45,24 @@ WORDS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("out", [".", "../e", ""])
 @pytest.mark.parametrize("command", WORDS)
-def test_into_the_current_folder(command: str, out: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_write_into_the_current_directory(
+    command: str, out: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert code_of(*WORDS[command], "--out", out or here) == 0
     assert beside(here) == ["own.npz"]
     assert {"run": "result.json", "compare": "report.html", "tune": "grid.csv", "diagnose": "diagnosis.html"}[
         command
     ] in [one.name for one in here.iterdir()]
-    assert Path.cwd() == here  # and not where that folder was before
+    assert Path.cwd() == here  # not the replaced directory
     printed = capfd.readouterr()
     assert "error" not in printed.err
-    if command != "tune":  # which adds to the folder that is there
+    if command != "tune":  # tune adds to the existing directory
         assert f"the folder you are in was replaced: cd {here} shows the new one" in printed.err
     if command in ("run", "compare"):
         assert printed.out == f"{here}\n"
 
 
-def test_newcomers_into_the_current_folder(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_write_newcomers_into_the_current_directory(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_config(config(here.parent / "own.npz", "ditto", here.parent / "run"))
     words = [
         "personalize",
@@ -80,7 +82,7 @@ def test_newcomers_into_the_current_folder(here: Path, capfd: pytest.CaptureFixt
     assert beside(here) == ["own.npz", "run"]
 
 
-def test_a_page_into_a_folder_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_not_written_to_a_directory(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_config(config(here.parent / "own.npz", "ditto", here.parent / "run"))
     assert code_of("report", "../run", "--out", ".") == 2
     assert capfd.readouterr().err == "error: cannot write to '.': Is a directory; name a file.\n"
@@ -88,7 +90,7 @@ def test_a_page_into_a_folder_is_refused(here: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("inside", ["", "checkpoints"])
-def test_resume_from_inside(inside: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_from_inside_the_run_directory(inside: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = config(here.parent / "own.npz", "ditto", here)
     assert run_config(given, stop_after(2)).interrupted
     monkeypatch.chdir(here / inside)
@@ -98,8 +100,8 @@ def test_resume_from_inside(inside: str, here: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_from_a_shell(here: Path) -> None:
-    """Real processes, whose folder the shell still takes to be the old one: the next command says so."""
+def test_a_shell_in_a_replaced_directory(here: Path) -> None:
+    """The shell stays in the replaced directory, and the next command reports it."""
     shell = ("sh", "-c", 'cd "$0" && "$@"; echo "$?"; "$@"; echo "$?"', here)
     ended = bespoke("run", "ditto", *QUICK, "--out", ".", before=tuple(map(str, shell)))
     assert ended.stdout == f"{here}\n0\n2\n"
@@ -111,8 +113,8 @@ def test_from_a_shell(here: Path) -> None:
     assert beside(here) == ["own.npz"]
 
 
-def test_replaced_while_standing_inside(here: Path) -> None:
-    """At the first checkpoint, in the middle of the run, which goes on in the folder that has this name now."""
+def test_current_directory_replaced_during_the_run(here: Path) -> None:
+    """The first checkpoint replaces the directory, and the run continues in the new one."""
     seen: list[bool] = []
 
     def look(now: Any) -> None:
@@ -125,15 +127,15 @@ def test_replaced_while_standing_inside(here: Path) -> None:
     assert beside(here) == ["own.npz", "states"]
 
 
-def test_a_folder_that_is_gone(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_current_directory_deleted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(here)
     for words in (["run", "ditto"], ["resume", "."], ["methods"]):
         assert code_of(*words) == 2
         assert "error: the current folder is gone" in capfd.readouterr().err
 
 
-def test_states_stay_where_they_were_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative --state-dir is meant from where the run began, also by a resume from elsewhere."""
+def test_a_relative_state_dir_is_resolved_at_the_start(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume from another directory uses the same --state-dir."""
     run = here.parent / "run"
     first = config(here.parent / "own.npz", "ditto", run, state_dir="states")
     assert run_config(first, stop_after(2)).interrupted

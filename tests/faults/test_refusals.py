@@ -1,4 +1,4 @@
-"""What cannot be gone on with: which file is wrong, in what, and an advice that works for the command in hand."""
+"""Runs that cannot be resumed: the error names the file, the difference, and advice that works."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ MODULE = "from torch import nn\n\ndef net():\n    return nn.Linear(4, {})\n"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """An unfinished run, with a space in its name."""
+    """The directory of an unfinished run, with a space in its name."""
     write_data(tmp_path / "own.npz")
     out = tmp_path / "my run"
     with pytest.raises(ZeroDivisionError):
@@ -43,7 +43,7 @@ def end_after(rounds: int) -> Any:
 
 
 def told(place: Path, capfd: pytest.CaptureFixture[str]) -> str:
-    """What `bespoke resume` says; the folder stays as it is."""
+    """Return the error of `bespoke resume`, and check that the directory stays unchanged."""
     before = {one: one.read_bytes() for one in place.rglob("*") if one.is_file()}
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
@@ -61,7 +61,7 @@ def anew(place: Path) -> str:
 
 
 def can_begin_anew(sentence: str, place: Path) -> bool:
-    """Whether the command that a sentence ends with does what it says."""
+    """Return whether the command at the end of an error message starts a new run."""
     _, _, command = sentence.partition("or begin anew: bespoke ")
     words = shlex.split(command.removesuffix("."))
     with pytest.raises(SystemExit) as ended:
@@ -84,7 +84,7 @@ def test_other_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert not resume(place).interrupted
 
 
-def test_data_that_are_gone(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = place.parent / "own.npz"
     moved = file.rename(place.parent / "moved.npz")
     assert told(place, capfd) == (
@@ -120,7 +120,7 @@ def test_another_setting(place: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert not resume(place).interrupted
 
 
-def test_no_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     (place / "config.toml").unlink()
     assert told(place, capfd) == (
         f"the run in '{place}' has checkpoints, but its config.toml is gone; put it back, or give the command that "
@@ -130,8 +130,8 @@ def test_no_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytes
     assert "resuming after round" in caplog.text and run_directory.is_run(place)
 
 
-def test_no_config_beside_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Then the command that began it finds something strange, and is no advice."""
+def test_missing_config_with_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The original command would reject such a directory, so it is not suggested."""
     place = tmp_path / "run"
     assert run_config(config(write_data(tmp_path / "own.npz"), "ditto", place), stop_after(2)).interrupted
     (place / "config.toml").unlink()
@@ -146,13 +146,13 @@ def test_no_config_beside_results(tmp_path: Path, capfd: pytest.CaptureFixture[s
         ('method = "ditto"\nround = 1\n', "unknown key 'round'; did you mean 'rounds'? See \"bespoke run --help\"."),
     ],
 )
-def test_a_config_that_is_none(text: str, what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_config(text: str, what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (place / "config.toml").write_text(text)
     assert told(place, capfd) == f"'{place}/config.toml' is not as the run wrote it: {what}"
 
 
 def test_a_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Stopped in its first run; the command that is said goes on with it."""
+    """A comparison that stopped in its first run: the suggested command resumes it."""
     place = tmp_path / "two words"
     given = config(write_data(tmp_path / "own.npz"), "compare", place, participation=1.0)
     with pytest.raises(ZeroDivisionError):
@@ -171,7 +171,7 @@ def end_at_once(step: Any) -> None:
 
 
 def test_another_hyper_parameter_in_a_comparison(place: Path) -> None:
-    """Its runs can be replaced, and --overwrite is one of its options."""
+    """The runs of a comparison can be replaced, so --overwrite is suggested."""
     with pytest.raises(
         OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another folder, or --overwrite to repl"
     ):
@@ -206,7 +206,7 @@ def test_other_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_model_from_elsewhere(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked for where one stands."""
+    """Modules are looked up in the current directory."""
     place, home = tmp_path / "run", tmp_path / "home"
     home.mkdir()
     (home / "own_refused.py").write_text(MODULE.format(3))
@@ -224,7 +224,7 @@ def test_a_model_from_elsewhere(
     assert not resume(place).interrupted
 
 
-def test_what_came_from_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_data_from_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "run"
     run("ditto", clients(), checkpoint=place, checkpoint_every=1, progress=stop_after(3), **SMALL)
     assert told(place, capfd).endswith(
@@ -234,8 +234,8 @@ def test_what_came_from_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert run("ditto", clients(), checkpoint=place, **SMALL).about["rounds_done"] == 5
 
 
-def test_drawn_data_are_drawn_again(tmp_path: Path) -> None:
-    """They are no file."""
+def test_synthetic_data_are_drawn_again(tmp_path: Path) -> None:
+    """Synthetic data are not a file that could be missing."""
     given = config(Path("gaussian(clients=4)"), "ditto", tmp_path / "run", model="logistic")
     with pytest.raises(ZeroDivisionError):
         run_config(given, end_after(3))
@@ -243,8 +243,8 @@ def test_drawn_data_are_drawn_again(tmp_path: Path) -> None:
     assert load_run(tmp_path / "run").config.data == "gaussian(clients=4)"
 
 
-def test_the_one_value_that_differs(tmp_path: Path) -> None:
-    """Of nested ones, too; another version comes before what it may have changed; what is long is cut."""
+def test_the_error_names_the_value_that_differs(tmp_path: Path) -> None:
+    """Nested values too; a different version takes precedence over other differences; long values are cut."""
     base = {"set": {"prox_weight": 1.0, "lr": 0.1}, "rounds": 3, "version": "1"}
     for other, difference in (
         ({"set": {"prox_weight": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
@@ -259,7 +259,7 @@ def test_the_one_value_that_differs(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._compare(base)
 
 
-def test_advice_about_a_full_disk_can_be_pasted(place: Path) -> None:
+def test_the_command_suggested_on_a_full_disk_is_quoted(place: Path) -> None:
     strange = place.rename(place.with_name("q$HOME `x`"))
     said = str(run_directory.no_room(DiskError("cannot write"), strange))
     _, _, command = said.removesuffix(".").partition("then: ")

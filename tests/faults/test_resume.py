@@ -1,4 +1,4 @@
-"""A run that is killed at any instant, and resumed, ends bit-equal to one that was not."""
+"""A run that is killed at any moment and resumed is bit-equal to an uninterrupted run."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from bespokefl.workflows.run.settings import Config
 
 ROUNDS = 6
 METHODS = ["selffl", "pfedvem", "ucfl", "persfl", "ditto", "scaffold"]
-KILLS = int(os.environ.get("BESPOKE_KILLS", "10"))  # of every case, and of the comparison
+KILLS = int(os.environ.get("BESPOKE_KILLS", "10"))  # per case, and of the comparison
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_data(path: Path) -> Path:
-    """Five clients, four features, three classes."""
+    """Write data of five clients with four features and three classes."""
     rng = np.random.default_rng(0)
     client = np.repeat(np.arange(5), 24)
     x = rng.normal(size=(120, 4)) + client[:, None] * 0.3
@@ -57,7 +57,7 @@ def config(data: Path, method: str, out: Path, **options: Any) -> Config:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """What a run left, but for timings."""
+    """Return the content of a run directory, without timings."""
     found: dict[str, Any] = {}
     for file in sorted(path.iterdir()):
         assert file.is_file(), f"{file.name} was left"
@@ -74,7 +74,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def in_a_child(work: Callable[[], None]) -> int:
-    """The exit code of a process that does this; minus the signal that ended it."""
+    """Call a function in a forked process and return its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
         try:
@@ -90,7 +90,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# Where a process can be killed: before or after such a call.
+# A process is killed before or after one of these calls.
 INSTANTS: list[tuple[Any, str]] = [
     (Federation, "commit"),
     (Store, "put"),
@@ -107,7 +107,7 @@ INSTANTS: list[tuple[Any, str]] = [
 
 
 def killed_at(rng: random.Random, most: int = 2 * ROUNDS) -> Callable[[], None]:
-    """Arrange for the process to be killed at a random instant, at the latest with so many calls."""
+    """Return a function that makes the process kill itself at a random call, at the latest at call number `most`."""
     where, name = rng.choice(INSTANTS)
     count, before = rng.randrange(1, most), rng.random() < 0.5
     whole: Callable[..., Any] = getattr(where, name)
@@ -129,7 +129,7 @@ def killed_at(rng: random.Random, most: int = 2 * ROUNDS) -> Callable[[], None]:
 
 
 def half_written(rng: random.Random) -> Callable[[], None]:
-    """Killed in the middle of writing a checkpoint's tensors."""
+    """Return a function that makes the process kill itself while it writes a checkpoint's tensors."""
     count = rng.randrange(1, ROUNDS)
 
     def arrange() -> None:
@@ -149,7 +149,7 @@ def half_written(rng: random.Random) -> Callable[[], None]:
 
 
 def half_stored(rng: random.Random) -> Callable[[], None]:
-    """Killed in the middle of writing clients' states: some blocks are new, of one some rows, others are old."""
+    """Return a function that makes the process kill itself while it writes client states, with some rows still old."""
     count = rng.randrange(1, 2 * ROUNDS)
 
     def arrange() -> None:
@@ -179,7 +179,7 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
     expected = contents(tmp_path / "whole")
     rng = random.Random(f"{method}/{state}")
     number = kills = 0
-    while kills < KILLS and number < 5 * KILLS:  # some end before their instant comes
+    while kills < KILLS and number < 5 * KILLS:  # some runs end before the call is reached
         out = tmp_path / f"run-{number}"
         arrange = {2: half_stored, 4: half_written}.get(number % 5, killed_at)(rng)
 
@@ -193,7 +193,7 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
         kills += code != 0
         if code and run_directory.is_unfinished(out):
             assert in_a_child(lambda out=out: void(resume(out))) == 0
-        elif code and not run_directory.is_run(out):  # there was no checkpoint yet
+        elif code and not run_directory.is_run(out):  # no checkpoint yet
             assert in_a_child(lambda out=out: void(run_config(config(data, method, out, **options)))) == 0
         found = contents(out)
         assert found.keys() == expected.keys()
@@ -205,11 +205,11 @@ def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path)
 
 
 def void(value: object) -> None:
-    """For a lambda that must not answer."""
+    """Discard a value, for lambdas that must return None."""
 
 
 def came_out(place: Path) -> Any:
-    """What a comparison says, but for timings, and the command, which names the number of workers."""
+    """Return compare.json without timings and the command, which contains the number of workers."""
 
     def timeless(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in pairs if key not in ("seconds", "command")}
@@ -218,14 +218,14 @@ def came_out(place: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_a_comparison_is_killed_and_goes_on(data: Path, tmp_path: Path) -> None:
-    """In one process right at a call, or in several, whose main one is killed by the clock."""
+def test_a_comparison_is_killed_and_resumed(data: Path, tmp_path: Path) -> None:
+    """Killed at a call in one process, or at a random time with several processes."""
 
     def begin(number: int) -> Comparison:
         workers = 1 + number % 2
         return compare_config(config(data, "compare", tmp_path / f"{number}", workers=workers), ["ditto"], seeds=(0, 1))
 
-    begin(-2)  # in this process, so that all others have loaded what it takes
+    begin(-2)  # in this process, so that forked processes have all modules loaded
     expected = came_out(tmp_path / "-2")
     started = time.monotonic()
     assert in_a_child(lambda: void(begin(-1))) == 0
@@ -243,7 +243,7 @@ def test_a_comparison_is_killed_and_goes_on(data: Path, tmp_path: Path) -> None:
 
 
 def killed_in(begin: Callable[[int], object], number: int, rng: random.Random, lasts: float) -> bool:
-    """Whether a process that begins this was killed before its end."""
+    """Start a process that calls `begin`, kill it, and return whether it was killed before its end."""
     if number % 2 == 0:
         arrange = killed_at(rng, 8 * ROUNDS)
         code = in_a_child(lambda: void((arrange(), begin(number))))
@@ -258,7 +258,7 @@ def killed_in(begin: Callable[[int], object], number: int, rng: random.Random, l
     time.sleep(rng.uniform(0, 0.9 * lasts))
     os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    time.sleep(3 * jobs.POLL_SECONDS)  # until its jobs have seen that it is gone
+    time.sleep(3 * jobs.POLL_SECONDS)  # until its jobs notice that it is gone
     return code != 0
 
 
@@ -275,7 +275,7 @@ def stop_after(rounds: int) -> Callable[[Any], None]:
     return lambda now: os.kill(os.getpid(), signal.SIGTERM) if now.done == rounds else None
 
 
-def test_sigterm_leaves_a_checkpoint_and_python_goes_on(tmp_path: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_that_python_resumes(tmp_path: Path) -> None:
     whole = run("ditto", clients(), **SMALL)
     first = run("ditto", clients(), checkpoint=tmp_path / "c", checkpoint_every=0, progress=stop_after(2), **SMALL)
     assert first.interrupted and first.about["rounds_done"] == 3
@@ -286,7 +286,7 @@ def test_sigterm_leaves_a_checkpoint_and_python_goes_on(tmp_path: Path) -> None:
     assert not list((second.save(tmp_path / "c")).glob("checkpoints*"))
 
 
-def test_an_interrupted_run_is_a_result_and_can_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_a_result_and_can_be_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = run("ditto", clients(), checkpoint=out, checkpoint_every=0, progress=stop_after(1), **SMALL)
     first.save(out)
@@ -309,7 +309,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "altered", "record", "gone"])
-def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
+def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = run("ditto", clients(), **SMALL)
@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
 
 
-def test_all_damaged_is_said_and_nothing_begun(tmp_path: Path) -> None:
+def test_no_run_starts_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
     kept = list((tmp_path / "checkpoints").iterdir())
     for one in kept:
@@ -336,8 +336,8 @@ def test_all_damaged_is_said_and_nothing_begun(tmp_path: Path) -> None:
     assert torch.equal(again.weights.personal.matrix(), whole.weights.personal.matrix())
 
 
-def test_a_damaged_one_is_in_nobody_s_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is of a later round than the new one, which must not be taken for the older of two."""
+def test_a_damaged_checkpoint_does_not_displace_newer_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The damaged checkpoint has a higher round number than the new one, which must not be deleted as the older."""
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=2, progress=stop_after(2), **SMALL)
     kept = sorted((tmp_path / "checkpoints").iterdir())
     assert [one.name for one in kept] == ["round-00000002", "round-00000003"]
@@ -348,7 +348,7 @@ def test_a_damaged_one_is_in_nobody_s_way(tmp_path: Path, caplog: pytest.LogCapt
     assert [one.name for one in sorted((tmp_path / "checkpoints").iterdir())] == ["round-00000002", "round-00000004"]
 
 
-def test_what_is_to_be_overwritten_stays_until_there_is_something_new(data: Path, tmp_path: Path) -> None:
+def test_an_overwritten_run_stays_until_the_first_new_checkpoint(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = config(data, "ditto", out, checkpoint_every="0")
     assert run_config(first, stop_after(1)).interrupted
@@ -365,12 +365,12 @@ def test_what_is_to_be_overwritten_stays_until_there_is_something_new(data: Path
 
     with pytest.raises(ZeroDivisionError):
         run_config(replace(first, seed=7, overwrite=True, checkpoint_every="2"), look)
-    assert "result.json" in seen[0]  # and not a mixture of both after the first checkpoint
+    assert "result.json" in seen[0]  # and after the first checkpoint, no mixture of both runs
     assert {one.name for one in out.iterdir()} == {"checkpoints", "config.toml", "split.json"}
     assert resume(out).config.seed == 7
 
 
-def test_a_signal_while_results_are_written_ends_nothing(
+def test_a_signal_waits_until_results_are_written(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = run_directory.write
@@ -387,7 +387,7 @@ def test_a_signal_while_results_are_written_ends_nothing(
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
-def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_use_different_directories(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
     given = replace(config(data, "ditto", tmp_path), out=None)
@@ -404,7 +404,7 @@ def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest
     assert [load_run(f"runs/{name}").config.seed for name in ("ditto", "ditto-2")] == [0, 5]
 
 
-def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_rejected(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
     with pytest.raises(InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another folder\.$"):
         run(methods.Ditto(prox_weight=0.5), clients(), checkpoint=tmp_path, **SMALL)
@@ -412,9 +412,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)
 
 
-def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, real = run("ditto", clients(), **SMALL), checkpoint_format.write_tensors
     written = []
 
@@ -443,11 +441,11 @@ def test_a_full_disk_stops_with_a_sentence_and_the_last_good_one_stays(
         ("0", CheckpointInterval()),
     ],
 )
-def test_how_often(text: str | int, every: CheckpointInterval) -> None:
+def test_checkpoint_intervals_are_parsed(text: str | int, every: CheckpointInterval) -> None:
     assert CheckpointInterval.of(text) == every
 
 
-def test_how_often_is_refused() -> None:
+def test_an_invalid_checkpoint_interval_is_rejected() -> None:
     with pytest.raises(
         InputError, match="checkpoint_every must be a number of rounds, or of seconds as in 60s, got 'x'"
     ):

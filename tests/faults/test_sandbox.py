@@ -1,4 +1,4 @@
-"""The guard itself: whatever a reader should not do in the sandbox is seen."""
+"""The sandbox detects everything that a reader must not do."""
 
 import contextlib
 import os
@@ -68,19 +68,19 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_a_reader_writes_is_seen(name: str, file: Path) -> None:
+def test_writes_are_detected(name: str, file: Path) -> None:
     with pytest.raises(AssertionError, match="reading it"):
         answer(READERS[name], file)
 
 
-def test_who_reads_is_left_in_peace(file: Path) -> None:
+def test_reading_is_allowed(file: Path) -> None:
     assert answer(Path.read_bytes, file) == b"content"
     with pytest.raises(InputError, match="no"):
         answer(lambda path: (_ for _ in ()).throw(InputError("no")), file)
-    (file.parents[3] / "later").write_text("x")  # nobody watches any more
+    (file.parents[3] / "later").write_text("x")  # no longer observed
 
 
-def test_only_into_the_folder_that_is_meant(file: Path) -> None:
+def test_only_the_output_directory_may_be_written(file: Path) -> None:
     out = file.parent / "out"
     out.mkdir()
     answer(lambda path: ((out / "deep").mkdir(), (out / "deep" / "one").write_text("x")), file, out)
@@ -91,7 +91,7 @@ def test_only_into_the_folder_that_is_meant(file: Path) -> None:
         answer(lambda path: (out / "link" / "through").write_text("x"), file, out)
 
 
-def test_a_warning_is_seen(file: Path) -> None:
+def test_warnings_are_detected(file: Path) -> None:
     with pytest.raises(AssertionError, match="let a library warn: old"):
         answer(lambda path: warnings.warn("old", DeprecationWarning, stacklevel=1), file)
 
@@ -113,7 +113,7 @@ def late_and_silent(path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", [forever, forever_and_careless, late_and_silent])
-def test_a_hang_is_seen(reader: Callable[[Path], None], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hangs_are_detected(reader: Callable[[Path], None], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "SECONDS", 0.1)
     with pytest.raises(sandbox.NoAnswer, match=r"no answer in 0\.1 s to 7 bytes: b'content'"):
         answer(reader, file)

@@ -1,4 +1,4 @@
-"""A run whose workers die twice, or fail, keeps what it has trained, and the way on that it tells is one."""
+"""A run whose workers die twice, or fail, keeps the completed rounds, and the command it suggests resumes it."""
 
 import os
 import re
@@ -30,7 +30,7 @@ from bespokefl.workflows.run.api import resume, run, run_config
 from bespokefl.workflows.tune.api import tune
 from tests.faults.test_resume import came_out, config, contents, stop_after, write_data
 
-pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+pytestmark = pytest.mark.slow  # keeps `make check` under two minutes
 
 HERE = os.getpid()
 SMALL: dict[str, Any] = {"model": "logistic", "rounds": 5, "eval_every": 2, "chunk": 6, "checkpoint_every": "0"}
@@ -45,7 +45,7 @@ def one_thread() -> Iterator[None]:
 
 
 def clients() -> Clients:
-    """Eighteen of them, "0" to "17"."""
+    """Return eighteen clients, "0" to "17"."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(216, 3))
     return Clients.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(216) % 18)
@@ -53,7 +53,7 @@ def clients() -> Clients:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadly(Ditto):
-    """Ditto that kills its worker, or fails, with client "7": twice, and then never again."""
+    """Ditto that kills its worker, or fails, when it trains client "7": twice, then no more."""
 
     name: ClassVar[str] = "deadly"
     marks: str = ""
@@ -77,12 +77,12 @@ class Deadly(Ditto):
         if self.how == "kill":
             assert os.getpid() != HERE
             os.kill(os.getpid(), signal.SIGKILL)
-        (Path(self.marks) / "1").touch()  # a failure is told at once
+        (Path(self.marks) / "1").touch()  # a failure is reported at once
         raise TrainingError("enough.") if self.how == "fail" else ZeroDivisionError("none")
 
 
 def of_run(path: Path) -> dict[str, Any]:
-    """What a run left, but for timings, its config and how many processes there were."""
+    """Return the content of a run directory without timings, config and the number of workers."""
     found = contents(path)
     found.pop("config.toml")
     found["result.json"]["timing"].pop("workers")
@@ -99,10 +99,10 @@ def marks(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "number", "kept"), [("train", 3, 2), ("train", 2, 1), ("score", 2, 2), ("score", 5, 5)]
 )
-def test_a_second_death_costs_its_round_alone(
+def test_a_second_death_loses_only_its_round(
     where: str, number: int, kept: int, marks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In training, in the scores of round 2, in those at the end."""
+    """In training, in the evaluation of round 2, in the final evaluation."""
     method = Deadly(marks=str(marks), where=where, number=number)
     with pytest.raises(WorkerError) as told:
         run(method, clients(), checkpoint=tmp_path / "run", workers=2, **SMALL)
@@ -115,17 +115,17 @@ def test_a_second_death_costs_its_round_alone(
     assert said is not None
     named = said[1].split(", ")
     assert "7" in named and set(named) <= set(clients().names)
-    assert len(named) == (6 if where == "train" else 9)  # scores need no equal chunks
+    assert len(named) == (6 if where == "train" else 9)  # evaluation needs no equal chunks
     assert [one.name for one in (tmp_path / "run" / "checkpoints").iterdir()] == [f"round-{kept:08d}"]
     run(method, clients(), checkpoint=tmp_path / "run", workers=1, **SMALL).save(tmp_path / "run")
     assert f"resuming after round {kept}" in caplog.text
-    run(method, clients(), workers=1, **SMALL).save(tmp_path / "whole")  # it dies no more
+    run(method, clients(), workers=1, **SMALL).save(tmp_path / "whole")  # workers die no more
     found, expected = of_run(tmp_path / "run"), of_run(tmp_path / "whole")
     assert found["result.json"]["communication"] == expected["result.json"]["communication"]
     assert found == expected
 
 
-def test_without_a_folder_nothing_is_promised(marks: Path) -> None:
+def test_without_a_checkpoint_directory_no_resume_is_suggested(marks: Path) -> None:
     with pytest.raises(
         TrainingError,
         match=r", for the second time; if the machine ran out of memory, use fewer workers or a smaller chunk\.$",
@@ -133,7 +133,7 @@ def test_without_a_folder_nothing_is_promised(marks: Path) -> None:
         run(Deadly(marks=str(marks)), clients(), workers=2, **SMALL)
 
 
-def test_in_the_first_round_there_is_nothing_to_keep(marks: Path, tmp_path: Path) -> None:
+def test_a_second_death_in_the_first_round_keeps_nothing(marks: Path, tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"for the second time; if the machine ran out of memory, use fewer workers"):
         run(Deadly(marks=str(marks), number=1), clients(), checkpoint=tmp_path / "run", workers=2, **SMALL)
     assert not (tmp_path / "run").exists()
@@ -141,7 +141,9 @@ def test_in_the_first_round_there_is_nothing_to_keep(marks: Path, tmp_path: Path
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("how", "error"), [("fail", TrainingError), ("crash", ArithmeticError)])
-def test_so_does_any_other_failure(how: str, error: type[Exception], workers: int, marks: Path, tmp_path: Path) -> None:
+def test_any_other_failure_loses_only_its_round(
+    how: str, error: type[Exception], workers: int, marks: Path, tmp_path: Path
+) -> None:
     method = Deadly(marks=str(marks), how=how)
     with pytest.raises(RuntimeError if (how, workers) == ("crash", 2) else error) as told:
         run(method, clients(), checkpoint=tmp_path / "run", workers=workers, **SMALL)
@@ -151,8 +153,8 @@ def test_so_does_any_other_failure(how: str, error: type[Exception], workers: in
     assert of_run(tmp_path / "run") == of_run(tmp_path / "whole")
 
 
-def test_training_that_diverges_would_diverge_again(tmp_path: Path) -> None:
-    """It promises nothing, and leaves no folder that would be in the way of a smaller rate."""
+def test_diverged_training_saves_nothing(tmp_path: Path) -> None:
+    """No resume is suggested, and no directory remains that would prevent a run with a smaller rate."""
     options = SMALL | {"local_steps": 1, "eval_every": 0, "scale": "none", "loss": "mse"}
     x = np.linspace(90, 110, 40)[:, None]
     data = Clients.from_arrays(x, x[:, 0], np.arange(40) % 2)
@@ -161,7 +163,7 @@ def test_training_that_diverges_would_diverge_again(tmp_path: Path) -> None:
     assert not hasattr(told.value, "__notes__") and not (tmp_path / "run").exists()
 
 
-def test_a_disk_that_takes_no_checkpoint_is_said_beside(
+def test_a_full_disk_at_a_second_death_is_reported_too(
     marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*given: Any) -> str:
@@ -173,7 +175,9 @@ def test_a_disk_that_takes_no_checkpoint_is_said_beside(
     assert "No space left on device; there is no checkpoint yet" in caplog.text
 
 
-def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_a_second_death_names_the_previous_checkpoint(
+    marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, calls = checkpoint_format.write_tensors, [0]
 
     def full(*given: Any) -> str:
@@ -183,13 +187,13 @@ def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkey
         return whole(*given)
 
     monkeypatch.setattr(checkpoint_format, "write_tensors", full)
-    options = SMALL | {"checkpoint_every": "2"}  # and the worker dies in round 4, when round 3 is not saved yet
+    options = SMALL | {"checkpoint_every": "2"}  # the worker dies in round 4, before round 3 is saved
     with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 goes on from there"):
         run(Deadly(marks=str(marks), number=4), clients(), checkpoint=tmp_path / "run", workers=2, **options)
     assert calls == [2]
 
 
-# -- as commands
+# -- on the command line
 
 MODEL = """
 import os, signal
@@ -225,7 +229,7 @@ def net():
 
 
 def write_model(path: Path, marks: Path, calls: int) -> None:
-    """A model that, if it is armed, kills a worker after so many calls, and then the one that does the same again."""
+    """Write a model that, when armed, kills a worker after so many calls, then the worker that repeats its job."""
     path.write_text(MODEL.format(marks=str(marks), calls=calls))
 
 
@@ -236,7 +240,7 @@ def told_by(command: str | list[str], place: Path) -> "subprocess.CompletedProce
     )
 
 
-def test_the_command_that_is_told_goes_on(marks: Path, tmp_path: Path) -> None:
+def test_the_suggested_command_resumes_the_run(marks: Path, tmp_path: Path) -> None:
     write_data(tmp_path / "own.npz")
     write_model(tmp_path / "deadly_net.py", marks, calls=100)
 
@@ -262,7 +266,7 @@ def test_the_command_that_is_told_goes_on(marks: Path, tmp_path: Path) -> None:
     assert of_run(tmp_path / "my $HOME run") == of_run(tmp_path / "whole")
 
 
-def test_of_any_other_failure_the_way_on_is_told_beside(
+def test_any_other_failure_suggests_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, left = write_data(tmp_path / "own.npz"), iter(range(8))
@@ -287,7 +291,7 @@ def test_of_any_other_failure_the_way_on_is_told_beside(
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
-def test_another_number_of_workers_can_go_on(before: int, after: int, tmp_path: Path) -> None:
+def test_resume_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     data = write_data(tmp_path / "own.npz")
     first = config(data, "scaffold", tmp_path / "run", checkpoint_every="0", workers=before, chunk=1)
     assert run_config(first, stop_after(2)).interrupted
@@ -297,7 +301,7 @@ def test_another_number_of_workers_can_go_on(before: int, after: int, tmp_path: 
     assert of_run(tmp_path / "run") == of_run(tmp_path / "whole")
 
 
-def test_a_comparison_goes_on_by_the_same_command(
+def test_the_same_command_resumes_a_comparison(
     marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = write_data(tmp_path / "own.npz")
@@ -321,8 +325,8 @@ def test_a_comparison_goes_on_by_the_same_command(
     assert came_out(tmp_path / "c") == came_out(tmp_path / "whole")
 
 
-def test_a_point_is_tried_again(marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One point alone is trained with all workers, whose death is not its fault."""
+def test_a_failed_combination_is_tried_again(marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single combination is trained with all workers, whose death is not its fault."""
     write_model(tmp_path / "deadly_tuned.py", marks, calls=20)
     monkeypatch.syspath_prepend(tmp_path)
     rng = np.random.default_rng(2)

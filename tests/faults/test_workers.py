@@ -1,4 +1,4 @@
-"""A worker that is killed costs time, never a bit; and the number of workers changes nothing."""
+"""A killed worker costs time but changes no bit of the result, nor does the number of workers."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from bespokefl.core.task import Task
 from bespokefl.methods import UCFL, Ditto, SelfFL
 from tests.federations import federation, run, same_bits
 
-pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
+pytestmark = pytest.mark.slow  # keeps `make check` under two minutes
 
 DATA = federation()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadly(Ditto):
-    """Ditto whose worker is killed while it trains "cleo" in round 2: `deaths` times."""
+    """Ditto whose worker is killed `deaths` times while it trains "cleo" in round 2."""
 
     name: ClassVar[str] = "deadly"
     folder: str = ""
@@ -39,7 +39,7 @@ class Deadly(Ditto):
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
-def test_a_killed_worker_leaves_no_trace(chunk: int, tmp_path: Path) -> None:
+def test_a_killed_worker_changes_no_bit(chunk: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"rounds": 3, "chunk": chunk, "workers": 2}
     outcome = run(Deadly(folder=str(tmp_path)), DATA, **options)[1]
     assert len(list(tmp_path.iterdir())) == 1
@@ -48,8 +48,8 @@ def test_a_killed_worker_leaves_no_trace(chunk: int, tmp_path: Path) -> None:
     assert outcome.communication == expected.communication
 
 
-@pytest.mark.parametrize("length", [2, 4, 30])  # of the length before it, that alone, and a part of the answer itself
-def test_so_does_one_that_is_killed_in_the_middle_of_an_answer(
+@pytest.mark.parametrize("length", [2, 4, 30])  # a part of the length prefix, all of it, and a part of the reply
+def test_a_worker_killed_while_it_sends_changes_no_bit(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, whole = os.getpid(), Connection.send_bytes
@@ -65,7 +65,7 @@ def test_so_does_one_that_is_killed_in_the_middle_of_an_answer(
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "send_bytes", half)
         outcome = run(Ditto(), DATA, workers=2, **options)[1]
-    assert caplog.text.count("this is done again") in (1, 2)  # both may have been about to answer
+    assert caplog.text.count("this is done again") in (1, 2)  # both may have been about to reply
     expected = run(Ditto(), DATA, workers=1, **options)[1]
     assert same_bits(outcome.personal_rows, expected.personal_rows)
     assert outcome.communication == expected.communication

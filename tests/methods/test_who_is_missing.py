@@ -20,8 +20,8 @@ DATA = federation(dtype=torch.float64)
 
 def told() -> dict[str, str]:
     """What becomes of a late client's own training, by method."""
-    section = PAGE.read_text(encoding="utf-8").split("## Who drops out, or comes too late")[1]
-    rows = re.findall(r"^\| ([a-z, -]+) \| (stays|is forgotten|there is nothing) \| (.+) \|$", section, re.MULTILINE)
+    section = PAGE.read_text(encoding="utf-8").split("## Dropped and late clients")[1]
+    rows = re.findall(r"^\| ([a-z, -]+) \| (kept|discarded|none) \| (.+) \|$", section, re.MULTILINE)
     found = [(name, fate) for names, fate, more in rows for name in names.split(", ")]
     assert len(dict(found)) == len(found), "a method has two lines"
     return dict(found)
@@ -48,7 +48,7 @@ def test_what_a_late_client_has_trained_for_itself(name: str) -> None:
     only = {"train": "slow:1"} | {phase.name: "drop:1" for phase in method.phases(1) if phase.name != "train"}
     found = rounds(method, only)
     state, start = (one.store.get([0]) for one in (found, simulation(method, DATA)))
-    fate = "there is nothing" if not state else "is forgotten" if same_bits(state, start) else "stays"
+    fate = "none" if not state else "discarded" if same_bits(state, start) else "kept"
     assert told()[name] == fate
     before = simulation(method, DATA).federations[0].server
     assert same_bits(found.server, before), "nothing arrived, so nothing may change"
