@@ -112,5 +112,5 @@ def test_a_folder_is_no_pipe(here: Path) -> None:
 def test_what_cannot_be_written_is_not_cured_by_room() -> None:
     assert str(unwritten("a", OSError(28, "No space left on device"))).endswith("; make room.")
     assert str(unwritten("a", OSError(13, "Permission denied"))) == (
-        "cannot write to 'a': Permission denied; make it writable, or use another place."
+        "cannot write to 'a': Permission denied; make it writable, or use another path."
     )

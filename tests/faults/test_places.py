@@ -105,7 +105,7 @@ def test_from_a_shell(here: Path) -> None:
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
         f"warning: the folder you are in was replaced: cd {here} shows the new one\n"
-        "error: the current folder is gone, perhaps replaced by results that were written there; go to it again, as "
+        "error: the current directory no longer exists, perhaps because results replaced it; enter it again, as "
         'in: cd "$PWD".\n'
     )
     assert beside(here) == ["own.npz"]
@@ -129,7 +129,7 @@ def test_a_folder_that_is_gone(here: Path, capfd: pytest.CaptureFixture[str]) ->
     shutil.rmtree(here)
     for words in (["run", "ditto"], ["resume", "."], ["methods"]):
         assert code_of(*words) == 2
-        assert "error: the current folder is gone" in capfd.readouterr().err
+        assert "error: the current directory no longer exists" in capfd.readouterr().err
 
 
 def test_states_stay_where_they_were_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bespokefl.core import rng
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
-from bespokefl.core.confusion import Tally
+from bespokefl.core.confusion import ConfusionCounts
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
@@ -215,7 +215,7 @@ class Task:
         """
         size = len(plan.steps)
         loss, right, seen = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-        tally = Tally(size) if by_class and self.classifies else None
+        tally = ConfusionCounts(size) if by_class and self.classifies else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             examples, inside = plan.real(step)
