@@ -66,8 +66,8 @@ class Batch:
 class BatchSchedule:
     """The examples of each row at each step.
 
-    Rows are sorted by their number of steps, longest first (`order`), so that the active rows of a step are a prefix and
-    no step is padded. Only smaller batches are padded, with examples of weight zero.
+    Rows are sorted by their number of steps, longest first (`order`), so that the active rows of a step are a prefix
+    and no step is padded. Only smaller batches are padded, with examples of weight zero.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class BatchSchedule:
         return self._sizes[: self.active(step), 0 if self._constant else step]
 
     def shares(self, step: int) -> Tensor:
-        """Each example's weight, (K, B): zero for padding; rows sum to one per batch, or over all batches of a sweep."""
+        """Each example's weight, (K, B): zero for padding; rows sum to one per batch, or over a whole sweep."""
         sizes = self._size(step)
         inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
         divisor = sizes if self._totals is None else self._totals[: len(sizes)]

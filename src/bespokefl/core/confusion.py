@@ -32,11 +32,11 @@ def macro(actual: Tensor, predicted: Tensor, correct: Tensor) -> dict[str, Tenso
 
     The mean is over classes that occur as examples or predictions; 0/0 counts as 0.
     """
-    occurs = (actual + predicted) > 0
-    num = occurs.sum(-1)
+    either = actual + predicted
+    num = (either > 0).sum(-1)  # of classes
 
     def mean(share: Tensor) -> Tensor:
         return share.nan_to_num(0.0).sum(-1) / num  # 0/0 is NaN
 
     hits = correct.double()
-    return {"f1": mean(2 * hits / (actual + predicted)), "precision": mean(hits / predicted), "recall": mean(hits / actual)}
+    return {"f1": mean(2 * hits / either), "precision": mean(hits / predicted), "recall": mean(hits / actual)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space left on the disk, or in the user's quota
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space left on the disk, or in the user's quota
 
 
 def write_text(path: Path, text: str) -> None:
@@ -31,14 +31,14 @@ def write_text(path: Path, text: str) -> None:
 def unwritten(path: str | os.PathLike[str], error: OSError) -> BespokeError:
     """Return the error for a failed write: a DiskError if the disk is full, else an InputError."""
     fact = f"cannot write to {str(path)!r}: {error.strerror or error}"
-    return DiskError(fact) if error.errno in DISK_FULL else InputError(f"{fact}; {cure(error)}.")
+    return DiskError(fact) if error.errno in FULL else InputError(f"{fact}; {cure(error)}.")
 
 
 def cure(error: OSError) -> str:
     """What to do about a failed write."""
     if error.errno == errno.EISDIR:
         return "name a file"
-    return "make room" if error.errno in DISK_FULL else "make it writable, or use another path"
+    return "make room" if error.errno in FULL else "make it writable, or use another path"
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
