@@ -44,8 +44,19 @@ def one_of(*values: Any) -> Limit:
     return Limit(f"{', '.join(most)} or {last}", lambda value: value in values)
 
 
+def each(limit: Limit) -> Limit:
+    """A list of at least one number, each within the limit."""
+
+    def allows(values: Any) -> bool:
+        numbers = isinstance(values, list | tuple) and all(isinstance(value, int | float) for value in values)
+        return numbers and len(values) > 0 and all(map(limit.allows, values))
+
+    return Limit(f"one or more numbers {limit.text}", allows, limit.symbol)
+
+
+Limits = Mapping[str, Limit]
 LEARNING_RATE = above(0, "learning rate")
-COMMON_LIMITS = {
+COMMON_LIMITS: Limits = {
     "momentum": interval("[0, 1)"),
     "weight_decay": at_least(0),
     "weights": one_of("examples", "equal"),
@@ -64,7 +75,7 @@ def converted(values: Mapping[str, Any], method: type, title: str) -> dict[str, 
     return {name: convert(f"{name} of {title}", value, hints[name]) for name, value in values.items()}
 
 
-def check(values: Mapping[str, Any], limits: Mapping[str, Limit], title: str) -> None:
+def check(values: Mapping[str, Any], limits: Limits, title: str) -> None:
     """Raise an InputError for the first value that is too large or outside of its limits."""
     for name, value in values.items():
         largest = LARGEST_VALUE.get(type(value), inf)

@@ -18,7 +18,7 @@ from torch import Tensor
 from bespokefl.core import hyper_parameters, rng
 from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import Limit
+from bespokefl.core.hyper_parameters import Limits
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations
@@ -212,7 +212,7 @@ class Method(ABC):
 
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""
-    limits: ClassVar[Mapping[str, Limit]] = {}
+    limits: ClassVar[Limits] = {}
 
     def __post_init__(self) -> None:
         _reject_former_declarations(type(self))
@@ -312,7 +312,7 @@ class Method(ABC):
         return rows
 
     def global_model(self, server: State) -> Rows | None:
-        """Return the global model as one row, or None if the method has none."""
+        """Return the global model as one row; by default the server's "weights", or None if it has none."""
         weights: Rows | None = server.get("weights")
         return weights
 

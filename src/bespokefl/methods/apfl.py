@@ -6,7 +6,7 @@ Differs from the paper: α is updated once a round, at its first batch, as in th
 .02 α), and kept in [0, 1]. A client is evaluated with the latest w; if it never trained, v is the initial weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least, interval
+from bespokefl.core.hyper_parameters import Limits, at_least, interval
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -33,7 +33,7 @@ class APFL(Method):
   journal={arXiv:2003.13461},
   year={2020}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"alpha": interval("[0, 1]", "α"), "alpha_rate": at_least(0, "η_α")}
+    limits: ClassVar[Limits] = {"alpha": interval("[0, 1]", "α"), "alpha_rate": at_least(0, "η_α")}
 
     # η and α are those of the authors' example for MNIST (github.com/MLOPTPSU/FedTorch, README.md).
     lr: float = 0.1  # η, for w and v
@@ -63,7 +63,7 @@ class APFL(Method):
         return mixed(state["own"], message["weights"], state["alpha"])
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w, budget = server["weights"], data.num_steps()  # w stays fixed: a newcomer has nobody to average with
+        w, budget = server["weights"], data.num_steps()  # w stays fixed: a newcomer does not average
 
         def step(w: Rows, v: Rows, alpha: Tensor, budget: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor, Tensor]:
             return w, *self._own(task, w, v, alpha, batch, batch.step % budget == 0), budget

@@ -14,7 +14,7 @@ Differs from the paper:
 - A newcomer gets the model that fits its training data best; the paper compares cosines of its update.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limit, above, at_least, interval, one_of
+from bespokefl.core.hyper_parameters import Limits, above, at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -46,7 +46,7 @@ class CFL(Method):
   pages={3710--3722},
   year={2021}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "small": above(0, "ε₁"),
         "large": above(0, "ε₂"),
         "across": interval("[-1, 1]", "1 − 2γ²"),
@@ -113,9 +113,6 @@ class CFL(Method):
         round.note(clusters=len(models))
         round.note_clients(cluster=cluster)
         return {"models": models, "cluster": cluster, "unit": unit}
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]

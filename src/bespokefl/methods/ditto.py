@@ -5,14 +5,14 @@ Li et al., ICML 2021, arXiv:2012.04221, Algorithm 1.
 Differs from the paper: both models see the same batches; a client that never trained uses the initial weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -31,7 +31,7 @@ class Ditto(Method):
   booktitle={ICML},
   year={2021}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"prox_weight": at_least(0, "λ")}
+    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "λ")}
 
     # Learning rate and λ are those of github.com/litian96/ditto for Fashion MNIST, run_fashion_clean_ditto_lam1.sh,
     # which uses one rate for both models. In the paper clients choose λ among .1, 1 and 2 on validation data, or use 1

@@ -6,12 +6,11 @@ Differs from the paper: learning rate and epochs of the fine-tuning are hyper-pa
 batch size, momentum and weight decay are those of the training. A client always uses the fine-tuned model.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -31,7 +30,7 @@ class FedAvgFT(Method):
   journal={arXiv:1910.10252},
   year={2019}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"tune_epochs": at_least(1)}
+    limits: ClassVar[Limits] = {"tune_epochs": at_least(1)}
 
     lr: float = 0.05  # η
     tune_lr: float = 0.05  # of the fine-tuning

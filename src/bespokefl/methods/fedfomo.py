@@ -12,7 +12,7 @@ Differs from the paper:
 - The M models do not include the client's own, which needs no download.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bespokefl.core import rng
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least, interval
+from bespokefl.core.hyper_parameters import Limits, at_least, interval
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -42,7 +42,7 @@ class FedFOMO(Method):
   booktitle={ICLR},
   year={2021}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "downloads": at_least(1, "M"),
         "explore": interval("[0, 1]", "ε"),
         "decay": at_least(0, "decay of ε"),
@@ -112,9 +112,6 @@ class FedFOMO(Method):
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = state["personal"]
         return rows
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """Mix all models that were ever uploaded with the initial weights, then train."""

@@ -60,9 +60,6 @@ class FedPer(Method):
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return task.start.with_block(message["base"]).with_block(state["head"])
 
-    def global_model(self, server: State) -> Rows | None:
-        return None
-
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         start = task.start.with_block(server["base"])
         budget: dict[str, Any] = {"steps": data.num_steps() * data.expected_rounds, "frozen": "base"}

@@ -6,12 +6,11 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 `weights` chooses between the paper's n_k weights and equal ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -31,7 +30,7 @@ class FedProx(Method):
   booktitle={MLSys},
   year={2020}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"prox_weight": at_least(0, "μ")}
+    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "μ")}
 
     # The authors recommend no values for all problems (github.com/litian96/FedProx, README.md): tune the rate, and μ
     # among .001, .01, .1, .5 and 1. Here μ is the middle one and η is FedAvg's. See the docs for MNIST's.

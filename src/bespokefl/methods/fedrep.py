@@ -8,12 +8,12 @@ the authors' code does for evaluation; Algorithm 1 ends before. All heads start 
 between head and base.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -32,7 +32,7 @@ class FedRep(Method):
   booktitle={ICML},
   year={2021}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
+    limits: ClassVar[Limits] = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
 
     # As in the authors' code (github.com/lgcollins/FedRep, in others' copies: --lr 0.01 --local_ep 11 --local_rep_ep 1
     # --local_bs 10, momentum .5), but without its weight decay of .0001.
@@ -70,9 +70,6 @@ class FedRep(Method):
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return task.start.with_block(message["base"]).with_block(state["head"])
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         start = task.start.with_block(server["base"])

@@ -9,16 +9,16 @@ Differs from the paper:
 - F_k is the loss over all of a client's training data. Clients are weighted by examples, or equally (`weights`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -39,7 +39,7 @@ class IFCA(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"clusters": at_least(1, "p")}
+    limits: ClassVar[Limits] = {"clusters": at_least(1, "p")}
 
     # lr and clusters are those of github.com/jichan3751/ifca, mnist/config.json, where a round is 10 full-batch steps.
     lr: float = 0.1  # γ
@@ -60,8 +60,8 @@ class IFCA(Method):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start, cluster = self._best(task, message, data)  # θ_{j_k}, j_k
         data.note(cluster=cluster)
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": local_sgd(task.gradient, start, data, self.lr, **sgd), "cluster": cluster}, state
+        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained, "cluster": cluster}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights(), "cluster": Choice(self.clusters)}
@@ -76,9 +76,6 @@ class IFCA(Method):
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return self._best(task, message, data)[0]
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]

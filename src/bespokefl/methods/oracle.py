@@ -8,7 +8,7 @@ unknown, gets the group model that fits its training data best.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,8 +51,9 @@ class Oracle(Method):
         return Message(own={"weights": server["models"][group]}, stream=group)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **sgd)}, state
+        w = message["weights"]
+        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -62,9 +63,6 @@ class Oracle(Method):
         for g in group.unique().tolist():
             models = models.replace([g], uploads.mean("weights", by=uploads.shares(self.weights) * (group == g)))
         return {"models": models}
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]

@@ -10,12 +10,11 @@ never of test data. HF's difference is taken at distance δ from w, independent 
 b₂, b₃ come from three orders of the same data; a client with at most one batch uses it for all three.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, above, at_least, one_of
+from bespokefl.core.hyper_parameters import Limits, above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -34,7 +33,7 @@ class PerFedAvg(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "inner_rate": at_least(0, "α"),
         "order": one_of("first", "free", "exact"),
         "difference": above(0, "δ"),

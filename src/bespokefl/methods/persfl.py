@@ -16,7 +16,7 @@ Clients without validation data use the last model as teacher and the first poin
 fine-tuning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limit, at_least, one_of
+from bespokefl.core.hyper_parameters import Limits, above, at_least, each, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -47,7 +47,12 @@ class PersFL(Method):
   school={Purdue University},
   year={2021}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {"distil_epochs": at_least(1, "E"), "teacher": one_of("best", "last")}
+    limits: ClassVar[Limits] = {
+        "distil_epochs": at_least(1, "E"),
+        "imitations": each(interval("[0, 1]", "λ")),
+        "temperatures": each(above(0, "T")),
+        "teacher": one_of("best", "last"),
+    }
 
     lr: float = 0.1  # η of stage 1; both rates are the best of .1, .01, .001 on the validation data of digits
     distil_lr: float = 0.1  # η of stage 2
@@ -57,13 +62,6 @@ class PersFL(Method):
     teacher: str = "best"  # O_k: of all models received, by validation loss, or the "last"
     momentum: float = 0.0  # of both stages
     weights: str = "examples"  # n_k / n, or "equal"
-
-    def check(self) -> None:
-        super().check()
-        if not _are_numbers(self.imitations, lambda share: 0 <= share <= 1):
-            raise InputError(f"imitations must be one or more numbers in [0, 1], got {self.imitations} (λ of persfl).")
-        if not _are_numbers(self.temperatures, lambda temperature: 0 < temperature < inf):
-            raise InputError(f"temperatures must be one or more numbers > 0, got {self.temperatures} (T of persfl).")
 
     @property
     def grid(self) -> list[tuple[float, float]]:
@@ -183,10 +181,3 @@ class PersFLGD(PersFL):
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """CE(teacher, student) of log-probabilities: the KL divergence plus the teacher's entropy."""
         return -(teacher.exp() * student).sum(-1)
-
-
-def _are_numbers(values: object, is_valid: Callable[[float], bool]) -> bool:
-    """Whether this is a list of at least one number, all of them valid."""
-    if not isinstance(values, list | tuple) or not values:
-        return False
-    return all(isinstance(value, int | float) and is_valid(value) for value in values)

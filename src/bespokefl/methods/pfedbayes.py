@@ -10,7 +10,7 @@ they have the same fixed point and do not diverge if ζ/(n_i σ²) is large. Pre
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, above
+from bespokefl.core.hyper_parameters import Limits, above
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -38,7 +38,7 @@ class PFedBayes(Method):
   booktitle={ICML},
   year={2022}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "weight": above(0, "ζ"),
         "deviation": above(0, "initial σ"),
         "mix": above(0, "β"),

@@ -8,12 +8,12 @@ Differs from the paper: R is the run's number of local steps, and K a number of 
 each round at the received w and continues from step to step, as in the authors' code, but without its weight decay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, above, at_least
+from bespokefl.core.hyper_parameters import Limits, above, at_least
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -32,7 +32,7 @@ class PFedMe(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "prox_weight": above(0, "λ"),
         "inner_steps": at_least(1, "K"),
         "mix": above(0, "β"),

@@ -17,7 +17,7 @@ Differs from the paper:
   validation data of digits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limit, above, at_least, one_of
+from bespokefl.core.hyper_parameters import Limits, above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.nn.heads import Sweep, base_gradient
@@ -66,7 +66,7 @@ class PFedVEM(Method):
   booktitle={CVPR},
   year={2023}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "initial_variance": above(0, "initial ρ²"),
         "head_steps": at_least(1, "R"),
         "samples": at_least(1, "K"),

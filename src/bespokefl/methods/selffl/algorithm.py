@@ -34,7 +34,7 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import Limit, at_least, interval, one_of
+from bespokefl.core.hyper_parameters import Limits, at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows, RunningVariance
@@ -66,7 +66,7 @@ class SelfFL(Method):
   booktitle={NeurIPS},
   year={2022}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "max_steps": at_least(1, "ℓ_max"),
         "smoothing": interval("(0, 1]"),
         "peers": one_of("known", "active"),

@@ -16,7 +16,7 @@ Differs from the paper:
   that of more streams than W has distinct rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limit, at_least
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
@@ -50,7 +50,7 @@ class UCFL(Method):
   journal={IEEE Transactions on Machine Learning in Communications and Networking},
   year={2023}
 }"""
-    limits: ClassVar[Mapping[str, Limit]] = {
+    limits: ClassVar[Limits] = {
         "penalty": at_least(0, "λ"),
         "survey_batches": at_least(2, "K"),
         "survey_size": at_least(1, "n_k"),
@@ -76,8 +76,8 @@ class UCFL(Method):
         m = len(round.names)
         if isinstance(self.streams, int) and self.streams > m:
             raise InputError(f"streams must be in 1..{m}, as there are {m} clients, got {self.streams}.")
-        nobody = torch.zeros(0, dtype=torch.int64)
-        return {"start": start, "weights": start, "surveyed": nobody}  # θ⁰, Θ, whose survey counted
+        surveyed = torch.zeros(0, dtype=torch.int64)  # positions of the clients whose survey counted
+        return {"start": start, "weights": start, "surveyed": surveyed}  # θ⁰, Θ
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         if not len(server["surveyed"]):
