@@ -62,14 +62,19 @@ class Privacy:
         if self.clip is None or not upload:
             return upload
         declared = method.upload(message) or {}
-        parts = [_Part(method, name, value, declared.get(name), task, message) for name, value in upload.items()]
-        vectors = [part.vector() for part in parts]
-        flat = torch.cat(vectors, dim=1)
+        references = {name: reference_of(declared.get(name), name, task, message) for name in upload}
+        vectors = {
+            name: _vector(method, name, value, declared.get(name), references[name]) for name, value in upload.items()
+        }
+        flat = torch.cat(list(vectors.values()), dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
             flat += self.noise * self.clip * self._normal(flat, data)
-        pieces = flat.split([vector.shape[1] for vector in vectors], dim=1)
-        return {part.name: part.value_of(piece) for part, piece in zip(parts, pieces, strict=True)}
+        pieces = flat.split([vector.shape[1] for vector in vectors.values()], dim=1)
+        return {
+            name: _value(piece, upload[name], declared.get(name), references[name])
+            for name, piece in zip(vectors, pieces, strict=True)
+        }
 
     def _normal(self, like: Tensor, data: CohortData) -> Tensor:
         """Noise per client, which does not depend on the other clients of the cohort."""
@@ -82,57 +87,45 @@ class Privacy:
 
 
 def reference_of(declared: Declaration | None, name: str, task: Task, message: Message) -> Rows | None:
-    """The rows from which clipping measures uploaded rows of this name; None for zero."""
+    """The rows from which clipping measures an upload of this name; None for zero."""
     reference = declared.reference if isinstance(declared, Weights) else Reference.SAME_NAME
     if isinstance(reference, Rows):
         return reference
     if reference is Reference.INITIAL_WEIGHTS:
         return task.start
-    source = reference if isinstance(reference, str) else name
-    if reference is Reference.ZERO or source not in message:
+    if reference is Reference.ZERO or (reference is Reference.SAME_NAME and name not in message):
         return None
-    found: Rows = message[source]
-    return found
+    found = message[reference if isinstance(reference, str) else name]
+    return found if isinstance(found, Rows) else None
 
 
-class _Part:
-    """One named value of an upload, to and from its columns of the released vector."""
+def _vector(
+    method: Method, name: str, value: Rows | Tensor, declared: Declaration | None, reference: Rows | None
+) -> Tensor:
+    """The columns of a value in the released vector, (K, columns), in double precision."""
+    if isinstance(value, Rows):
+        flat = value.matrix().double()
+        return flat if reference is None else flat - reference.matrix().double()
+    if not value.is_floating_point():
+        raise InputError(
+            f"{method.name} uploads {name}, integers, to which noise cannot be added: leave clip and noise out."
+        )
+    numbers = value.double().reshape(len(value), -1)
+    if isinstance(declared, Scalar) and declared.is_logarithmic:
+        numbers = (numbers.clamp(min=LEAST_POSITIVE) / declared.typical).log()
+    return numbers.nan_to_num(0.0)
 
-    def __init__(
-        self,
-        method: Method,
-        name: str,
-        value: Rows | Tensor,
-        declared: Declaration | None,
-        task: Task,
-        message: Message,
-    ) -> None:
-        self.name, self.value = name, value
-        self.scalar = declared if isinstance(declared, Scalar) else Scalar()
-        self.reference = reference_of(declared, name, task, message) if isinstance(value, Rows) else None
-        if isinstance(value, Tensor) and not value.is_floating_point():
-            raise InputError(
-                f"{method.name} uploads {name}, integers, to which noise cannot be added: leave clip and noise out."
-            )
 
-    def vector(self) -> Tensor:
-        """The columns of the released vector, (K, columns), in double precision."""
-        if isinstance(self.value, Rows):
-            flat = self.value.matrix().double()
-            return flat if self.reference is None else flat - self.reference.matrix().double()
-        numbers = self.value.double().reshape(len(self.value), -1)
-        if self.scalar.is_logarithmic:
-            numbers = (numbers.clamp(min=LEAST_POSITIVE) / self.scalar.typical).log()
-        return numbers.nan_to_num(0.0)
-
-    def value_of(self, columns: Tensor) -> Rows | Tensor:
-        """The value that the server expects, from columns of the released vector."""
-        if isinstance(self.value, Rows):
-            whole = columns if self.reference is None else columns + self.reference.matrix().double()
-            return Rows.from_matrix(self.value.layout, whole).to(dtype=self.value.dtype).clone()
-        if self.scalar.is_logarithmic:
-            columns = columns.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM).exp() * self.scalar.typical
-        else:
-            columns = columns.clamp(self.scalar.minimum, self.scalar.maximum)
-        # An undefined value stays undefined: it reveals only how often a client took part, or its number of examples.
-        return columns.reshape(self.value.shape).to(self.value).masked_fill(self.value.isnan(), torch.nan)
+def _value(
+    columns: Tensor, before: Rows | Tensor, declared: Declaration | None, reference: Rows | None
+) -> Rows | Tensor:
+    """The value that the server expects, from its columns of the released vector."""
+    if isinstance(before, Rows):
+        whole = columns if reference is None else columns + reference.matrix().double()
+        return Rows.from_matrix(before.layout, whole).to(dtype=before.dtype).clone()
+    if isinstance(declared, Scalar) and declared.is_logarithmic:
+        columns = columns.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM).exp() * declared.typical
+    elif isinstance(declared, Scalar):
+        columns = columns.clamp(declared.minimum, declared.maximum)
+    # An undefined value stays undefined: it reveals only how often a client took part, or its number of examples.
+    return columns.reshape(before.shape).to(before).masked_fill(before.isnan(), torch.nan)
