@@ -55,7 +55,7 @@ class CFL(Method):
     }
 
     # The learning rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others'
-    # copies). With its thresholds and its momentum of .9 planted groups are not found: see the docs.
+    # copies). Its thresholds are not used, nor its momentum of .9, with which planted groups are not found (see docs).
     lr: float = 0.1  # η
     small: float = 0.5  # ε₁: the cluster has converged if its mean update is smaller
     large: float = 1.2  # ε₂: and its clients disagree if some update is larger
@@ -70,9 +70,8 @@ class CFL(Method):
         return {
             "models": start,
             "cluster": torch.zeros(len(round.names), dtype=torch.int64),  # of each client
-            "unit": torch.tensor(
-                0.0 if self.relative else 1.0, dtype=torch.float64
-            ),  # of ε₁ and ε₂; 0 before the first round
+            # The unit of ε₁ and ε₂; 0 before the first round.
+            "unit": torch.tensor(0.0 if self.relative else 1.0, dtype=torch.float64),
         }
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:

@@ -45,10 +45,10 @@ class FedFOMO(Method):
     limits: ClassVar[Limits] = {
         "downloads": at_least(1, "M"),
         "explore": interval("[0, 1]", "ε"),
-        "decay": at_least(0, "decay of ε"),
+        "decay": at_least(0),
     }
 
-    # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its learning rate decay.
+    # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of η by 1 % per epoch.
     lr: float = 0.1  # η
     downloads: int = 4  # M, other models per client and round; 5 with the client's own, as in that command
     explore: float = 0.3  # ε: the share of random choices
