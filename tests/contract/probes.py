@@ -17,7 +17,7 @@ from bespokefl.core.uploads import Declarations, Reference, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class _Averaging(Method):
-    """One common model."""
+    """One global model."""
 
     lr: float = 0.05
 
