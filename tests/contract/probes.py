@@ -12,19 +12,20 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows, RunningVariance
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Reference, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Averaging(Method):
-    """One common model."""
+    """One global model."""
 
     lr: float = 0.05
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr)}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return server | {"weights": uploads.mean("weights")}
@@ -36,7 +37,7 @@ class _Averaging(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Surveying(_Averaging):
-    """A survey of everybody's gradients before training; then to each client a model of its own."""
+    """A survey of all clients' gradients before training, then a personal model for each client."""
 
     name: ClassVar[str] = "surveying"
 
@@ -55,8 +56,8 @@ class Surveying(_Averaging):
             return {"gradient": task.sweep_gradient(message["weights"], data.sweep("train"))}, state
         return super().local_update(task, message, state, data, round)
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"gradient": start} if round.phase == "survey" else {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"gradient": Weights(reference=Reference.ZERO, phase="survey"), "weights": Weights(phase="train")}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients = torch.tensor(uploads.clients)
@@ -160,8 +161,8 @@ class Ending(_Averaging):
         own = message["weights"].with_block(state["head"])
         return {}, {"head": local_sgd(task.gradient, own, data, self.lr, frozen="base").block("head")}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start} if round.phase == "train" else {}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights(phase="train")}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         rows: Rows = message["weights"].with_block(state["head"])

@@ -426,31 +426,48 @@ def test_no_default_switches_the_method_off(registered: type[Method], plain: typ
 # -- what a method says of itself
 
 
-def looks(upload: State) -> dict[str, Any]:
+def signatures(upload: State) -> dict[str, Any]:
     """Of a cohort of one: every value's shapes and dtypes."""
     return {
-        name: (value.layout, [(tuple(block.shape), block.dtype) for block in value.blocks])
+        name: (value.layout, tuple(block.dtype for block in value.blocks))
         if isinstance(value, Rows)
-        else (tuple(value.shape), value.dtype)
+        else (tuple(value.shape[1:]), value.dtype)
         for name, value in upload.items()
     }
 
 
-def assert_it_says_what_it_uploads(method: Method, data: Data) -> None:
+def assert_it_declares_what_it_uploads(method: Method, data: Data) -> None:
     made = simulation(method, data, **HALF)
     with made.open():
         for number, phase in rounds_of(method):
             round = made.federations[0].round(number, phase.name)
-            said = method.upload(made.task.start, made.server, round)
-            assert said is not None, f"say in `upload` what {method.name} uploads"
-            assert looks(said) == looks(made.side.train([0], *send(made, [0], round), round).upload)
+            message, state = send(made, [0], round)
+            declared = method.upload(message)
+            assert declared is not None, f"declare in `upload` what {method.name} uploads"
+            expected = {
+                name: one.signature(made.task.start)
+                for name, one in declared.items()
+                if one.phase in (None, phase.name)
+            }
+            upload = made.side.train([0], message, state, round).upload
+            assert signatures(upload) == expected
+            for value in upload.values():
+                assert len(value) == 1
+                if isinstance(value, Rows):
+                    shapes = [(1, *shape) for shape in value.layout.shapes]
+                    assert [tuple(block.shape) for block in value.blocks] == shapes
             made.round(number, phase)
 
 
+def test_phases_of_declarations_exist(method: Method) -> None:
+    declared = method.upload(Message()) or {}
+    assert {one.phase for one in declared.values()} <= {None, *(phase.name for phase in method.phases(1))}
+
+
 @pytest.mark.parametrize("data", [SINGLE, DOUBLE, federation((7,))], ids=["single", "double", "alone"])
-def test_it_says_what_it_uploads(method: Method, data: Data) -> None:
-    """The server knows by that what to refuse, also where there is nobody to compare with."""
-    assert_it_says_what_it_uploads(method, data)
+def test_it_declares_what_it_uploads(method: Method, data: Data) -> None:
+    """So the server knows what to reject, even if there is no other upload to compare with."""
+    assert_it_declares_what_it_uploads(method, data)
 
 
 def test_so_it_does_with_other_hyper_parameters(registered: type[Method]) -> None:
@@ -458,7 +475,7 @@ def test_so_it_does_with_other_hyper_parameters(registered: type[Method]) -> Non
     other: dict[str, Any] = {name: not value for name, value in made.hyper().items() if isinstance(value, bool)}
     other |= {name: 2 for name, value in made.hyper().items() if type(value) is int} | {"streams": 2}
     for name in other.keys() & made.hyper().keys():
-        assert_it_says_what_it_uploads(replace(made, **{name: other[name]}), SINGLE)
+        assert_it_declares_what_it_uploads(replace(made, **{name: other[name]}), SINGLE)
 
 
 def test_every_hyper_parameter_has_a_default(registered: type[Method]) -> None:

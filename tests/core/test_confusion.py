@@ -5,12 +5,12 @@ import pytest
 import torch
 from sklearn.metrics import precision_recall_fscore_support
 
-from bespokefl.core.confusion import Tally, macro
+from bespokefl.core.confusion import ConfusionCounts, macro
 
 
 def test_batches_add_up_row_by_row() -> None:
     rng = np.random.default_rng(0)
-    tally, seen = Tally(3), [([], []), ([], []), ([], [])]
+    tally, seen = ConfusionCounts(3), [([], []), ([], []), ([], [])]
     for rows, size in ((3, 12), (2, 9), (1, 7)):  # the last rows have fewer batches
         row = np.sort(rng.integers(0, rows, size))
         truth, predicted = (torch.from_numpy(rng.integers(0, 4, size)) for _ in range(2))
@@ -25,6 +25,6 @@ def test_batches_add_up_row_by_row() -> None:
 
 
 def test_nothing_counted_is_undefined() -> None:
-    for scores in (Tally(2).scores(), macro(*torch.zeros(3, 2, 5, dtype=torch.int64))):
+    for scores in (ConfusionCounts(2).scores(), macro(*torch.zeros(3, 2, 5, dtype=torch.int64))):
         assert set(scores) == {"f1", "precision", "recall"}
         assert all(values.shape == (2,) and values.isnan().all() for values in scores.values())

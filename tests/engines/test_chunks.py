@@ -81,7 +81,7 @@ def test_as_many_clients_are_scored_at_once_as_make_some_work() -> None:
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize(
     ("factory", "why"),
-    [(Item, "vmap cannot take it"), (Branch, "vmap cannot take it"), (Dropped, "draws random numbers")],
+    [(Item, "vmap failed"), (Branch, "vmap failed"), (Dropped, "draws random numbers")],
 )
 def test_what_cannot_be_stacked_runs_plain_and_says_why(
     factory: Callable[[], nn.Module], why: str, chunk: int | None

@@ -18,7 +18,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.clipping import Privacy, reference_of
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import (
@@ -42,7 +42,8 @@ from tests.federations import apart, federation, mlp, random_rows, run, same_bit
 SINGLE, DOUBLE = federation(), federation(dtype=torch.float64)
 HALF = {"participation": 0.5, "rounds": 3}
 HUGE, CLIP, NOISE = 1e9, 0.01, 2.0
-KINDS = {name: kind for name, kind in {**REGISTRY, **PROBES}.items() if not kind.choices}
+POSITIVE = {"variance": 1.0, "confidence": 1 / PFedVEM().initial_variance}  # released as logarithms of ratios to these
+KINDS = {name: kind for name, kind in {**REGISTRY, **PROBES}.items() if kind is not IFCA}  # whose choices it rejects
 
 
 @pytest.fixture(params=params([*KINDS, *VARIANTS]))
@@ -76,19 +77,24 @@ def releases(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Release]]:
         yield seen
 
 
+def reference_in(method: Method, release: Release, name: str) -> Rows | None:
+    declared = (method.upload(release.message) or {}).get(name)
+    return reference_of(declared, name, release.task, release.message)
+
+
 def vector(method: Method, release: Release, upload: State) -> np.ndarray:
     """An upload as the one vector that is released, worked out once more: (K, everything), in double precision."""
     parts = []
     for name, value in upload.items():
-        begun: Any = method.origin(release.task, release.message, name)
         if isinstance(value, Rows):
             numbers = value.to(dtype=torch.float64).matrix()
-            if begun is not None:
-                numbers = numbers - begun.to(dtype=torch.float64).matrix()
+            reference = reference_in(method, release, name)
+            if reference is not None:
+                numbers = numbers - reference.to(dtype=torch.float64).matrix()
         else:
             numbers = value.double().reshape(len(value), -1)
-            if name in method.positive:
-                numbers = torch.log(numbers) - np.log(begun or 1.0)
+            if name in POSITIVE:
+                numbers = torch.log(numbers) - np.log(POSITIVE[name])
         parts.append(numbers.nan_to_num(0.0).numpy())
     return np.concatenate(parts, axis=1)
 
@@ -135,7 +141,7 @@ def test_where_an_upload_begins_is_known_to_the_server(method: Method, monkeypat
     for data in (DOUBLE, other):
         with releases(monkeypatch) as seen:
             run(method, data, clip=1e-12, rounds=1)  # nobody gets far, so that messages do not differ by the data
-        found.append([method.origin(one.task, one.message, name) for one in seen for name in one.before])
+        found.append([reference_in(method, one, name) for one in seen for name in one.before])
     for one, two in zip(*found, strict=True):
         if isinstance(one, Rows):
             assert apart(one, two) < 1e-9
@@ -156,13 +162,17 @@ def test_what_is_a_change_already_begins_at_zero() -> None:
     task = Task(mlp, "cross_entropy")
     rows = random_rows(task, 3)
     sent = Message(shared={"weights": rows[:1], "control": rows[1:2]})
-    assert Scaffold().origin(task, sent, "change") is None and Scaffold().origin(task, sent, "control") is None
-    assert UCFL().origin(task, Message(shared={"weights": rows[:1]}), "gradient") is None
+
+    def reference(method: Method, message: Message, name: str) -> Any:
+        return reference_in(method, Release(task, message, {}, {}), name)
+
+    assert reference(Scaffold(), sent, "change") is None and reference(Scaffold(), sent, "control") is None
+    assert reference(UCFL(), Message(shared={"weights": rows[:1]}), "gradient") is None
     streams = Message(shared={"streams": rows}, own={"stream": torch.tensor([0])})
     for i in range(3):
-        assert same_bits(UCFLParallel().origin(task, streams, f"weights{i}"), rows[i : i + 1])
-    assert same_bits(FedFOMO().origin(task, Message(own={"model 0": rows}), "weights"), task.start)
-    assert same_bits(SelfFL().origin(task, sent, "optimum"), rows[:1])
+        assert same_bits(reference(UCFLParallel(), streams, f"weights{i}"), rows[i : i + 1])
+    assert same_bits(reference(FedFOMO(), Message(own={"model 0": rows}), "weights"), task.start)
+    assert same_bits(reference(SelfFL(augmented=True), sent, "optimum"), rows[:1])
 
 
 # -- noise
@@ -214,7 +224,7 @@ def test_every_method_runs_with_noise(method: Method, monkeypatch: pytest.Monkey
         cut = before * np.minimum(1, CLIP / np.linalg.norm(before, axis=1, keepdims=True).clip(1e-300))
         undefined = [value for value in one.before.values() if isinstance(value, Tensor) and value.isnan().any()]
         noise.append((after - cut)[:, : after.shape[1] - len(undefined)])
-        for name in method.positive:
+        for name in POSITIVE:
             if name in one.after:
                 assert (one.after[name][~one.after[name].isnan()] > 0).all()
     if method.name != "local":
@@ -225,7 +235,7 @@ def test_every_method_runs_with_noise(method: Method, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("kind", [UCFL, PFedVEM, SelfFL])
 def test_positive_numbers_stay_positive_and_finite_under_any_noise(kind: type[Method]) -> None:
     task = Task(mlp, "cross_entropy", dtype=torch.float64)
-    name = kind.positive[0]
+    name = "confidence" if kind is PFedVEM else "variance"
     value = torch.tensor([0.0, 1e-300, 0.3, 5.0, 1e300, torch.nan], dtype=torch.float64)
     for noise in (0.0, 1.0, 1e6):
         privacy = Privacy(1e3, noise)
@@ -315,7 +325,7 @@ class Counting(FedAvg):
 
 def test_whole_numbers_that_nobody_declared_are_refused() -> None:
     run(Counting(), SINGLE, rounds=1)
-    with pytest.raises(InputError, match="counting uploads labels, whole numbers, which noise cannot be added to"):
+    with pytest.raises(InputError, match="counting uploads labels, integers, to which noise cannot be added"):
         run(Counting(), SINGLE, rounds=1, clip=1.0)
 
 

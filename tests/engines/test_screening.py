@@ -9,21 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from bespokefl.core.method import Method, Round, State
+from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.uploads import Weights
 from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.methods import IFCA, UCFL, FedAvg, FedFOMO, FedPer, Local, PFedVEM, SelfFL, UCFLParallel
 
-LAYOUT = Layout(("w",), ((2,),))
+LAYOUT = Layout(("w",), ((2,),), ("w",))
 START = Rows.from_matrix(LAYOUT, torch.tensor([[1.0, -1.0]]))
 
 
-class Silent(FedAvg):
-    """Does not say what it uploads."""
+class Undeclared(FedAvg):
+    """Does not declare what it uploads."""
 
-    def upload(self, start: Rows, server: State, round: Round) -> Any:
-        return Method.upload(self, start, server, round)
+    def upload(self, message: Message) -> Any:
+        return Method.upload(self, message)
 
 
 def upload(*rows: tuple[float, float], **numbers: list[float]) -> State:
@@ -38,26 +39,30 @@ def in_phase(phase: str) -> Round:
 def screened(
     method: Method, *entries: Entry, start: Rows = START, server: State | None = None, phase: str = "train"
 ) -> tuple[list[Entry], dict[int, str]]:
-    return Screening(method, start)(entries, server or {}, in_phase(phase))
+    if server is None:
+        server = method.start_server(start, in_phase(phase))
+    return Screening(method, start)(entries, server, in_phase(phase))
 
 
 def of_numbers(method: Method, name: str, numbers: list[float], phase: str = "train") -> dict[int, str]:
     """Who is refused when these clients' rows are fine and their numbers are these."""
-    said = method.upload(START, {}, in_phase(phase))
-    assert said is not None
-    one = {key: value.expand(len(numbers)) for key, value in said.items() if isinstance(value, Rows)}
-    one |= {name: torch.tensor(numbers, dtype=said[name].dtype)}
+    declared = method.upload(Message())
+    assert declared is not None
+    rows = [key for key, one in declared.items() if isinstance(one, Weights) and one.phase in (None, phase)]
+    one: State = {key: START.expand(len(numbers)) for key in rows}
+    dtype: Any = declared[name].signature(START)[1]
+    one |= {name: torch.tensor(numbers, dtype=dtype)}
     return screened(method, (list(range(len(numbers))), one), phase=phase)[1]
 
 
 class More(FedAvg):
-    """Uploads a number more than the class above says, and says nothing itself."""
+    """Uploads a number more than its base class declares, and declares nothing itself."""
 
     def local_update(self, *given: Any) -> Any:
         raise NotImplementedError
 
 
-def test_who_changes_the_upload_without_saying_so_is_not_taken_at_the_word_of_the_class_above() -> None:
+def test_a_subclass_with_another_update_does_not_inherit_the_declaration() -> None:
     sound, short = ([4, 7], upload((1, 0), (0, 2), loss=[1, 2])), ([1], upload((1, 1)))
     kept, refused = screened(More(), sound, short)
     assert [clients for clients, _ in kept] == [[4, 7]] and refused == {1: "wrong shape"}
@@ -94,7 +99,7 @@ RAGGED = Rows(TWO, [torch.ones(1, 3), torch.ones(2, 2)])  # does not have the sh
 MIXED = Rows(TWO, [torch.ones(1, 3), torch.ones(1, 2, dtype=torch.float64)])
 NO_HEAD = Rows(Layout(TWO.names, TWO.shapes), MODEL.blocks)
 REAL = torch.ones(1, dtype=torch.float64)
-STREAMS = {"mixing": REAL, "weights": MODEL.expand(2)}
+STREAMS = {"surveyed": torch.tensor([0]), "stream": torch.zeros(8, dtype=torch.int64), "weights": MODEL.expand(2)}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ STREAMS = {"mixing": REAL, "weights": MODEL.expand(2)}
     [
         (
             FedAvg(),
-            {},
+            None,
             "train",
             {"weights": MODEL},
             [
@@ -111,11 +116,11 @@ STREAMS = {"mixing": REAL, "weights": MODEL.expand(2)}
                 *({}, {"more": REAL}, {"weights": MODEL, "more": REAL}, {"weights ": MODEL}),
             ],
         ),
-        (FedPer(), {}, "train", {"base": BASE}, [{"base": MODEL}, {"base": HEAD}, {"weights": BASE}, {}]),
-        (Local(), {}, "train", {}, [{"weights": MODEL}, {"more": REAL}]),
+        (FedPer(), None, "train", {"base": BASE}, [{"base": MODEL}, {"base": HEAD}, {"weights": BASE}, {}]),
+        (Local(), None, "train", {}, [{"weights": MODEL}, {"more": REAL}]),
         (
             SelfFL(),
-            {},
+            None,
             "train",
             {"weights": MODEL, "variance": REAL},
             [
@@ -127,26 +132,26 @@ STREAMS = {"mixing": REAL, "weights": MODEL.expand(2)}
         ),
         (
             FedFOMO(downloads=3),
-            {},
+            None,
             "train",
             {"weights": MODEL, "worth": REAL.expand(1, 3)},
             [{"weights": MODEL, "worth": other} for other in (REAL, REAL.expand(1, 2), REAL.expand(1, 4))],
         ),
         (
             IFCA(),
-            {},
+            None,
             "train",
             {"weights": MODEL, "cluster": REAL.long()},
             [{"weights": MODEL, "cluster": other} for other in (REAL, REAL.long().expand(1, 1), REAL.bool())],
         ),
-        (UCFL(), {}, "survey", {"gradient": MODEL, "variance": REAL}, [{"weights": MODEL}, {"gradient": MODEL}]),
-        (UCFL(), {}, "train", {"weights": MODEL}, [{"gradient": MODEL, "variance": REAL}]),
+        (UCFL(), None, "survey", {"gradient": MODEL, "variance": REAL}, [{"weights": MODEL}, {"gradient": MODEL}]),
+        (UCFL(), None, "train", {"weights": MODEL}, [{"gradient": MODEL, "variance": REAL}]),
         (UCFLParallel(), STREAMS, "train", {"weights0": MODEL, "weights1": MODEL}, [{"weights0": MODEL}]),
-        (UCFLParallel(), {}, "train", {"weights": MODEL}, [{"weights0": MODEL}]),
+        (UCFLParallel(), None, "train", {"weights": MODEL}, [{"weights0": MODEL}]),
     ],
 )
 def test_what_it_is_to_look_like_is_known_not_voted_on(
-    method: Method, server: State, phase: str, right: State, wrong: list[State]
+    method: Method, server: State | None, phase: str, right: State, wrong: list[State]
 ) -> None:
     """One broken client alone, against one that is sound in either order, and three of them against one."""
     options: dict[str, Any] = {"start": MODEL, "server": server, "phase": phase}
@@ -166,7 +171,7 @@ def test_whoever_wrote_a_method_is_told_what_does_not_fit(caplog: pytest.LogCapt
         assert not caplog.messages
         screened(FedAvg(), ([0], upload((1, 1), loss=[0])))
     assert caplog.messages == [
-        "round 1: nobody's upload (loss, weights) looks as fedavg says in `upload` (weights)",
+        "round 1: all uploads (loss, weights) differ from what fedavg declares in `upload` (weights)",
     ]
 
 
@@ -182,17 +187,19 @@ def test_whoever_wrote_a_method_is_told_what_does_not_fit(caplog: pytest.LogCapt
 )
 def test_where_a_method_does_not_say_most_uploads_do(usual: State) -> None:
     fine = [([0], usual), ([1], usual)]
-    assert screened(Silent(), *fine, start=MODEL)[1] == {}
+    assert screened(Undeclared(), *fine, start=MODEL)[1] == {}
     for odd in ({"weights": ANOTHER}, {"weights": RAGGED}, {"more": REAL}, {"weights": MODEL.to(dtype=torch.float64)}):
-        kept, refused = screened(Silent(), ([2], odd), *fine, start=MODEL)
+        kept, refused = screened(Undeclared(), ([2], odd), *fine, start=MODEL)
         if usual or 2 in refused:
             assert [clients for clients, _ in kept] == [[0], [1]] and refused == {2: "wrong shape"}
         else:  # to upload nothing is not what most do if anybody uploads something
             assert [clients for clients, _ in kept] == [[2]] and refused == {0: "wrong shape", 1: "wrong shape"}
     foreign: list[State] = [{"weights": ANOTHER}, {"weights": RAGGED}, {"weights": MODEL.map(Tensor.long)}]
     for one in foreign:  # columns of another model are wrong, whoever agrees
-        assert screened(Silent(), ([2], one), ([3], one), ([0], usual), start=MODEL)[1].keys() == {2, 3}
-    assert screened(Silent(), ([2], {}), ([3], {}), ([0], usual), start=MODEL)[1].keys() == ({2, 3} if usual else set())
+        assert screened(Undeclared(), ([2], one), ([3], one), ([0], usual), start=MODEL)[1].keys() == {2, 3}
+    assert screened(Undeclared(), ([2], {}), ([3], {}), ([0], usual), start=MODEL)[1].keys() == (
+        {2, 3} if usual else set()
+    )
 
 
 # -- what is in it

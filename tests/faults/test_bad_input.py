@@ -112,5 +112,5 @@ def test_a_directory_is_not_reported_as_a_pipe(here: Path) -> None:
 def test_only_a_full_disk_is_advised_to_make_room() -> None:
     assert str(unwritten("a", OSError(28, "No space left on device"))).endswith("; make room.")
     assert str(unwritten("a", OSError(13, "Permission denied"))) == (
-        "cannot write to 'a': Permission denied; make it writable, or use another place."
+        "cannot write to 'a': Permission denied; make it writable, or use another path."
     )

@@ -107,7 +107,7 @@ def test_a_shell_in_a_replaced_directory(here: Path) -> None:
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
         f"warning: the folder you are in was replaced: cd {here} shows the new one\n"
-        "error: the current folder is gone, perhaps replaced by results that were written there; go to it again, as "
+        "error: the current directory no longer exists, perhaps because results replaced it; enter it again, as "
         'in: cd "$PWD".\n'
     )
     assert beside(here) == ["own.npz"]
@@ -131,7 +131,7 @@ def test_current_directory_deleted(here: Path, capfd: pytest.CaptureFixture[str]
     shutil.rmtree(here)
     for words in (["run", "ditto"], ["resume", "."], ["methods"]):
         assert code_of(*words) == 2
-        assert "error: the current folder is gone" in capfd.readouterr().err
+        assert "error: the current directory no longer exists" in capfd.readouterr().err
 
 
 def test_a_relative_state_dir_is_resolved_at_the_start(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,7 @@ def test_a_model_from_elsewhere(
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(home))])
     monkeypatch.delitem(sys.modules, "own_refused")
     assert told(place, capfd).endswith(
-        "No module named 'own_refused'; go to the folder that it is in, or name that in PYTHONPATH."
+        "No module named 'own_refused'; change to its directory, or add that to PYTHONPATH."
     )
     monkeypatch.syspath_prepend(home)
     assert not resume(place).interrupted

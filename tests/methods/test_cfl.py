@@ -188,7 +188,7 @@ def test_a_newcomer_gets_the_cluster_that_fits_its_training_data() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"small": 0.0}, r"^small must be > 0, got 0.0 \(a threshold of CFL\)\.$"),
+        ({"small": 0.0}, r"^small must be > 0, got 0.0 \(ε₁ of cfl\)\.$"),
         ({"large": float("nan")}, r"^large must be > 0, got nan"),
         ({"across": 1.5}, r"^across must be in \[-1, 1\], got 1.5"),
         ({"patience": -1}, r"^patience must be >= 0, got -1"),

@@ -72,7 +72,7 @@ def test_a_newcomer_is_pulled_to_the_final_model() -> None:
 
 @pytest.mark.parametrize("prox_weight", [-0.1, float("nan")])
 def test_senseless_pulls(prox_weight: float) -> None:
-    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(Ditto's λ\)"):
+    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(λ of ditto\)"):
         Ditto(prox_weight=prox_weight)
 
 

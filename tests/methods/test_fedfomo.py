@@ -208,8 +208,8 @@ def test_a_newcomer_looks_at_all_models() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"downloads": 0}, r"^downloads must be >= 1, got 0 \(FedFOMO's M\)\.$"),
-        ({"explore": 1.2}, r"^explore must be in \[0, 1\], got 1.2 \(FedFOMO's ε\)\.$"),
+        ({"downloads": 0}, r"^downloads must be >= 1, got 0 \(M of fedfomo\)\.$"),
+        ({"explore": 1.2}, r"^explore must be in \[0, 1\], got 1.2 \(ε of fedfomo\)\.$"),
         ({"decay": -0.1}, r"^decay must be >= 0, got -0.1"),
     ],
 )

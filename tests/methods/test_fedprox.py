@@ -46,7 +46,7 @@ def test_a_strong_pull_holds_clients_near() -> None:
 
 @pytest.mark.parametrize("prox_weight", [-0.1, float("nan")])
 def test_senseless_pulls(prox_weight: float) -> None:
-    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(FedProx's μ\)"):
+    with pytest.raises(InputError, match=r"prox_weight must be >= 0, got .* \(μ of fedprox\)"):
         FedProx(prox_weight=prox_weight)
 
 

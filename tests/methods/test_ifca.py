@@ -131,5 +131,5 @@ def test_a_newcomer_gets_the_model_that_fits_its_training_data() -> None:
 
 
 def test_senseless_numbers_of_clusters() -> None:
-    with pytest.raises(InputError, match=r"^clusters must be >= 1, got 0 \(IFCA's number of models\)\.$"):
+    with pytest.raises(InputError, match=r"^clusters must be >= 1, got 0 \(p of ifca\)\.$"):
         IFCA(clusters=0)

@@ -164,7 +164,7 @@ def test_the_start_is_worth_a_step() -> None:
 @pytest.mark.parametrize(
     ("hyper", "sentence"),
     [
-        ({"inner_rate": -0.1}, r"inner_rate must be >= 0, got -0.1 \(Per-FedAvg's α\)"),
+        ({"inner_rate": -0.1}, r"inner_rate must be >= 0, got -0.1 \(α of perfedavg\)"),
         ({"inner_rate": float("nan")}, "inner_rate must be >= 0, got nan"),
         ({"lr": 0.0}, "lr must be > 0, got 0.0"),
         ({"order": "second"}, "order must be 'first', 'free' or 'exact', got 'second'"),

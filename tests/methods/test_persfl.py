@@ -362,7 +362,7 @@ def test_a_newcomer_chooses_among_the_rounds_that_were_kept(teacher: str) -> Non
 @pytest.mark.parametrize(
     ("hyper", "says"),
     [
-        ({"imitations": (0.0, 1.5)}, "imitations must be one or more numbers in 0..1, got (0.0, 1.5)"),
+        ({"imitations": (0.0, 1.5)}, "imitations must be one or more numbers in [0, 1], got (0.0, 1.5)"),
         ({"imitations": (-0.1,)}, "imitations must be"),
         ({"imitations": (float("nan"),)}, "imitations must be"),
         ({"imitations": ()}, "imitations must be"),

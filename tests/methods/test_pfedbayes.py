@@ -233,9 +233,9 @@ def test_a_newcomer_is_held_near_a_common_distribution_that_stays() -> None:
 @pytest.mark.parametrize(
     ("hyper", "sentence"),
     [
-        ({"weight": 0.0}, r"weight must be > 0, got 0.0 \(pFedBayes's ζ\)"),
-        ({"deviation": float("nan")}, r"deviation must be > 0, got nan \(pFedBayes's first σ\)"),
-        ({"mix": -1.0}, r"mix must be > 0, got -1.0 \(pFedBayes's β\)"),
+        ({"weight": 0.0}, r"weight must be > 0, got 0.0 \(ζ of pfedbayes\)"),
+        ({"deviation": float("nan")}, r"deviation must be > 0, got nan \(initial σ of pfedbayes\)"),
+        ({"mix": -1.0}, r"mix must be > 0, got -1.0 \(β of pfedbayes\)"),
         ({"common_lr": 0.0}, "common_lr must be > 0, got 0.0"),
         ({"weights": "size"}, "weights must be 'examples' or 'equal'"),
     ],

@@ -155,10 +155,10 @@ def test_a_newcomer_does_what_all_do_in_a_round() -> None:
 @pytest.mark.parametrize(
     ("hyper", "sentence"),
     [
-        ({"prox_weight": 0.0}, r"prox_weight must be > 0, got 0.0 \(pFedMe's λ"),
+        ({"prox_weight": 0.0}, r"prox_weight must be > 0, got 0.0 \(λ of pfedme\)"),
         ({"prox_weight": float("nan")}, "prox_weight must be > 0, got nan"),
-        ({"inner_steps": 0}, r"inner_steps must be >= 1, got 0 \(pFedMe's K\)"),
-        ({"mix": 0.0}, r"mix must be > 0, got 0.0 \(pFedMe's β\)"),
+        ({"inner_steps": 0}, r"inner_steps must be >= 1, got 0 \(K of pfedme\)"),
+        ({"mix": 0.0}, r"mix must be > 0, got 0.0 \(β of pfedme\)"),
         ({"personal_lr": -1.0}, "personal_lr must be > 0, got -1.0"),
         ({"weights": "size"}, "weights must be 'examples' or 'equal'"),
     ],

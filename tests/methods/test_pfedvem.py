@@ -481,7 +481,7 @@ def test_the_command_line_refuses_a_head_that_is_not_there(tmp_path: Path, capsy
         ({"initial_variance": float("inf")}, "initial_variance must be > 0"),
         ({"head_steps": 0}, "head_steps must be >= 1"),
         ({"samples": 0}, "samples must be >= 1"),
-        ({"confidence": "both"}, "confidence must be one of full, uncertainty, deviation, got 'both'"),
+        ({"confidence": "both"}, "confidence must be 'full', 'uncertainty' or 'deviation', got 'both'"),
         ({"head_lr": 0.0}, "head_lr must be > 0"),
         ({"base_lr": -1.0}, "base_lr must be > 0"),
     ],

@@ -32,9 +32,9 @@ def test_build() -> None:
     ("hyper", "sentence"),
     [
         ({"lrr": 1}, "unknown hyper-parameter of fedavg 'lrr'; did you mean 'lr'"),
-        ({"lr": "fast"}, "lr of fedavg must be a float such as 0.05, got 'fast'"),
-        ({"lr": True}, "lr of fedavg must be a float such as 0.05, got True"),
-        ({"weights": 3}, "weights of fedavg must be a str such as 'examples', got 3"),
+        ({"lr": "fast"}, "lr of fedavg must be a number, got 'fast'"),
+        ({"lr": True}, "lr of fedavg must be a number, got True"),
+        ({"weights": 3}, "weights of fedavg must be text, got 3"),
         ({"lr": -1}, "lr must be > 0"),
     ],
 )

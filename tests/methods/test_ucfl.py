@@ -516,13 +516,13 @@ def test_a_newcomer_with_nobody_to_turn_to_trains_alone() -> None:
 @pytest.mark.parametrize(
     ("hyper", "sentence"),
     [
-        ({"streams": 0}, "streams must be 'all', 'auto' or a number from 1 on, got 0"),
-        ({"streams": 2.5}, "streams of ucfl.* must be a whole number or text, got 2.5"),
-        ({"streams": "some"}, "streams must be 'all', 'auto' or a number from 1 on, got 'some'"),
-        ({"penalty": -1.0}, r"penalty must be >= 0, got -1.0 \(UCFL's λ"),
-        ({"survey_batches": 1}, "survey_batches must be at least 2, got 1"),
-        ({"survey_size": 0}, "survey_size must be a number of examples from 1 on, got 0"),
-        ({"survey_size": 2.5}, "survey_size of ucfl.* must be a whole number or None, got 2.5"),
+        ({"streams": 0}, "streams must be 'all', 'auto' or an integer >= 1, got 0"),
+        ({"streams": 2.5}, "streams of ucfl.* must be (a whole number|an integer) or text, got 2.5"),
+        ({"streams": "some"}, "streams must be 'all', 'auto' or an integer >= 1, got 'some'"),
+        ({"penalty": -1.0}, r"penalty must be >= 0, got -1.0 \(λ of ucfl"),
+        ({"survey_batches": 1}, "survey_batches must be >= 2, got 1"),
+        ({"survey_size": 0}, "survey_size must be >= 1, got 0"),
+        ({"survey_size": 2.5}, "survey_size of ucfl.* must be (a whole number|an integer), got 2.5"),
     ],
 )
 def test_senseless_hyper_parameters(hyper: dict[str, Any], sentence: str) -> None:
@@ -575,7 +575,7 @@ def test_the_run_directory_has_w_the_silhouettes_and_the_streams(tmp_path: Path)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("streams=0", "streams must be 'all', 'auto' or a number from 1 on, got 0."),
+        ("streams=0", "streams must be 'all', 'auto' or an integer >= 1, got 0."),
         ("streams=6", "streams must be in 1..5, as there are 5 clients, got 6."),
         ("survey_size=5000", "fewer than the 5000 of a survey batch"),
     ],

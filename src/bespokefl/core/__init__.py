@@ -1,0 +1,17 @@
+"""The vocabulary of federated learning on which all other packages build: rows, tasks, data of cohorts, methods.
+
+rows                weights of clients as a matrix
+task, nn            a module and a loss as functions of rows
+client_index        the examples of each client
+cohort_data         the data of a cohort, in batches
+local_sgd           local training
+method              the interface of a method
+uploads             declarations of what a client uploads
+hyper_parameters    types and limits of hyper-parameters
+typed_values, spec  values and calls as users write them
+confusion           counts by class, for F1, precision and recall
+rng                 random generators by key
+errors              errors that users can fix
+files, memory       atomic files and locks; available memory
+import_path         functions of users, named as "module:function"
+"""

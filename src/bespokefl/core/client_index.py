@@ -1,4 +1,4 @@
-"""Which examples belong to which client: lists of different lengths, in two flat tensors."""
+"""The examples of each client: lists of different lengths, stored in two flat tensors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,13 +11,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ClientIndex:
-    """One part (train, validation or test) of every client, as indices into the federation's x and y."""
+    """One part (train, validation or test) of all clients' data, as indices into the federation's x and y.
 
-    indices: Tensor  # int64, the clients' lists end to end
-    offsets: Tensor  # int64, len(clients) + 1: client i owns indices[offsets[i]:offsets[i + 1]]
+    Parameters
+    ----------
+    indices : Tensor
+        The clients' example indices, concatenated; int64.
+    offsets : Tensor
+        int64, one more than clients: client i owns `indices[offsets[i]:offsets[i + 1]]`.
+    """
+
+    indices: Tensor
+    offsets: Tensor
 
     @classmethod
     def of_lists(cls, lists: Iterable[np.ndarray]) -> "ClientIndex":
+        """Build an index from one array of example indices per client."""
         arrays = [np.asarray(one, dtype=np.int64) for one in lists]
         sizes = np.array([len(one) for one in arrays], dtype=np.int64)
         flat = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
@@ -29,24 +38,24 @@ class ClientIndex:
 
     @property
     def sizes(self) -> Tensor:
-        """How many examples each client has."""
+        """The number of examples of each client."""
         return self.offsets.diff()
 
     def of(self, client: int) -> Tensor:
-        """One client's example indices."""
+        """The example indices of one client."""
         return self.indices[self._edges[client] : self._edges[client + 1]]
 
     @cached_property
     def _edges(self) -> list[int]:
-        """The offsets as plain numbers: reading them one by one out of a tensor takes longer than the slice."""
+        """The offsets as Python integers: reading them one by one from a tensor takes longer than slicing."""
         return self.offsets.tolist()
 
     def take(self, clients: Iterable[int]) -> "ClientIndex":
-        """The same for some clients, in the order given; a client may come more than once."""
+        """The index of some clients, in the given order; a client may be repeated."""
         chosen, edges = np.fromiter(clients, np.int64), self.offsets.numpy()
         sizes = edges[chosen + 1] - edges[chosen]
         offsets = np.concatenate([np.zeros(1, np.int64), sizes.cumsum()])
-        shift = np.repeat(edges[chosen] - offsets[:-1], sizes)  # from the new place to the old one
+        shift = np.repeat(edges[chosen] - offsets[:-1], sizes)  # from new positions to old ones
         return ClientIndex(
             torch.from_numpy(self.indices.numpy()[np.arange(len(shift)) + shift]), torch.from_numpy(offsets)
         )

@@ -1,6 +1,6 @@
-"""What a cohort works on: its training and validation data, cut into batches, and its own random draws.
+"""The data of a cohort: training and validation examples in batches, and the clients' random draws.
 
-There is no test data in here: nothing that a method decides can depend on it.
+It contains no test data, so that no decision of a method can depend on them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,50 +11,63 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import rng as chance
+from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 
 T = TypeVar("T", Rows, Tensor)
 
-_SOURCE = chance.Reusable()  # set anew for every use, so nothing carries over
-WIDE = 32  # examples of a row
-SWEEP_SIZE = 256  # examples per row and pass where nothing is trained
+_REUSED_GENERATOR = rng.Reusable()  # is given a new key before each use
+WIDE_BATCH = 32  # mean examples per row from which one pass per row is as fast as a stacked one
+SWEEP_SIZE = 256  # examples per row and pass without training
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples that each row of a cohort sees at one step."""
+    """The examples of each row of a cohort at one step.
 
-    x: Tensor  # (K, B, …)
-    y: Tensor  # (K, B, …)
-    weight: Tensor | None = None  # (K, B): what each example counts in its row's mean; None: all the same
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs and labels, (K, B, …).
+    weight : Tensor or None
+        The weight of each example in its row's mean, (K, B). None for equal weights.
+    step : int
+        The number of the step, from 0.
+    keys : tuple
+        A random key per row, for modules that draw random numbers (dropout).
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
     step: int = 0
-    keys: tuple[tuple[chance.Key, ...], ...] = ()  # per row, for modules that draw (dropout)
+    keys: tuple[tuple[rng.Key, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
 
     def row(self, k: int) -> "Batch":
+        """The batch of row k alone."""
         own = slice(k, k + 1)
         weight = None if self.weight is None else self.weight[own]
         return replace(self, x=self.x[own], y=self.y[own], weight=weight, keys=self.keys[own] if self.keys else ())
 
     def count(self, k: int) -> int:
-        """How many examples row k has; the rest of its width is filling."""
+        """The number of examples of row k, without padding."""
         return self.x.shape[1] if self.weight is None else int((self.weight[k] > 0).sum())
 
     def mean(self, values: Tensor) -> Tensor:
-        """(K, B) values to (K,): the mean that the batch's weights say."""
+        """The weighted mean of each row's values, (K, B) to (K,)."""
         return values.mean(1) if self.weight is None else (values * self.weight.to(values.dtype)).sum(1)
 
 
 class BatchSchedule:
-    """Which examples each row sees at each step.
+    """The examples of each row at each step.
 
-    Rows with the most steps come first (`order`), so that the rows still at work are a prefix: nobody waits, no step
-    is padded. Only a last, smaller batch is filled up, with examples of weight zero.
+    Rows are sorted by their number of steps, longest first (`order`), so that the active rows of a step are a prefix
+    and no step is padded. Only smaller batches are padded, with examples of weight zero.
     """
 
     def __init__(
@@ -67,12 +80,11 @@ class BatchSchedule:
         *,
         whole: bool = False,
         constant: bool = False,
-        tag: Sequence[tuple[chance.Key, ...]] = (),
+        tag: Sequence[tuple[rng.Key, ...]] = (),
     ) -> None:
-        """Row k has `steps[k]` steps, with `sizes[k, s]` of the `examples` at step s, one row after the other.
+        """Row k has `steps[k]` steps, with `sizes[k, s]` examples at step s; `examples` lists them row by row.
 
-        whole: the weights of all steps together sum to one; constant: a row sees the same examples at every step, and
-        they are given once.
+        whole: weights sum to one over all steps; constant: a row has the same examples at every step, listed once.
         """
         order = np.argsort(-steps, kind="stable")
         self.x, self.y = x, y
@@ -97,9 +109,9 @@ class BatchSchedule:
         lists: Sequence[Sequence[np.ndarray]],
         *,
         constant: bool = False,
-        tag: Sequence[tuple[chance.Key, ...]] = (),
+        tag: Sequence[tuple[rng.Key, ...]] = (),
     ) -> "BatchSchedule":
-        """`lists[k][s]` are the examples of row k at step s."""
+        """Build a schedule from lists: `lists[k][s]` are the examples of row k at step s."""
         steps = np.array([len(one) for one in lists], dtype=np.int64)
         seen = [one[:1] for one in lists] if constant else lists
         sizes = np.zeros((len(seen), max(map(len, seen), default=0)), dtype=np.int64)
@@ -110,9 +122,9 @@ class BatchSchedule:
 
     @classmethod
     def sweep(
-        cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Sequence[tuple[chance.Key, ...]] = ()
+        cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Sequence[tuple[rng.Key, ...]] = ()
     ) -> "BatchSchedule":
-        """Every example of a part once, in order."""
+        """Build a schedule with every example of a part once, in order."""
         left = part.sizes.numpy()
         steps = -(-left // size)
         sizes = (left[:, None] - size * np.arange(steps.max(initial=0))).clip(0, size)
@@ -122,11 +134,11 @@ class BatchSchedule:
         return len(self._active)
 
     def active(self, step: int) -> int:
-        """How many rows, in `order`, are still at work."""
+        """The number of active rows, which are the first in `order`."""
         return self._active[step]
 
     def batch(self, step: int) -> Batch:
-        """The step's examples for the active rows."""
+        """The batch of the active rows."""
         k = self.active(step)
         if not self._constant or k not in self._gathered:
             self._gathered = {k: self._gather(step, k)}
@@ -142,11 +154,11 @@ class BatchSchedule:
         return x, y, self._weight(step)
 
     def wide(self, step: int) -> bool:
-        """Whether rows have so many examples that a pass for each is no slower than one for all, on a processor."""
-        return self.x.device.type == "cpu" and float(self._size(step).mean()) >= WIDE
+        """Whether batches are so large that, on a CPU, one pass per row is as fast as a stacked one."""
+        return self.x.device.type == "cpu" and float(self._size(step).mean()) >= WIDE_BATCH
 
     def real(self, step: int) -> tuple[Tensor, np.ndarray]:
-        """The step's examples without filling, row after row, (n,), and which of the places, (K, B), they have."""
+        """The step's examples without padding, row after row, (n,), and a mask of their positions, (K, B)."""
         sizes = self._size(step)
         inside = np.arange(int(sizes.max())) < sizes[:, None]
         index = self._index[: len(sizes), 0 if self._constant else step, : inside.shape[1]]
@@ -156,8 +168,7 @@ class BatchSchedule:
         return self._sizes[: self.active(step), 0 if self._constant else step]
 
     def shares(self, step: int) -> Tensor:
-        """What each example of the step counts, (K, B): zero for filling, and each row sums to one over its batch
-        (over all its batches, for a sweep)."""
+        """Each example's weight, (K, B): zero for padding; rows sum to one per batch, or over a whole sweep."""
         sizes = self._size(step)
         inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
         divisor = sizes if self._totals is None else self._totals[: len(sizes)]
@@ -167,14 +178,15 @@ class BatchSchedule:
         sizes = self._size(step)
         if self._totals is None and (sizes == sizes.max()).all():
             return None
-        dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens do not know the model's type
+        dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens have no dtype of the model
         return self.shares(step).to(device=self.x.device, dtype=dtype)
 
     def sort(self, rows: T) -> T:
-        """Anything with a row per client, in the plan's order; one row for all stays as it is."""
+        """Sort rows into the order of the schedule; a single row for all stays unchanged."""
         return rows if self.order is None or len(rows) == 1 else rows[self.order]
 
     def unsort(self, rows: T) -> T:
+        """Undo `sort`."""
         return rows if self.order is None else rows[torch.argsort(self.order)]
 
 
@@ -183,7 +195,33 @@ Loop = Callable[..., Rows]
 
 @dataclass(frozen=True)
 class CohortData:
-    """A cohort's data and budget for one round. Row k belongs to client `names[k]`."""
+    """The data of a cohort and its amount of local training in one round. Row k belongs to client `names[k]`.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs and labels of all examples.
+    train, validation : ClientIndex
+        Which of the examples each row has.
+    names : tuple of str
+        The client of each row.
+    seed, round : int
+        The run's seed and the number of the round, from which random draws follow.
+    batch_size, epochs : int
+        The batch size and the local epochs of a round.
+    steps : int or None
+        A fixed number of local steps, instead of epochs.
+    expected_rounds : int
+        The number of rounds in which an average client trains; the training budget of a newcomer.
+    seeds : tuple of int
+        A seed per row, if they differ.
+    copies : tuple of int
+        Which of its client's rows a row is, set by `repeat`.
+    keyed : bool
+        Whether batches have keys for modules that draw random numbers.
+    loop : callable or None
+        A replacement of `local_sgd`, for the reference engine.
+    """
 
     x: Tensor
     y: Tensor
@@ -194,13 +232,13 @@ class CohortData:
     round: int
     batch_size: int
     epochs: int = 1
-    steps: int | None = None  # a fixed number of local steps instead of epochs
-    expected_rounds: int = 1  # rounds in which an average client trains; what a newcomer may spend
-    seeds: tuple[int, ...] = ()  # a seed per row, where they differ
-    copies: tuple[int, ...] = ()  # which of its client's rows a row is; set by repeat()
-    keyed: bool = True  # whether batches carry keys for modules that draw
-    loop: Loop | None = None  # an engine's own descent (the reference engine brings one)
-    notes: dict[str, Tensor] = field(default_factory=dict)  # see note()
+    steps: int | None = None
+    expected_rounds: int = 1
+    seeds: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+    keyed: bool = True
+    loop: Loop | None = None
+    notes: dict[str, Tensor] = field(default_factory=dict)
     plans: dict[tuple[object, ...], BatchSchedule] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -208,26 +246,17 @@ class CohortData:
 
     @property
     def n(self) -> Tensor:
-        """Training examples per row, (K,)."""
+        """The number of training examples of each row, (K,)."""
         return self.train.sizes
 
     def repeat(self, times: int) -> "CohortData":
-        """Each client gets `times` rows, one after the other, on the same data and batches: a a a b b b."""
-        clients = np.repeat(np.arange(len(self)), times)
+        """Give each client `times` adjacent rows on the same data and batches: a a a b b b."""
         copies = self.copies or (0,) * len(self)
-        return replace(
-            self,
-            train=self.train.take(clients),
-            validation=self.validation.take(clients),
-            names=tuple(self.names[k] for k in clients),
-            seeds=tuple(self.seeds[k] for k in clients) if self.seeds else (),
-            copies=tuple(copies[k] * times + i for k in range(len(self)) for i in range(times)),
-            notes={},
-            plans={},
-        )
+        numbers = tuple(copies[k] * times + i for k in range(len(self)) for i in range(times))
+        return replace(self.take(np.repeat(np.arange(len(self)), times)), copies=numbers)
 
-    def take(self, rows: Sequence[int]) -> "CohortData":
-        """The same for some of the rows."""
+    def take(self, rows: Sequence[int] | np.ndarray) -> "CohortData":
+        """The data of some rows; a row may be repeated."""
         return replace(
             self,
             train=self.train.take(rows),
@@ -240,13 +269,13 @@ class CohortData:
         )
 
     def note(self, **values: Tensor) -> None:
-        """Keep figures per client, (K,), for the run directory. They stay on the client's side."""
+        """Record numbers per client, (K,), in the run directory. They are not sent to the server."""
         self.notes.update(values)
 
     # -- batches
 
     def num_steps(self, epochs: int | None = None) -> Tensor:
-        """Local steps per row that the budget (or these epochs) comes to, (K,)."""
+        """The number of local steps of each row in a round, or in these epochs, (K,)."""
         if epochs is None and self.steps is not None:
             return torch.full((len(self),), self.steps)
         return -(-self.n // self.batch_size) * (self.epochs if epochs is None else epochs)
@@ -254,9 +283,9 @@ class CohortData:
     def plan(
         self, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches"
     ) -> BatchSchedule:
-        """Shuffled batches, epoch after epoch, for the budget or for as many epochs or steps as asked.
+        """Shuffled batches, epoch by epoch, for a round or for a given number of epochs or steps.
 
-        The same purpose gives the same batches, however often it is asked for.
+        The same purpose always gives the same batches.
         """
         counts = self._counts(epochs, steps)
         key = (purpose, tuple(counts))
@@ -270,11 +299,11 @@ class CohortData:
     def batches(
         self, row: int, *, epochs: int | None = None, steps: Tensor | int | None = None, purpose: str = "batches"
     ) -> list[np.ndarray]:
-        """The plan of one row, as lists of example numbers."""
+        """The batches of one row, as arrays of example indices."""
         return self._batches(row, self._counts(epochs, steps)[row], purpose)
 
-    def tag(self, row: int, purpose: str) -> tuple[chance.Key, ...]:
-        """What names a row's draws inside a module (dropout), together with the step."""
+    def tag(self, row: int, purpose: str) -> tuple[rng.Key, ...]:
+        """The key, up to the step, of a row's random draws inside a module (dropout)."""
         return (self._seed(row), "module", purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
 
     def _counts(self, epochs: int | None, steps: Tensor | int | None) -> list[int]:
@@ -288,15 +317,15 @@ class CohortData:
             raise InputError(f"client {self.names[row]!r} has no training examples.")
         if len(own) <= self.batch_size:
             return [own] * count  # a full batch needs no shuffling
-        rng = _SOURCE.at(self._seed(row), purpose, self.round, self.names[row])
+        generator = _REUSED_GENERATOR.at(self._seed(row), purpose, self.round, self.names[row])
         batches: list[np.ndarray] = []
         while len(batches) < count:
-            shuffled = own[rng.permutation(len(own))]
+            shuffled = own[generator.permutation(len(own))]
             batches += [shuffled[at : at + self.batch_size] for at in range(0, len(own), self.batch_size)]
         return batches[:count]
 
     def sweep(self, part: str = "train", size: int = SWEEP_SIZE) -> BatchSchedule:
-        """All of "train" or "validation", each example once, in order."""
+        """All examples of "train" or "validation", each once, in order."""
         key = ("sweep", part, size)
         if key not in self.plans:
             own = {"train": self.train, "validation": self.validation}[part]
@@ -310,12 +339,12 @@ class CohortData:
         return self.seeds[row] if self.seeds else self.seed
 
     def generator(self, purpose: str, row: int) -> np.random.Generator:
-        """A row's own generator. Copies of one client draw differently."""
+        """The random generator of a row for a purpose. Copies of a client have different ones."""
         copy = self.copies[row] if self.copies else 0
-        return chance.generator(self._seed(row), purpose, self.round, self.names[row], copy)
+        return rng.generator(self._seed(row), purpose, self.round, self.names[row], copy)
 
     def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
-        """Standard normal noise of the rows' shape; `draw` tells several of one purpose apart."""
+        """Standard normal noise in the shape of the rows; `draw` distinguishes several draws for one purpose."""
         width = like.layout.width
         rows = [self.generator(f"{purpose}/{draw}", k).standard_normal(width) for k in range(len(self))]
         noise = torch.from_numpy(np.stack(rows)).to(device=like.device, dtype=like.dtype)

@@ -1,41 +1,42 @@
-"""Examples counted by class, row by row: what precision, recall and F1 are made of."""
+"""Counts of examples and predictions by class, from which precision, recall and F1 follow."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class Tally:
-    """For every row and class: its examples, those that were taken for it, and those that were rightly so."""
+class ConfusionCounts:
+    """The number of examples, of predictions and of correct predictions of each class, row by row."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.counts = torch.zeros(3, rows, 0, dtype=torch.int64)
 
     def add(self, row: np.ndarray, truth: Tensor, predicted: Tensor, classes: int) -> None:
-        """Count examples, (n,), of which each belongs to a row."""
+        """Count examples, (n,); `row` says which row each belongs to."""
         if not self.counts.shape[-1]:
             self.counts = self.counts.new_zeros(3, self.rows, classes)
-        place = torch.from_numpy(row) * classes
-        actual, taken = place + truth, place + predicted
-        counted = (actual, taken, actual[actual == taken])
-        found = torch.stack([one.bincount(minlength=self.rows * classes) for one in counted])
-        self.counts += found.reshape(3, self.rows, classes)
+        offset = torch.from_numpy(row) * classes
+        actual, found = offset + truth, offset + predicted
+        counted = (actual, found, actual[actual == found])
+        counts = torch.stack([one.bincount(minlength=self.rows * classes) for one in counted])
+        self.counts += counts.reshape(3, self.rows, classes)
 
     def scores(self) -> dict[str, Tensor]:
+        """Macro F1, precision and recall of each row."""
         return macro(*self.counts)
 
 
-def macro(actual: Tensor, taken: Tensor, right: Tensor) -> dict[str, Tensor]:
-    """F1, precision and recall, means over classes, from counts (…, C); NaN where nothing was counted.
+def macro(actual: Tensor, predicted: Tensor, correct: Tensor) -> dict[str, Tensor]:
+    """Macro F1, precision and recall from counts by class, (…, C); NaN without examples.
 
-    The classes are those that occur, as examples or as predictions; what would be 0/0 for one of them is 0.
+    The mean is over classes that occur as examples or predictions; 0/0 counts as 0.
     """
-    occurs = (actual + taken) > 0
-    num = occurs.sum(-1)
+    either = actual + predicted
+    num = (either > 0).sum(-1)  # of classes
 
     def mean(share: Tensor) -> Tensor:
-        return share.nan_to_num(0.0).sum(-1) / num  # 0/0 is NaN: nothing to average
+        return share.nan_to_num(0.0).sum(-1) / num  # 0/0 is NaN
 
-    hits = right.double()
-    return {"f1": mean(2 * hits / (actual + taken)), "precision": mean(hits / taken), "recall": mean(hits / actual)}
+    hits = correct.double()
+    return {"f1": mean(2 * hits / either), "precision": mean(hits / predicted), "recall": mean(hits / actual)}

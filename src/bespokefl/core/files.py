@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside, synced, renamed."""
+"""Atomic writing of files (temporary file, sync, rename), and locks."""
 
 import errno
 import os
@@ -6,66 +6,65 @@ from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no room left on the disk, or for this user
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space left on the disk, or in the user's quota
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put a text in a file's place; refuses in a sentence where that cannot be done."""
-    aside = path.parent / f".{path.name}.{os.getpid()}"
+    """Write text to a file atomically; raise an InputError or DiskError if that fails."""
+    temporary = path.parent / f".{path.name}.{os.getpid()}"
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with aside.open("w", encoding="utf-8", newline="") as file:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            aside.replace(path)
+            temporary.replace(path)
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise unwritten(path, error) from error
 
 
 def unwritten(path: str | os.PathLike[str], error: OSError) -> BespokeError:
-    """The error for what could not be written: the disk is full, or the place is wrong."""
+    """Return the error for a failed write: a DiskError if the disk is full, else an InputError."""
     fact = f"cannot write to {str(path)!r}: {error.strerror or error}"
     return DiskError(fact) if error.errno in FULL else InputError(f"{fact}; {cure(error)}.")
 
 
 def cure(error: OSError) -> str:
-    """What to do about something that could not be written."""
+    """What to do about a failed write."""
     if error.errno == errno.EISDIR:
         return "name a file"
-    return "make room" if error.errno in FULL else "make it writable, or use another place"
+    return "make room" if error.errno in FULL else "make it writable, or use another path"
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """The same place, to be found from anywhere."""
+    """The absolute path, with symbolic links resolved."""
     try:
         return Path(os.path.realpath(path))
     except FileNotFoundError:  # os.getcwd(): a path itself need not exist
         raise InputError(
-            "the current folder is gone, perhaps replaced by results that were written there; go to it again, as in: "
+            "the current directory no longer exists, perhaps because results replaced it; enter it again, as in: "
             'cd "$PWD".'
         ) from None
 
 
 def refuse_pipe(path: Path) -> None:
-    """Refuse what is neither a file nor a folder: it may have no end, or never begin."""
+    """Raise an InputError for a pipe or a device, from which reading may never end."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"{str(path)!r} must be a file, got a pipe or a device; write what comes from it to a file.")
+        raise InputError(f"{str(path)!r} must be a file, got a pipe or a device; write its contents to a file.")
 
 
 def locked(path: Path, *, needed: bool = True) -> int | None:
-    """A lock on a file, which is made if it is not there; None if somebody else has it.
+    """Lock a file, which is created if needed, and return its handle; None if another process holds the lock.
 
-    Closing what is returned gives it back, and so does the end of the process, however it ends.
-
-    needed  False: on a file system without locks one goes on without
+    Closing the handle releases the lock, and so does the end of the process. With needed=False, a file system without
+    locks is accepted.
     """
-    import fcntl  # not at the top: Windows has none, and is a node all the same
+    import fcntl  # not at the top, as Windows does not have it
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -81,7 +80,7 @@ def locked(path: Path, *, needed: bool = True) -> int | None:
 
 
 def sync(path: Path) -> None:
-    """A file, or the names in a folder, on the disk for good."""
+    """Flush a file, or the names in a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""A person's own function, named as "module:function"."""
+"""Import of a user's function, named as "module:function"."""
 
 import importlib
 import sys
@@ -10,25 +10,25 @@ from bespokefl.core.errors import InputError, in_brief, unknown
 
 
 def is_named(spec: str) -> bool:
-    """Whether this can be the name of a function of one's own."""
+    """Whether this has the form "module:function"."""
     module, colon, path = spec.partition(":")
     return bool(colon) and all(one.isidentifier() for one in [*module.split("."), *path.split(".")])
 
 
 def imported(spec: str, what: str) -> Callable[..., Any]:
-    """The function; modules in the working directory are found, too. what: what it is for, as in "model"."""
+    """Import the function, also from the working directory; `what` is its purpose, such as "model"."""
     if not is_named(spec):
         raise InputError(f'expected a {what} function as "module:function", got {spec!r}')
     module_name, _, path = spec.partition(":")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # as "python -m" has it; it stays, for what the module imports later
+        sys.path.insert(0, here)  # as "python -m" does; it stays, for later imports of the module
     importlib.invalidate_caches()
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         gone = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
-        advice = "; go to the folder that it is in, or name that in PYTHONPATH" if gone else ""
+        advice = "; change to its directory, or add that to PYTHONPATH" if gone else ""
         raise InputError(
             f"cannot import {module_name!r} for {what} {spec!r}: {type(error).__name__}: {in_brief(error)}{advice}"
         ) from error

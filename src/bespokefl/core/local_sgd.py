@@ -1,4 +1,4 @@
-"""Local training: stochastic gradient descent on the rows of a cohort, every client on its own batches."""
+"""Local training: stochastic gradient descent on the rows of a cohort, each client on its own batches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor
 from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.rows import Rows
 
-Gradient = Callable[..., Rows]  # (rows, batch, *beside) -> rows
-Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows have had enough, (k,) bool
+Gradient = Callable[..., Rows]  # (rows, batch, *per_row) -> rows
+Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows are finished, (k,) bool
 
 
 def local_sgd(
@@ -28,20 +28,45 @@ def local_sgd(
     purpose: str = "batches",
     stop: Stop | None = None,
 ) -> Rows:
-    """Every row after its local steps of w ← w − lr · v,  v ← momentum · v + gradient + weight_decay · w.
+    """Train all rows by steps of w ← w − lr · v,  v ← momentum · v + gradient + weight_decay · w.
 
-    gradient  any `gradient(rows, batch, *beside)`: `task.gradient`, or more terms around it
-    lr        one rate, or one per row
-    epochs, steps   instead of the budget of `work`; steps may differ from row to row
-    frozen    a block of columns that stays: "base", "head", a layer
-    beside    what the gradient needs per row (rows or tensors of K rows, or of one for all). A cohort is worked on in
-              an order of its own and shrinks as clients finish: only what is passed here is cut along with it
-    purpose   names the stream of batches: the same purpose, the same batches
+    Parameters
+    ----------
+    gradient : callable
+        A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more terms.
+    rows : Rows
+        The initial weights: one row per client, or one row for all.
+    data : CohortData
+        The clients' data, and their number of local steps.
+    lr : float or Tensor
+        The learning rate, or one per row.
+    momentum, weight_decay : float
+        As in `torch.optim.SGD`.
+    epochs, steps : int or None
+        Another amount of training than that of `data`; steps may be a tensor with one number per row.
+    frozen : str or None
+        A block of columns that is not trained: "base", "head" or a layer.
+    per_row : sequence of Rows or Tensor
+        Further arguments of the gradient, with one row per client or one for all. Clients are sorted and leave the
+        cohort when they finish: only values passed here are sorted and cut along with the rows.
+    purpose : str
+        Names the sequence of batches: the same purpose gives the same batches.
+    stop : callable or None
+        A function `stop(rows, batch)`, called after each step, that returns which of the active rows are finished.
+
+    Returns
+    -------
+    Rows
+        The trained weights, one row per client.
+
+    Examples
+    --------
+    >>> trained = local_sgd(task.gradient, message["weights"], data, lr=0.05)  # doctest: +SKIP
     """
     if isinstance(lr, Tensor) and lr.numel() == 1:
         lr = float(lr)
     fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
-    if len(fixed) == len(rows.layout.names):  # the head of a logistic model is all of it
+    if len(fixed) == len(rows.layout.names):  # a logistic model consists of its head
         return rows.expand(len(data))
     if data.loop is not None:
         options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
@@ -82,13 +107,26 @@ def local_sgd(
 
 
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:
-    """Any local iteration on several sets of rows at once, for methods that are more than one descent.
+    """Iterate a step on several values at once, for methods whose local update is more than one gradient descent.
 
-    `step(*values, batch)` gets the active rows of every value (rows or tensors with a row per client) and returns the
-    new ones, in the same order. The answer is a tuple of all values after each client's own number of steps.
+    Parameters
+    ----------
+    step : callable
+        A function `step(*values, batch)` of the active rows of each value that returns the new values.
+    values : sequence of Rows or Tensor
+        The initial values, with one row per client. Rows may be one for all.
+    data : CohortData
+        The clients' data, and their number of local steps.
+    steps : Tensor or None
+        Another number of steps per client.
+
+    Returns
+    -------
+    tuple
+        The values after each client's number of steps.
     """
     plan = data.plan(steps=steps)
-    # Rows of their own, as in `descend`: one row seen as many is computed another way, to other last bits.
+    # Rows are copied, as in `local_sgd`: an expanded row is computed differently, with other rounding errors.
     held = [plan.sort(item.expand(len(data))).clone() if isinstance(item, Rows) else plan.sort(item) for item in values]
     for number in range(len(plan)):
         k, batch = plan.active(number), plan.batch(number)

@@ -1,7 +1,7 @@
-"""Every random draw comes from here, and each is a function of (seed, purpose, round, client).
+"""Random generators, each a function of a key such as (seed, purpose, round, client).
 
-There is no global generator: a draw is named by its key, so it does not depend on what was drawn before, on the
-order of clients or on the number of workers. Philox is counter-based: a 128-bit key is all its state.
+There is no global generator, so draws do not depend on earlier draws, on the order of clients or on the number of
+workers. Philox is counter-based: a 128-bit key is its whole state.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ _ZEROS = np.zeros(4, dtype=np.uint64)
 
 
 def digest(*key: Key) -> bytes:
-    """Sixteen bytes that stand for the key. Parts are kept apart: ("a", "bc") is not ("ab", "c")."""
+    """A hash of the key, 16 bytes. Parts are separated: ("a", "bc") differs from ("ab", "c")."""
     text = SEPARATOR.join(f"{type(part).__name__}:{str(part).replace(SEPARATOR, SEPARATOR * 2)}" for part in key)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def generator(*key: Key) -> np.random.Generator:
-    """A generator of its own for this key."""
+    """A new generator for this key."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest(*key), "little")))
 
 
 class Reusable:
-    """One generator that is set to key after key: four times cheaper than a new one for each client."""
+    """One generator that is reset to new keys: four times cheaper than a new one for each client."""
 
     def __init__(self) -> None:
         self._bits = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._bits)
 
     def at(self, *key: Key) -> np.random.Generator:
-        """The same stream as `generator(*key)`; valid until the next call."""
+        """A generator with the stream of `generator(*key)`, valid until the next call."""
         self._bits.state = {
             "bit_generator": "Philox",
             "state": {"counter": _ZEROS, "key": np.frombuffer(digest(*key), dtype=np.uint64)},
@@ -50,10 +50,10 @@ class Reusable:
 
 
 def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.ndarray:
-    """Positions of the clients drawn for a round, ascending.
+    """Draw the clients of a round; return their positions, ascending.
 
-    uniform: max(⌊share · num⌋, 1) of them, without replacement.
-    bernoulli: each with probability `share`, redrawn until at least two are in (all, if there are fewer).
+    uniform: max(⌊share · num⌋, 1) clients, without replacement.
+    bernoulli: each with probability `share`, repeated until there are at least two (all, if there are fewer).
     """
     rng = generator(*key)
     if sampling == "bernoulli":
@@ -62,15 +62,15 @@ def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.n
             drawn = np.flatnonzero(rng.random(num) < share)
             if len(drawn) >= least:
                 return drawn
-        return np.sort(rng.choice(num, size=least, replace=False))  # what so small a share nearly always comes to
+        return np.sort(rng.choice(num, size=least, replace=False))  # the most likely result for so small a share
     size = max(int(share * num + 1e-9), 1)
     return np.sort(rng.choice(num, size=size, replace=False))
 
 
 def secret_normal(size: int) -> np.ndarray:
-    """Standard normal numbers that nobody can foresee or repeat: of the operating system's entropy (Box-Muller).
+    """Unpredictable standard normal numbers, from the operating system's entropy (Box-Muller).
 
-    The one draw without a key: noise that hides something must not follow from a seed that others know.
+    This is the only draw without a key: noise for privacy must not follow from a seed that others know.
     """
     half = -(-size // 2)
     bits = np.frombuffer(os.urandom(16 * half), dtype=np.uint64).reshape(2, half)
@@ -81,9 +81,9 @@ def secret_normal(size: int) -> np.ndarray:
 
 @contextmanager
 def torch_seeded(*key: Key) -> Iterator[None]:
-    """Inside, torch's own generator is a function of the key; outside, it is as it was.
+    """Context in which torch's global generator is seeded by the key; it is restored afterwards.
 
-    For code that can draw from nowhere else: a module's initial weights, dropout.
+    For code that only draws from that generator: initial weights of a module, dropout.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int.from_bytes(digest(*key)[:4], "little"))

@@ -1,6 +1,6 @@
 """A federation is a matrix: one row per client, one column per trainable parameter.
 
-`Rows` is that matrix. It is *thought of* as (clients, columns) and *stored* as one contiguous (clients, …) tensor per
+`Rows` is that matrix. It behaves like (clients, columns) and is stored as one contiguous (clients, …) tensor per
 parameter, because a model reads its parameters one by one. One row broadcasts against many, as in torch.
 
     mean = weights @ rows            # (1, K) @ (K, D)
@@ -17,20 +17,31 @@ from torch import Tensor
 
 from bespokefl.core.errors import InputError
 
-Scalar = float | int | Tensor
+Number = float | int | Tensor
 Select = slice | Tensor | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns belong to which parameter, and which of them are the head."""
+    """The parameters to which the columns of rows belong.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The names of the parameters.
+    shapes : tuple of tuple of int
+        Their shapes.
+    head : tuple of str
+        The names of the head's parameters; all others are the base.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    head: tuple[str, ...] = ()  # names; all others are the base
+    head: tuple[str, ...] = ()
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
+        """The number of columns of each parameter."""
         return tuple(int(torch.Size(shape).numel()) for shape in self.shapes)
 
     @cached_property
@@ -43,16 +54,18 @@ class Layout:
         return tuple(name for name in self.names if name not in self.head)
 
     def columns(self, name: str) -> slice:
-        """The columns of one parameter in `Rows.matrix()`."""
+        """The columns of a parameter in `Rows.matrix()`."""
         at = self.names.index(name)
         start = sum(self.sizes[:at])
         return slice(start, start + self.sizes[at])
 
     def block(self, block: str) -> tuple[str, ...]:
-        """The parameters of a block: "base", "head", a parameter, or a module's prefix."""
+        """The parameters of a block: "base", "head", a parameter or a module."""
         if block == "head":
             if not self.head:
-                raise InputError(f"the model has no head: name one of its layers, of {', '.join(self.names)}.")
+                raise InputError(
+                    f"the model has no head: name one of its layers as the head ({', '.join(self.names)})."
+                )
             return self.head
         if block == "base":
             return self.base
@@ -62,6 +75,7 @@ class Layout:
         return found
 
     def only(self, names: Iterable[str]) -> "Layout":
+        """The layout of some parameters."""
         kept = [i for i, name in enumerate(self.names) if name in set(names)]
         return Layout(
             tuple(self.names[i] for i in kept),
@@ -71,41 +85,56 @@ class Layout:
 
 
 class Rows:
-    """Clients' weights as a matrix. Operations return new rows and change none."""
+    """The weights of clients as a matrix. Operations return new rows and never change existing ones.
+
+    Rows support `+`, `-`, `*`, `/` with other rows, numbers and tensors of one number per row, and `W @ rows`.
+
+    Parameters
+    ----------
+    layout : Layout
+        The parameters to which the columns belong.
+    blocks : sequence of Tensor
+        A tensor (K, …) per parameter.
+    frozen : frozenset of str
+        Parameters that are constants, without a gradient.
+    size : int
+        The number of rows, if there are no blocks, as in the base of a model that consists of its head.
+    """
 
     __slots__ = ("blocks", "frozen", "layout", "size")
-    __array_ufunc__ = None  # numpy numbers and matrices leave their arithmetic with rows to the rows
+    __array_ufunc__ = None  # so that numpy leaves arithmetic with rows to Rows
 
     def __init__(
         self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset(), *, size: int = 0
     ) -> None:
-        """`size` counts the rows where there is no block to tell: the base of a model that is all head."""
         self.layout = layout
         self.blocks = tuple(blocks)
-        self.frozen = frozen  # blocks that are constants at the moment: gradients leave them out
+        self.frozen = frozen
         self.size = len(self.blocks[0]) if self.blocks else size
 
-    # -- making rows
+    # -- construction
 
     @classmethod
     def from_state(cls, layout: Layout, state: Mapping[str, Tensor]) -> "Rows":
-        """One row from a state dict."""
+        """Make one row from a state dict."""
         return cls(layout, [state[name].detach().clone().unsqueeze(0) for name in layout.names])
 
     @classmethod
     def from_matrix(cls, layout: Layout, matrix: Tensor) -> "Rows":
+        """Make rows from a (K, D) tensor."""
         parts = matrix.split(list(layout.sizes), dim=1)
         shapes = zip(parts, layout.shapes, strict=True)
         return cls(layout, [part.reshape(len(matrix), *shape) for part, shape in shapes], size=len(matrix))
 
     @staticmethod
     def cat(parts: Sequence["Rows"]) -> "Rows":
+        """Concatenate rows."""
         if len(parts) == 1:
             return parts[0]
         blocks = [torch.cat(own) for own in zip(*(p.blocks for p in parts), strict=True)]
         return Rows(parts[0].layout, blocks, size=sum(map(len, parts)))
 
-    # -- looking at them
+    # -- access
 
     def __len__(self) -> int:
         return self.size
@@ -122,31 +151,31 @@ class Rows:
         return self.blocks[0].device if self.blocks else torch.device("cpu")
 
     def __getitem__(self, which: Select) -> "Rows":
-        """Some of the rows: a slice (no copy), positions, or a mask."""
+        """Select rows by a slice (without a copy), by positions or by a mask."""
         if isinstance(which, slice):
             return self._like([block[which] for block in self.blocks], len(range(self.size)[which]))
         index = self._positions(which)
         return self._like([block.index_select(0, index) for block in self.blocks], len(index))
 
     def matrix(self) -> Tensor:
-        """The rows as one (K, D) tensor (a copy, unless there is only one block)."""
+        """Return a (K, D) tensor; a copy, unless there is only one block."""
         flat = [_flat(block) for block in self.blocks] or [torch.zeros(self.size, 0)]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def state(self, row: int = 0) -> dict[str, Tensor]:
-        """One row as a state dict."""
+        """Return one row as a state dict."""
         return {name: block[row].clone() for name, block in zip(self.layout.names, self.blocks, strict=True)}
 
     # -- blocks of columns
 
     def block(self, block: str) -> "Rows":
-        """Only the columns of "base", "head", a parameter or a module."""
+        """Select the columns of "base", "head", a parameter or a module."""
         names = set(self.layout.block(block))
         kept = [b for name, b in zip(self.layout.names, self.blocks, strict=True) if name in names]
         return Rows(self.layout.only(names), kept, size=self.size)
 
     def with_block(self, other: "Rows") -> "Rows":
-        """These rows with the other's columns in place of their own."""
+        """Replace the columns that the other rows have."""
         given = dict(zip(other.layout.names, other.blocks, strict=True))
         size = max(len(self), len(other))
         return Rows(
@@ -158,19 +187,19 @@ class Rows:
         )
 
     def freeze(self, names: Iterable[str]) -> "Rows":
-        """The same rows, some of whose columns are constants for now."""
+        """Mark the columns of some parameters as constants, without a gradient."""
         return Rows(self.layout, self.blocks, frozenset(names), size=self.size)
 
     # -- shape
 
     def expand(self, size: int) -> "Rows":
-        """One row as many (no copy)."""
+        """Broadcast one row to many, without a copy."""
         if len(self) == size:
             return self
         return self._like([block.expand(size, *block.shape[1:]) for block in self.blocks], size)
 
     def repeat(self, times: int) -> "Rows":
-        """Each row `times` times, one after the other: a a a b b b."""
+        """Repeat each row, adjacent: a a a b b b."""
         return self._like([block.repeat_interleave(times, dim=0) for block in self.blocks], times * self.size)
 
     def clone(self) -> "Rows":
@@ -180,35 +209,35 @@ class Rows:
         return self._like([block.to(device=device, dtype=dtype) for block in self.blocks])
 
     def replace(self, which: Select, rows: "Rows") -> "Rows":
-        """The same matrix with some rows replaced."""
+        """Replace some rows."""
         index = self._positions(which)
         return self._like([a.index_copy(0, index, b) for a, b in zip(self.blocks, rows.blocks, strict=True)])
 
     # -- arithmetic
 
-    def __add__(self, other: "Rows | Scalar") -> "Rows":
+    def __add__(self, other: "Rows | Number") -> "Rows":
         return self._binary(torch._foreach_add, other)
 
-    def __sub__(self, other: "Rows | Scalar") -> "Rows":
+    def __sub__(self, other: "Rows | Number") -> "Rows":
         return self._binary(torch._foreach_sub, other)
 
-    def __mul__(self, other: "Rows | Scalar") -> "Rows":
+    def __mul__(self, other: "Rows | Number") -> "Rows":
         return self._binary(torch._foreach_mul, other)
 
-    def __truediv__(self, other: "Rows | Scalar") -> "Rows":
+    def __truediv__(self, other: "Rows | Number") -> "Rows":
         return self._binary(torch._foreach_div, other)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def __rsub__(self, other: Scalar) -> "Rows":
+    def __rsub__(self, other: Number) -> "Rows":
         return (-self) + other
 
     def __neg__(self) -> "Rows":
         return self._like(torch._foreach_neg(self.blocks) if self.blocks else ())
 
     def __rmatmul__(self, weights: Tensor) -> "Rows":
-        """W @ rows: every new row is a weighted sum of these."""
+        """W @ rows: each new row is a weighted sum of rows."""
         weights = torch.as_tensor(weights).to(device=self.device, dtype=self.dtype)
         mixed = [weights @ _flat(block) for block in self.blocks]
         shapes = [block.shape[1:] for block in self.blocks]
@@ -216,40 +245,38 @@ class Rows:
         return self._like(new, len(weights))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rows":
-        """Entry by entry: `rows.map(torch.exp)`."""
+        """Apply a function to all entries: `rows.map(torch.exp)`."""
         return self._like([function(block) for block in self.blocks])
 
     # -- sums
 
     def mean(self, weights: Tensor | None = None) -> "Rows":
-        """One row: the mean, or the mean with these weights (they need not sum to one)."""
-        if weights is None:
-            weights = torch.ones(len(self), dtype=torch.float64)
-        shares = weights.double() / weights.double().sum()
-        return shares.unsqueeze(0) @ self
+        """Return the mean as one row, optionally with weights, which need not sum to one."""
+        given = torch.ones(len(self), dtype=torch.float64) if weights is None else weights.double()
+        return (given / given.sum()).unsqueeze(0) @ self
 
     def dot(self, other: "Rows") -> Tensor:
-        """Row by row inner products, (K,)."""
+        """Return the inner product of each pair of rows, (K,)."""
         return self._sum([_flat(a * b).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)])
 
     def square_norm(self) -> Tensor:
-        """‖row‖², (K,)."""
+        """Return ‖row‖², (K,)."""
         return self.dot(self)
 
     def square_distances(self) -> Tensor:
-        """‖row_i − row_j‖² for all pairs, (K, K); by differences, as a Gram matrix would cancel."""
+        """Return ‖row_i − row_j‖² for all pairs, (K, K), from differences, as a Gram matrix would cancel."""
         return torch.stack([(self - self[i : i + 1]).square_norm() for i in range(len(self))])
 
     def largest(self) -> Tensor:
-        """Each row's largest entry, by size, (K,); NaN where there is one."""
+        """Return the largest absolute entry of each row, (K,); NaN if a row contains NaN."""
         found = [_flat(block).abs().amax(1) for block in self.blocks if block[:1].numel()]
         return torch.stack(found).amax(0) if found else torch.zeros(self.size)
 
     def finite(self) -> Tensor:
-        """Which rows have no NaN or infinity, (K,)."""
-        return torch.isfinite(self.largest())  # several times faster than to ask every entry
+        """Return which rows have no NaN or infinity, (K,)."""
+        return torch.isfinite(self.largest())  # several times faster than a test of every entry
 
-    # -- inside
+    # -- internal
 
     def _like(self, blocks: Sequence[Tensor], size: int | None = None) -> "Rows":
         return Rows(self.layout, blocks, self.frozen, size=self.size if size is None else size)
@@ -260,12 +287,12 @@ class Rows:
         index = torch.as_tensor(which, device=self.device)
         return index.nonzero().flatten() if index.dtype == torch.bool else index.long()
 
-    def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Scalar") -> "Rows":
+    def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Number") -> "Rows":
         if isinstance(other, Rows):
             if len(other) == len(self) or len(other) == 1 or len(self) == 1:
                 size = max(len(self), len(other))
                 return self._like(operation(self.blocks, other.blocks) if self.blocks else (), size)
-            raise ValueError(f"rows of {len(self)} and {len(other)} clients do not go together")
+            raise ValueError(f"rows of {len(self)} and {len(other)} clients cannot be combined")
         if not self.blocks:
             return self
         if isinstance(other, Tensor) and other.dim() > 0:
@@ -288,17 +315,27 @@ def _flat(block: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RunningVariance:
-    """Running mean and variance of a client's weights over its rounds (Welford), kept without the history.
+    """Mean and variance of the weights of each client over its rounds, updated online (Welford).
 
-    The variance of a vector is its trace: the sum of the entries' variances, divisor `count`.
+    The variance of a vector is the sum of its entries' variances, with divisor `count`.
+
+    Parameters
+    ----------
+    count : Tensor
+        The number of values, (K,).
+    mean : Rows
+        Their mean.
+    squares : Tensor
+        Σ ‖x − mean‖², (K,).
     """
 
-    count: Tensor  # (K,)
+    count: Tensor
     mean: Rows
-    squares: Tensor  # (K,): Σ ‖x − mean‖²
+    squares: Tensor
 
     @classmethod
     def empty(cls, like: Rows) -> "RunningVariance":
+        """Start without values, for rows of this shape."""
         return cls(
             torch.zeros(len(like), dtype=torch.int64, device=like.device),
             like * 0.0,
@@ -306,6 +343,7 @@ class RunningVariance:
         )
 
     def add(self, rows: Rows) -> "RunningVariance":
+        """Add a value per client."""
         count = self.count + 1
         before = rows - self.mean
         mean = self.mean + before / count
@@ -313,6 +351,6 @@ class RunningVariance:
 
     @property
     def variance(self) -> Tensor:
-        """(K,); NaN where fewer than two values have come: undefined, not zero."""
+        """The variance of each client, (K,); NaN (undefined) for fewer than two values."""
         known = self.count >= 2
         return torch.where(known, self.squares / self.count.clamp(min=1), torch.nan)

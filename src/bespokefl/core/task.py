@@ -1,8 +1,8 @@
-"""An ordinary nn.Module and a loss, turned into functions of rows: losses, gradients, predictions, for many clients.
+"""A module and a loss as functions of rows: losses, gradients and predictions of many clients.
 
-Two ways give the same numbers. *Plain*: the module itself with one row's weights after the other, ordinary autograd.
-*Stacked*: one vmapped forward pass for all rows and one backward pass. Which of them is faster depends on the model
-and the batch; see `engines/chunks.py`.
+There are two ways to compute them, with the same results. *Plain*: the module itself with the weights of one row after
+the other, and ordinary autograd. *Stacked*: one vmapped forward pass and one backward pass for all rows. Which one is
+faster depends on the model and the batch size, see `engines/chunks.py`.
 """
 
 import copy
@@ -16,18 +16,45 @@ from torch import Tensor, nn
 
 from bespokefl.core import rng
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
-from bespokefl.core.confusion import Tally
+from bespokefl.core.confusion import ConfusionCounts
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.nn.module import first_line, head_of, refuse_batch_norm, set_mode, without_lazy
+from bespokefl.core.nn.module import first_line, head_of, reject_batch_norm, set_mode, without_lazy
 from bespokefl.core.rows import Layout, Rows
 
-Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *beside -> (K, B) losses
+Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *per_row -> (K, B) losses
 
 
 class Task:
-    """What is learnt: a module's trainable parameters as columns, and a loss."""
+    """A learning task: a model, whose trainable parameters are the columns of rows, and a loss.
+
+    Parameters
+    ----------
+    factory : callable
+        A function without arguments that returns the module.
+    loss : str or callable
+        "cross_entropy", "mse", or a function of outputs and targets that returns one loss per example.
+    head : str or None
+        The layer that is the head. None for the layer called "head" or else the last linear layer.
+    seed : int
+        The seed of the initial weights.
+    device, dtype
+        Where and in which precision to compute.
+    classifies : bool or None
+        Whether outputs are scores of classes, so that accuracy is defined. None if the loss is cross-entropy.
+
+    Attributes
+    ----------
+    layout : Layout
+        The trainable parameters.
+    start : Rows
+        The initial weights, one row.
+    stacked : bool
+        Whether all rows of a cohort are computed at once.
+    draws : bool
+        Whether the module draws random numbers in training, as dropout does.
+    """
 
     def __init__(
         self,
@@ -40,12 +67,10 @@ class Task:
         dtype: torch.dtype = torch.float32,
         classifies: bool | None = None,
     ) -> None:
-        """classifies: whether outputs are scores of classes, so that there is an accuracy; None: as the loss says."""
         with rng.torch_seeded(seed, "start"):
-            self.module = copy.deepcopy(without_lazy(factory())).to(
-                device=device, dtype=dtype
-            )  # a factory may keep its own
-        refuse_batch_norm(self.module)
+            made = copy.deepcopy(without_lazy(factory()))  # a factory may return the same module again
+        self.module = made.to(device=device, dtype=dtype)
+        reject_batch_norm(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies
         self._params = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
@@ -57,19 +82,19 @@ class Task:
         self.stacked = False
         self._quick = quick(self.module)
         self._forward: Callable[..., Tensor] | None = None
-        self._below: list[Task | None] = []  # what without_head() found
-        self.draws = False  # whether it draws random numbers while training; probe.check finds out
+        self._below: list[Task | None] = []  # the result of without_head()
+        self.draws = False  # set by probe.check
 
     # -- plain or stacked
 
     def stack(self) -> None:
-        """From now on compute all rows of a cohort at once."""
+        """Compute all rows of a cohort at once from now on."""
         if self._forward is None:
             module = quick(self.module, stacked=True)
             mine = dict(module.named_parameters())
             weights = [mine[name] for name in self.layout.names]
-            # torch.func.functional_call does the same at three times the cost, which counts for small models.
-            places = [
+            # torch.func.functional_call does the same at three times the cost, which matters for small models.
+            slots = [
                 [
                     (layer._parameters, key)
                     for layer in module.modules()
@@ -79,26 +104,26 @@ class Task:
                 for own in weights
             ]
 
-            def lend(values: Sequence[Tensor]) -> None:
-                for value, own in zip(values, places, strict=True):
+            def set_weights(values: Sequence[Tensor]) -> None:
+                for value, own in zip(values, slots, strict=True):
                     for parameters, key in own:
                         parameters[key] = cast(nn.Parameter, value)
 
             def call(*blocks_and_x: Tensor, train: bool) -> Tensor:
                 *blocks, x = blocks_and_x
                 set_mode(module, train)
-                lend(blocks)
+                set_weights(blocks)
                 try:
                     outputs: Tensor = module(x)
                 finally:
-                    lend(weights)
+                    set_weights(weights)
                 return outputs
 
             self._forward = torch.vmap(call)
         self.stacked = True
 
     def trial(self, x: Tensor) -> Tensor:
-        """The module's outputs for a few examples as in training; a sentence if it cannot take them."""
+        """Return the module's outputs for a few examples, as in training; raise an InputError if it fails."""
         set_mode(self.module, True)
         outputs = self._call(x, self.module)
         if not isinstance(outputs, Tensor):
@@ -108,10 +133,10 @@ class Task:
         return outputs
 
     def without_head(self, x: Tensor) -> "Task | None":
-        """The same task up to its head: its outputs are the features that the head takes, of the base's rows.
+        """Return the task without its head: rows of the base, with the head's input features as outputs.
 
-        None unless the outputs are one linear layer of features that do not depend on it; `x` are a few examples to
-        try that on.
+        None unless the outputs are one linear layer of features that do not depend on it, which is tested on the
+        examples `x`.
         """
         if not self._below:
             self._below.append(self._find_below(x))
@@ -123,9 +148,9 @@ class Task:
         return below
 
     def _find_below(self, x: Tensor) -> "Task | None":
-        place = self.layout.head[0].rpartition(".")[0]
-        layer = self.module.get_submodule(place)
-        mine = {f"{place}.{name}".removeprefix(".") for name, _ in layer.named_parameters()}
+        path = self.layout.head[0].rpartition(".")[0]
+        layer = self.module.get_submodule(path)
+        mine = {f"{path}.{name}".removeprefix(".") for name, _ in layer.named_parameters()}
         if type(layer) is not nn.Linear or mine != set(self.layout.head):
             return None
         weights = [self._params[name].requires_grad_() for name in self.layout.head]
@@ -142,9 +167,9 @@ class Task:
             return None  # the layers below use the head's weights, too
         below = copy.copy(self)
         shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
-        below.module = copy.deepcopy(self.module, shared)  # of a large frozen part there is but one
-        if place:
-            below.module.set_submodule(place, nn.Identity())
+        below.module = copy.deepcopy(self.module, shared)  # large frozen parameters are shared
+        if path:
+            below.module.set_submodule(path, nn.Identity())
         else:
             below.module = nn.Identity()
         below._params = {name: self._params[name] for name in self.layout.base}
@@ -153,31 +178,39 @@ class Task:
         with rng.torch_seeded(0, "probe"), torch.no_grad():
             try:
                 same = torch.equal(below.trial(x), features)
-            except InputError:  # a module that asks its head for more than outputs
+            except InputError:  # the module uses attributes of its head
                 return None
         return below if same else None
 
     # -- functions of rows
 
     def outputs(self, rows: Rows, batch: Batch) -> Tensor:
-        """The model's outputs, (K, B, …), as in training (dropout on), without gradients."""
+        """Return the outputs, (K, B, …), as in training (with dropout), without gradients."""
         with torch.no_grad():
             return torch.cat([outputs for _, outputs, _ in self._forwards(rows, batch)])
 
     def losses(
         self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
     ) -> Tensor:
-        """Each row's mean loss over its batch, (K,), as in training (dropout on)."""
+        """Return each row's mean loss over its batch, (K,), as in training (with dropout)."""
         with torch.no_grad():
             return torch.cat([values for _, values in self._passes(rows, batch, objective, per_row)]).detach()
 
     def gradient(
         self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
     ) -> Rows:
-        """Each row's gradient of its mean loss.
+        """Return the gradient of each row's mean loss.
 
-        `objective(outputs, batch, *beside)` replaces the loss: (K, B, …) outputs to (K, B) losses. What it needs per
-        row goes into `beside`, which is cut as the rows are.
+        Parameters
+        ----------
+        rows : Rows
+            The weights.
+        batch : Batch
+            The examples of each row.
+        objective : callable or None
+            A function `objective(outputs, batch, *per_row)` that replaces the loss: (K, B, …) outputs to (K, B) losses.
+        per_row : sequence
+            Further arguments of the objective, with one row per client, which are cut along with the rows.
         """
         parts = []
         for leaves, values in self._passes(rows, batch, objective, per_row):
@@ -185,7 +218,7 @@ class Task:
         return Rows.cat(parts)
 
     def hessian_product(self, rows: Rows, batch: Batch, direction: Rows) -> Rows:
-        """∇²F(row) · direction, row by row."""
+        """Return ∇²F(row) · direction, row by row."""
         parts = []
         at = 0
         for leaves, values in self._passes(rows, batch, None, ()):
@@ -197,7 +230,7 @@ class Task:
         return Rows.cat(parts)
 
     def predict(self, rows: Rows, x: Tensor) -> Tensor:
-        """The model's outputs for (K, B, …) inputs, without gradients; one row may serve all K."""
+        """Return the outputs for (K, B, …) inputs, without gradients. `rows` may be one row for all."""
         with torch.no_grad():
             if len(rows) == 1:
                 row = [block[0] for block in rows.blocks]
@@ -209,60 +242,60 @@ class Task:
             return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
 
     def score(self, rows: Rows, plan: BatchSchedule, *, by_class: bool = False) -> dict[str, Tensor]:
-        """Mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN for a row without data.
+        """Return mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN without data.
 
-        by_class    for classification, also macro F1, precision and recall
+        With `by_class`, classification also gets macro F1, precision and recall.
         """
         size = len(plan.steps)
         loss, right, seen = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-        tally = Tally(size) if by_class and self.classifies else None
+        counts = ConfusionCounts(size) if by_class and self.classifies else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             examples, inside = plan.real(step)
             outputs, y = self._outputs(ordered, plan, step), plan.y.index_select(0, examples)
             sizes = inside.sum(1)
-            k, first = len(sizes), sizes.cumsum() - sizes  # where each row's examples begin
+            k, first = len(sizes), sizes.cumsum() - sizes  # where each row's examples start
             loss[:k] += np.add.reduceat(self.loss(outputs, y).detach().double().cpu().numpy(), first)
             seen[:k] += sizes
             if self.classifies:
                 found = outputs.argmax(-1)
                 right[:k] += np.add.reduceat((found == y).cpu().numpy(), first, dtype=np.int64)
-                if tally is not None:
-                    tally.add(np.arange(k).repeat(sizes), y.cpu(), found.cpu(), outputs.shape[-1])
-        # Hits are counted and divided once, so that equal counts are equal shares and all right is exactly 1.
+                if counts is not None:
+                    counts.add(np.arange(k).repeat(sizes), y.cpu(), found.cpu(), outputs.shape[-1])
+        # Hits are counted and divided once, so that equal counts give equal accuracies and at most 1.
         with np.errstate(invalid="ignore"):  # 0/0 is NaN: no data
             shares = {"loss": loss / seen, **({"accuracy": right / seen} if self.classifies else {})}
         scores = {name: torch.from_numpy(values) for name, values in shares.items()}
-        scores |= {} if tally is None else tally.scores()
+        scores |= {} if counts is None else counts.scores()
         return {name: plan.unsort(values) for name, values in scores.items()}
 
     def _outputs(self, rows: Rows, plan: BatchSchedule, step: int) -> Tensor:
-        """Outputs for a step's examples, row after row, without gradients and without filling."""
+        """Outputs for a step's examples, row after row, without gradients and without padding."""
         examples, inside = plan.real(step)
         if len(rows) > 1 and self.stacked and not plan.wide(step):
             outputs = self.predict(rows[: len(inside)], plan.batch(step).x).flatten(0, 1)
             return outputs if inside.all() else outputs[torch.from_numpy(inside).flatten().to(outputs.device)]
-        # Few examples at a time, gathered right before their pass into the same memory: they still are in the cache.
+        # A few examples at a time are gathered right before their pass, into the same memory, to stay in the cache.
         pieces = examples.split(SWEEP_SIZE if len(rows) == 1 else inside.sum(1).tolist())
-        room = plan.x.new_empty(max(map(len, pieces)), *plan.x.shape[1:])
+        buffer = plan.x.new_empty(max(map(len, pieces)), *plan.x.shape[1:])
         whole: Tensor | None = None
         at = 0
         with torch.no_grad():
             for k, some in enumerate(pieces):
-                x = torch.index_select(plan.x, 0, some, out=room[: len(some)])
+                x = torch.index_select(plan.x, 0, some, out=buffer[: len(some)])
                 outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x, train=False)
                 whole = outputs.new_empty(len(examples), *outputs.shape[1:]) if whole is None else whole
-                whole[at : at + len(some)] = outputs  # at once: what a module gives may be its input
+                whole[at : at + len(some)] = outputs  # copied at once, as a module may return its input
                 at += len(some)
         assert whole is not None
         return whole
 
     def best_fit(self, choices: Sequence[Rows], plan: BatchSchedule) -> Tensor:
-        """Which of several models has the least loss over a sweep, (K,); each is a row per client or one for all."""
+        """Return which of several models has the lowest loss over a sweep, (K,); each has one row per client or one."""
         return torch.stack([self.score(rows, plan)["loss"] for rows in choices]).argmin(0)
 
     def sweep_gradient(self, rows: Rows, plan: BatchSchedule) -> Rows:
-        """Each row's gradient of its mean loss over a whole sweep."""
+        """Return the gradient of each row's mean loss over a whole sweep."""
         rows = plan.sort(rows.expand(len(plan.steps)))
         total = (rows * 0.0).clone()
         for step in range(len(plan)):
@@ -271,23 +304,23 @@ class Task:
             torch._foreach_add_([block[:k] for block in total.blocks], list(part.blocks))
         return plan.unsort(total)
 
-    # -- inside
+    # -- internal
 
     def _passes(
         self, rows: Rows, batch: Batch, objective: Objective | None, per_row: Sequence[Any]
     ) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
-        """Forward passes: what to differentiate by, and each row's loss."""
+        """Forward passes: the leaves of the graph, and each row's loss."""
         for leaves, outputs, k in self._forwards(rows, batch):
             if k is None:
                 yield leaves, self._mean_loss(outputs, batch, objective, per_row)
             else:
-                own_beside = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
-                yield leaves, self._mean_loss(outputs, batch.row(k), objective, own_beside)
+                own = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
+                yield leaves, self._mean_loss(outputs, batch.row(k), objective, own)
 
     def _forwards(self, rows: Rows, batch: Batch) -> Iterator[tuple[Sequence[Tensor], Tensor, int | None]]:
-        """What to differentiate by, outputs, and whose they are. Stacked: one pass for all; plain: one per row.
+        """The leaves of the graph, outputs, and the row (None: all). Stacked: one pass for all; plain: one per row.
 
-        The plain way lends the module's parameters to one row at a time, so a pass must be used before the next.
+        Plain passes set the module's parameters to one row after the other: use a pass before requesting the next.
         """
         rows = rows.expand(len(batch))
         free = [name not in rows.frozen for name in rows.layout.names]
@@ -302,9 +335,9 @@ class Task:
             one, count = batch.row(k), batch.count(k)
             with rng.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
                 outputs = self._plain([block[k] for block in rows.blocks], one.x[0, :count], train=True)
-            if count < one.x.shape[1]:  # filling is not computed (it would shift a module's own draws), only made up
-                filling = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])
-                outputs = torch.cat([outputs, filling])
+            if count < one.x.shape[1]:  # padding is not computed, as it would shift the module's random draws
+                padding = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])
+                outputs = torch.cat([outputs, padding])
             yield parameters, outputs.unsqueeze(0), k
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
@@ -320,7 +353,7 @@ class Task:
         blocks = []
         for leaf, shape in zip(leaves, rows.layout.shapes, strict=True):
             gradient = next(found) if leaf.requires_grad else None
-            if gradient is None:  # frozen or unused: a zero that takes no memory
+            if gradient is None:  # frozen or unused: a zero without memory
                 gradient = torch.zeros((), dtype=leaf.dtype, device=leaf.device).expand_as(leaf)
             blocks.append(gradient if self.stacked else gradient.reshape(1, *shape))
         return Rows(rows.layout, blocks, rows.frozen)
@@ -341,7 +374,7 @@ class Task:
     def _call(self, x: Tensor, module: nn.Module) -> Tensor:
         try:
             outputs: Tensor = module(x)
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # any error of a user's module
             raise self._unfit(x, error) from error
         return outputs
 

@@ -13,7 +13,7 @@ from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.screening import most
+from bespokefl.engines.screening import largest_plausible_entry
 
 PARTS = ("train", "validation", "test")
 
@@ -95,7 +95,7 @@ class ClientSide:
         data = self.cohort_data(cohort, round.number)
         upload, new = self.method.local_update(self.task, message, state, data, round)
         upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
-        fine, limit = torch.ones(len(cohort), dtype=torch.bool), most(self.task.start)
+        fine, limit = torch.ones(len(cohort), dtype=torch.bool), largest_plausible_entry(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
                 fine &= (value.largest() <= limit).cpu()  # False for NaN

@@ -1,11 +1,11 @@
-"""Clipping and noise: what leaves a client is bounded, and blurred, before anybody else sees it.
+"""Clipping and noise: an upload is bounded and perturbed before it leaves the client.
 
-All that a client uploads in a round is one release: one vector u, of every row and number in it. Rows are taken as
-their difference from where they began (the message that came, mostly), positive numbers as their logarithm.
+Everything that a client uploads in a round is one release: one vector u of all rows and numbers. Rows enter as their
+difference from a reference that both sides know (mostly the message), numbers that cannot be negative as logarithms.
 
     u ← u · min(1, C / ‖u‖) + N(0, (z C)² I)
 
-For any two data sets of the client the clipped vectors are at most 2 C apart, whatever the method does with the data.
+For any two data sets of a client the clipped vectors are at most 2 C apart, whatever the method computes from the data.
 """
 
 from dataclasses import dataclass
@@ -20,46 +20,64 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Choice, Declaration, Reference, Scalar, Weights
 
-LEAST, STEEPEST = 1e-12, 20.0  # of a positive number, and of its logarithm after noise: so that all stays finite
+LEAST_POSITIVE = 1e-12  # numbers on a logarithmic scale are at least this
+LARGEST_LOGARITHM = 20.0  # after noise, so that numbers stay finite
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is done to every upload."""
+    """How uploads are protected.
 
-    clip: float | None = None  # C; None: nothing is done
-    noise: float | None = None  # z, in units of C; None or 0: no noise
-    secret: bool = False  # noise of the operating system, for real clients; else of the seed, which everybody knows
+    Parameters
+    ----------
+    clip : float or None
+        C. None leaves uploads unchanged.
+    noise : float or None
+        z, in units of C. None or 0 for no noise.
+    secret : bool
+        Whether noise comes from the operating system, as for deployed clients, instead of from the run's seed.
+    """
+
+    clip: float | None = None
+    noise: float | None = None
+    secret: bool = False
 
     def check(self, method: Method) -> None:
-        """Refuse what cannot be protected, before anybody trains."""
+        """Raise an InputError if the settings are incomplete or cannot protect the method's uploads."""
         if self.noise and self.clip is None:
             raise InputError(f"noise needs a clip, as its size is noise times clip, got noise {self.noise:g} alone.")
-        if self.clip is not None and method.choices:
+        if self.clip is None:
+            return
+        choices = [name for name, one in (method.upload(Message()) or {}).items() if isinstance(one, Choice)]
+        if choices:
             raise InputError(
-                f"{method.name} uploads each client's choice ({listing(method.choices)}), which clipping and noise "
+                f"{method.name} uploads each client's choice ({listing(choices)}), which clipping and noise "
                 "cannot hide: use another method, or leave clip and noise out."
             )
 
     def release(self, method: Method, task: Task, message: Message, upload: State, data: CohortData) -> State:
-        """The uploads of a cohort as they leave, one row each."""
+        """Return the protected uploads of a cohort."""
         if self.clip is None or not upload:
             return upload
-        begun = {name: method.origin(task, message, name) for name in upload}
-        parts = {name: _vector(method, name, value, begun[name]) for name, value in upload.items()}
-        flat = torch.cat(list(parts.values()), dim=1)
+        declared = method.upload(message) or {}
+        references = {name: reference_of(declared.get(name), name, task, message) for name in upload}
+        vectors = {
+            name: _vector(method, name, value, declared.get(name), references[name]) for name, value in upload.items()
+        }
+        flat = torch.cat(list(vectors.values()), dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
             flat += self.noise * self.clip * self._normal(flat, data)
-        pieces = flat.split([part.shape[1] for part in parts.values()], dim=1)
+        pieces = flat.split([vector.shape[1] for vector in vectors.values()], dim=1)
         return {
-            name: _value(method, name, piece, upload[name], begun[name])
-            for name, piece in zip(parts, pieces, strict=True)
+            name: _value(piece, upload[name], declared.get(name), references[name])
+            for name, piece in zip(vectors, pieces, strict=True)
         }
 
     def _normal(self, like: Tensor, data: CohortData) -> Tensor:
-        """Noise of each client's own, so that it matters to nobody who else is in the cohort."""
+        """Noise per client, which does not depend on the other clients of the cohort."""
         width = like.shape[1]
         rows = [
             rng.secret_normal(width) if self.secret else data.generator("upload", k).standard_normal(width)
@@ -68,31 +86,46 @@ class Privacy:
         return torch.from_numpy(np.stack(rows)).to(like)
 
 
-def _vector(method: Method, name: str, value: Rows | Tensor, begun: Rows | float | None) -> Tensor:
-    """What is released of a value, (K, columns), in double precision."""
+def reference_of(declared: Declaration | None, name: str, task: Task, message: Message) -> Rows | None:
+    """The rows from which clipping measures an upload of this name; None for zero."""
+    reference = declared.reference if isinstance(declared, Weights) else Reference.SAME_NAME
+    if isinstance(reference, Rows):
+        return reference
+    if reference is Reference.INITIAL_WEIGHTS:
+        return task.start
+    if reference is Reference.ZERO or (reference is Reference.SAME_NAME and name not in message):
+        return None
+    found = message[reference if isinstance(reference, str) else name]
+    return found if isinstance(found, Rows) else None
+
+
+def _vector(
+    method: Method, name: str, value: Rows | Tensor, declared: Declaration | None, reference: Rows | None
+) -> Tensor:
+    """The columns of a value in the released vector, (K, columns), in double precision."""
     if isinstance(value, Rows):
         flat = value.matrix().double()
-        return flat - begun.matrix().double() if isinstance(begun, Rows) else flat
+        return flat if reference is None else flat - reference.matrix().double()
     if not value.is_floating_point():
         raise InputError(
-            f"{method.name} uploads {name}, whole numbers, which noise cannot be added to: leave clip and noise out."
+            f"{method.name} uploads {name}, integers, to which noise cannot be added: leave clip and noise out."
         )
     numbers = value.double().reshape(len(value), -1)
-    if name in method.positive:
-        numbers = (numbers.clamp(min=LEAST) / _typical(begun)).log()
+    if isinstance(declared, Scalar) and declared.is_logarithmic:
+        numbers = (numbers.clamp(min=LEAST_POSITIVE) / declared.typical).log()
     return numbers.nan_to_num(0.0)
 
 
-def _value(method: Method, name: str, piece: Tensor, was: Rows | Tensor, begun: Rows | float | None) -> Rows | Tensor:
-    """A piece of the released vector as the server expects it."""
-    if isinstance(was, Rows):
-        whole = piece + begun.matrix().double() if isinstance(begun, Rows) else piece
-        return Rows.from_matrix(was.layout, whole).to(dtype=was.dtype).clone()
-    if name in method.positive:
-        piece = piece.clamp(-STEEPEST, STEEPEST).exp() * _typical(begun)
-    # Undefined stays so: that it is follows from how often a client took part or how many examples it has.
-    return piece.reshape(was.shape).to(was).masked_fill(was.isnan(), torch.nan)
-
-
-def _typical(begun: Rows | float | None) -> float:
-    return begun if isinstance(begun, float) else 1.0
+def _value(
+    columns: Tensor, before: Rows | Tensor, declared: Declaration | None, reference: Rows | None
+) -> Rows | Tensor:
+    """The value that the server expects, from its columns of the released vector."""
+    if isinstance(before, Rows):
+        whole = columns if reference is None else columns + reference.matrix().double()
+        return Rows.from_matrix(before.layout, whole).to(dtype=before.dtype).clone()
+    if isinstance(declared, Scalar) and declared.is_logarithmic:
+        columns = columns.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM).exp() * declared.typical
+    elif isinstance(declared, Scalar):
+        columns = columns.clamp(declared.minimum, declared.maximum)
+    # An undefined value stays undefined: it reveals only how often a client took part, or its number of examples.
+    return columns.reshape(before.shape).to(before).masked_fill(before.isnan(), torch.nan)

@@ -1,13 +1,13 @@
-"""What protects a federation, simulated or real: an upload that cannot be used is refused before it is aggregated.
+"""Screening of uploads: the server rejects an upload that it cannot use before it aggregates the others.
 
-    wrong shape       it has not the names, columns, shapes and dtypes that its method says (`Method.upload`), or, where
-                      that does not say, that most clients' uploads have
-    not finite        there is a NaN or an infinity in it, other than where its method means "undefined"
-    impossible        a number in it cannot be: a variance below zero, a cluster that there is not
-    absurdly large    against the smallest upload of the round, so that one honest client is enough to tell; rows also
-                      against the model that the run began with, which tells where no client is honest
+    wrong shape       names, columns, shapes or dtypes differ from what the method declares in `upload` or, without a
+                      declaration, from the uploads of the majority
+    not finite        it contains NaN or infinity where the method does not declare that it may
+    impossible        a number is outside of its declared range: a negative variance, an unknown cluster
+    absurdly large    compared with the smallest upload of the round, so that one honest client suffices; rows also
+                      compared with the initial model, which helps if no client is honest
 
-It is about what is broken, not about what lies: a wrong upload of a usual size passes.
+This detects broken uploads, not malicious ones: a wrong upload of a usual size passes.
 """
 
 import logging
@@ -20,80 +20,90 @@ from torch import Tensor
 from bespokefl.core.errors import in_brief, listing
 from bespokefl.core.method import Method, Round, State
 from bespokefl.core.rows import Rows
+from bespokefl.core.uploads import Choice, Declaration, Declarations, Scalar
 
 log = logging.getLogger("bespokefl")
 
-LARGER_ROWS, LARGER_NUMBERS = 1e4, 1e12  # times one plus the largest entry of the smallest upload
-GROWN = 1e12  # times one plus the largest entry of the first model
+# The largest valid entry is one of these factors times (1 + the largest entry of the upload or model compared with).
+ROW_FACTOR, NUMBER_FACTOR = 1e4, 1e12  # compared with the smallest upload
+GROWTH_FACTOR = 1e12  # compared with the initial model
 
-Entry = tuple[list[int], State]  # clients, and their uploads: a row each
-Look = tuple[tuple[object, ...], ...]  # by name: layout or shape, and dtype
+Entry = tuple[list[int], State]  # clients, and their uploads: one row each
+Signature = tuple[tuple[object, ...], ...]  # per name: layout or shape, and dtype
 
 
-def most(start: Rows) -> float:
-    """What no entry of a row exceeds by honest training from this model."""
-    return GROWN * (1 + float(start.largest().max()))
+def largest_plausible_entry(start: Rows) -> float:
+    """The largest entry of a row that training from this model can lead to."""
+    return GROWTH_FACTOR * (1 + float(start.largest().max()))
 
 
 class Screening:
-    """Knows the method, and the model that the run began with."""
+    """Tells usable uploads of a method from others, in a run that starts with these weights."""
 
     def __init__(self, method: Method, start: Rows) -> None:
-        self._method = method
-        self._start = start
-        # Who changes what is uploaded and says nothing has not said what the class above says.
-        self._says = _depth(method, "upload") <= _depth(method, "local_update")
-        self._most = most(start)
+        self._method, self._start = method, start
+        # A subclass that overrides `local_update` and not `upload` has not declared its uploads.
+        self._is_declared = _depth(method, "upload") <= _depth(method, "local_update")
+        self._largest = largest_plausible_entry(start)
 
     def __call__(self, entries: Sequence[Entry], server: State, round: Round) -> tuple[list[Entry], dict[int, str]]:
-        """The uploads that can be used, and why the others cannot: by client. `server` is its state of before."""
-        fitting, refused = self._alike(entries, server, round)
-        wrong = [dict[int, str]() for _ in fitting]  # by place in the entry
-        for name in fitting[0][1] if fitting else ():
-            values = [upload[name] for _, upload in fitting]
-            for own, found in zip(wrong, self._wrong(name, values), strict=True):
-                own |= {at: reason for at, reason in found.items() if at not in own}
+        """The usable uploads, and by client why others are rejected. `server` is the state before aggregation."""
+        if not entries:
+            return [], {}
+        declared = self._method.upload(self._method.message(server, entries[0][0][:1], round))
+        matching, rejected = self._matching(entries, declared if self._is_declared else None, round)
+        faults = [dict[int, str]() for _ in matching]  # by position in the entry
+        for name in matching[0][1] if matching else ():
+            found = self._faults((declared or {}).get(name), [upload[name] for _, upload in matching])
+            faults = [new | known for known, new in zip(faults, found, strict=True)]
         kept = []
-        for (clients, upload), own in zip(fitting, wrong, strict=True):
-            refused |= {clients[at]: reason for at, reason in own.items()}
+        for (clients, upload), own in zip(matching, faults, strict=True):
+            rejected |= {clients[at]: reason for at, reason in own.items()}
             sound = [at for at in range(len(clients)) if at not in own]
             if len(sound) == len(clients):
                 kept.append((clients, upload))
             elif sound:
-                places = torch.tensor(sound)
-                kept.append(([clients[at] for at in sound], {name: value[places] for name, value in upload.items()}))
-        return kept, refused
+                index = torch.tensor(sound)
+                kept.append(([clients[at] for at in sound], {name: value[index] for name, value in upload.items()}))
+        return kept, rejected
 
-    def _alike(self, entries: Sequence[Entry], server: State, round: Round) -> tuple[list[Entry], dict[int, str]]:
-        """The uploads that look as the method says, or, where it does not say, as most clients' do."""
-        looks = [_look(upload, len(clients)) for clients, upload in entries]
-        said = self._method.upload(self._start, server, round) if self._says else None
-        right = self._usual(entries, looks) if said is None else _look(said, 1)
-        fitting: list[Entry] = []
-        refused: dict[int, str] = {}
-        for look, (clients, upload) in zip(looks, entries, strict=True):
-            if look is not None and look == right:
-                fitting.append((clients, upload))
+    def _matching(
+        self, entries: Sequence[Entry], declared: Declarations | None, round: Round
+    ) -> tuple[list[Entry], dict[int, str]]:
+        """The uploads with the declared signature or, without a declaration, with that of the majority."""
+        signatures = [_signature(upload, len(clients)) for clients, upload in entries]
+        if declared is None:
+            expected = self._most_frequent(entries, signatures)
+        else:
+            own = {name: one for name, one in declared.items() if one.phase in (None, round.phase)}
+            expected = tuple((name, *own[name].signature(self._start)) for name in sorted(own))
+        matching: list[Entry] = []
+        rejected: dict[int, str] = {}
+        for signature, (clients, upload) in zip(signatures, entries, strict=True):
+            if signature is not None and signature == expected:
+                matching.append((clients, upload))
             else:
-                refused |= dict.fromkeys(clients, "wrong shape")
-        if said is not None and entries and not fitting:
-            name = self._method.name or type(self._method).__name__
-            came, wanted = (in_brief(listing(sorted(values)) or "nothing") for values in (entries[0][1], said))
+                rejected |= dict.fromkeys(clients, "wrong shape")
+        if declared is not None and not matching:
             log.warning(
-                "round %d: nobody's upload (%s) looks as %s says in `upload` (%s)", round.number, came, name, wanted
+                "round %d: all uploads (%s) differ from what %s declares in `upload` (%s)",
+                round.number,
+                in_brief(listing(sorted(entries[0][1])) or "nothing"),
+                self._method.name or type(self._method).__name__,
+                in_brief(listing(sorted(own)) or "nothing"),
             )
-        return fitting, refused
+        return matching, rejected
 
-    def _usual(self, entries: Sequence[Entry], looks: Sequence[Look | None]) -> Look | None:
-        """What most clients' uploads look like, of those whose rows have columns of the model; nothing comes last."""
-        votes: Counter[Look] = Counter()
-        for look, (clients, upload) in zip(looks, entries, strict=True):
-            if look is not None and self._known(upload):
-                votes[look] += len(clients)
-        return max(votes, key=lambda look: (len(look) > 0, votes[look]), default=None)
+    def _most_frequent(self, entries: Sequence[Entry], signatures: Sequence[Signature | None]) -> Signature | None:
+        """The signature of most clients' uploads, among those with columns of the model; empty uploads come last."""
+        votes: Counter[Signature] = Counter()
+        for signature, (clients, upload) in zip(signatures, entries, strict=True):
+            if signature is not None and self._fits_model(upload):
+                votes[signature] += len(clients)
+        return max(votes, key=lambda one: (len(one) > 0, votes[one]), default=None)
 
-    def _known(self, upload: State) -> bool:
-        """Whether its rows have the columns of the model, or of some of its parameters."""
+    def _fits_model(self, upload: State) -> bool:
+        """Whether all rows have columns of the model's parameters."""
         layout = self._start.layout
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         return all(
@@ -103,45 +113,46 @@ class Screening:
             for name, shape in zip(value.layout.names, value.layout.shapes, strict=True)
         )
 
-    def _wrong(self, name: str, values: Sequence[Rows | Tensor]) -> list[dict[int, str]]:
-        """What is wrong with these values of a name, one for each entry: by place."""
-        bad: list[dict[int, str]] = []
+    def _faults(self, declared: Declaration | None, values: Sequence[Rows | Tensor]) -> list[dict[int, str]]:
+        """Why clients' values of a name cannot be used: for each entry, by position."""
+        faults: list[dict[int, str]] = []
         sizes = []
         for value in values:
             size, own = _largest(value), dict[int, str]()
-            if not isinstance(value, Rows):
-                possible = self._method.possible(name, value) | ~torch.isfinite(value)
-                own = dict.fromkeys(
-                    (~possible).reshape(len(value), -1).any(1).nonzero().flatten().tolist(), "impossible"
-                )
-                if name in self._method.undefined:
+            if isinstance(declared, Scalar | Choice) and isinstance(value, Tensor):
+                valid = (declared.is_valid(value) | ~torch.isfinite(value)).reshape(len(value), -1).all(1)
+                own = dict.fromkeys((~valid).nonzero().flatten().tolist(), "impossible")
+                if isinstance(declared, Scalar) and declared.may_be_undefined:
                     size = _largest(value.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf))
             own |= dict.fromkeys((~torch.isfinite(size)).nonzero().flatten().tolist(), "not finite")
-            bad.append(own)
+            faults.append(own)
             sizes.append(size)
-        sound = [size[[at for at in range(len(size)) if at not in own]] for size, own in zip(sizes, bad, strict=True)]
-        known = torch.cat(sound)
-        if not len(known):
-            return bad
-        rows = isinstance(values[0], Rows)
-        limit = (LARGER_ROWS if rows else LARGER_NUMBERS) * (1 + float(known.min()))
-        limit = min(limit, self._most) if rows else limit
-        for size, own in zip(sizes, bad, strict=True):
+        sound = [
+            size[[at for at in range(len(size)) if at not in own]] for size, own in zip(sizes, faults, strict=True)
+        ]
+        compared = torch.cat(sound)
+        if not len(compared):
+            return faults
+        if isinstance(values[0], Rows):
+            limit = min(ROW_FACTOR * (1 + float(compared.min())), self._largest)
+        else:
+            limit = NUMBER_FACTOR * (1 + float(compared.min()))
+        for size, own in zip(sizes, faults, strict=True):
             for at in (size > limit).nonzero().flatten().tolist():
                 own.setdefault(at, "absurdly large")
-        return bad
+        return faults
 
 
 def _largest(value: Rows | Tensor) -> Tensor:
-    """Each client's largest entry, by size, (K,)."""
+    """The largest absolute entry of each client, (K,)."""
     if isinstance(value, Rows):
         return value.largest().double().cpu()
     flat = value.reshape(len(value), -1).double().cpu().abs()
     return flat.amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
 
 
-def _look(upload: State, size: int) -> Look | None:
-    """What an upload of so many clients looks like for each of them; None where it has not a place for each."""
+def _signature(upload: State, size: int) -> Signature | None:
+    """The signature of each client's upload; None if a value does not have one row for each of `size` clients."""
     found: list[tuple[object, ...]] = []
     for name, value in sorted(upload.items()):
         if isinstance(value, Rows):
@@ -157,5 +168,5 @@ def _look(upload: State, size: int) -> Look | None:
 
 
 def _depth(method: Method, name: str) -> int:
-    """How far above a method's own class the one is that defines this."""
+    """How far above a method's own class the class is that defines an attribute."""
     return next(at for at, kind in enumerate(type(method).__mro__) if name in vars(kind))

@@ -1,4 +1,4 @@
-"""How much is sent, up and down: bytes and numbers as they pass, and models where nothing is sent twice."""
+"""Communication volume: bytes and numbers sent in each direction, and columns the server must send at least."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bespokefl.core.rows import Rows
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went over the wire, counted where it passes."""
+    """The bytes and numbers sent up (by clients) and down (by the server)."""
 
     up_bytes: int = 0
     down_bytes: int = 0
@@ -18,33 +18,35 @@ class Traffic:
     down_floats: int = 0
 
     def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Traffic":
+        """Add (bytes, numbers) in either direction."""
         return Traffic(
             self.up_bytes + up[0], self.down_bytes + down[0], self.up_floats + up[1], self.down_floats + down[1]
         )
 
 
 class DownlinkCounter:
-    """What the server has to send in a round, in columns of rows, if nothing is sent twice; numbers ride along."""
+    """Counts the columns that the server sends in a round if identical rows are sent once; numbers are ignored."""
 
     def __init__(self) -> None:
         self._shared = 0
-        self._own: dict[int, int] = {}  # of every stream
-        self._alone = 0  # of those clients whose messages are for nobody else
+        self._by_stream: dict[int, int] = {}
+        self._own = 0  # rows that only one client receives
 
     def add(self, message: Message, clients: int) -> None:
-        """A message to so many clients of the round."""
-        self._shared = max(self._shared, columns(message.shared))  # the same for all parts of the round
+        """Count a message to this many clients."""
+        self._shared = max(self._shared, columns(message.shared))  # the same in all messages of a round
         own = columns(message.own)
         if message.stream is None:
-            self._alone += own
+            self._own += own
         else:
-            self._own |= dict.fromkeys(message.stream.tolist(), own // clients)
+            self._by_stream |= dict.fromkeys(message.stream.tolist(), own // clients)
 
     @property
     def columns(self) -> int:
-        return self._shared + sum(self._own.values()) + self._alone
+        """The number of columns so far."""
+        return self._shared + sum(self._by_stream.values()) + self._own
 
 
 def columns(values: Mapping[str, Any]) -> int:
-    """How many columns all rows among these values have together."""
+    """The number of columns of all rows among these values."""
     return sum(len(value) * value.layout.width for value in values.values() if isinstance(value, Rows))

@@ -1,9 +1,9 @@
-"""APFL: the personal model is a mixture of one's own and the common model, and the mixing weight is learnt.
+"""APFL: the personal model is a mixture of a local and the global model, and the mixing weight is learned.
 
 Deng et al., arXiv:2003.13461, Algorithm 1.
     v̄ = α v + (1 − α) w,   w ← w − η ∇F(w; b),   v ← v − η ∇_v F(v̄; b),   α ← α − η_α ⟨∇F(v̄; b), v − w⟩
 Differs from the paper: α is updated once a round, at its first batch, as in the authors' code (without its decay of
-.02 α), and kept in [0, 1]. A client is evaluated with the newest w; one that never trained has the start as its v.
+.02 α), and kept in [0, 1]. A client is evaluated with the latest w; if it never trained, v is the initial weights.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, at_least, interval
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(Method):
-    """A learnt mixture of one's own model and the common one."""
+    """Each client learns how to mix a local model with the global model."""
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = """@article{deng2020adaptive,
@@ -32,19 +33,13 @@ class APFL(Method):
   journal={arXiv:2003.13461},
   year={2020}
 }"""
+    limits: ClassVar[Limits] = {"alpha": interval("[0, 1]", "α"), "alpha_rate": at_least(0, "η_α")}
 
     # η and α are those of the authors' example for MNIST (github.com/MLOPTPSU/FedTorch, README.md).
     lr: float = 0.1  # η, for w and v
-    alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 Local; near 0, v hardly moves
+    alpha: float = 0.5  # α at the start; 0 is FedAvg, 1 is Local; v hardly changes if α is near 0
     alpha_rate: float = 0.1  # η_α, η in that code; 0 keeps α
     weights: str = "equal"  # the paper's mean, or "examples": n_k / n
-
-    def check(self) -> None:
-        super().check()
-        if not 0 <= self.alpha <= 1:
-            raise InputError(f"alpha must be in [0, 1], got {self.alpha} (APFL's share of the own model).")
-        if not self.alpha_rate >= 0:
-            raise InputError(f"alpha_rate must be >= 0, got {self.alpha_rate} (APFL's rate of learning α).")
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"own": start.expand(len(cohort)), "alpha": torch.full((len(cohort),), self.alpha, dtype=torch.float64)}
@@ -58,8 +53,8 @@ class APFL(Method):
         data.note(alpha=alpha)
         return {"weights": w}, {"own": v, "alpha": alpha}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}
@@ -68,7 +63,7 @@ class APFL(Method):
         return mixed(state["own"], message["weights"], state["alpha"])
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w, budget = server["weights"], data.num_steps()  # w stays: there is nobody to share a step of it with
+        w, budget = server["weights"], data.num_steps()  # w stays fixed: a newcomer does not average
 
         def step(w: Rows, v: Rows, alpha: Tensor, budget: Tensor, batch: Batch) -> tuple[Rows, Rows, Tensor, Tensor]:
             return w, *self._own(task, w, v, alpha, batch, batch.step % budget == 0), budget
@@ -78,11 +73,11 @@ class APFL(Method):
         return mixed(v, w, alpha)
 
     def _own(self, task: Task, w: Rows, v: Rows, alpha: Tensor, batch: Batch, first: Tensor) -> tuple[Rows, Tensor]:
-        """v after a step, and α after its own for the rows whose round this step is the first of."""
+        """v after a step, and α, which is updated in rows for which this is the first step of a round."""
         found = task.gradient(mixed(v, w, alpha), batch)  # ∇F(v̄)
         slope = found.dot(v - w).double().cpu()
-        learnt = (alpha - self.alpha_rate * slope).clamp(0, 1)
-        return v - (found * alpha) * self.lr, torch.where(first, learnt, alpha)
+        updated = (alpha - self.alpha_rate * slope).clamp(0, 1)
+        return v - (found * alpha) * self.lr, torch.where(first, updated, alpha)
 
 
 def mixed(v: Rows, w: Rows, alpha: Tensor) -> Rows:

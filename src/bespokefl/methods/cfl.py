@@ -1,17 +1,17 @@
-"""CFL: a cluster whose clients pull apart is split in two, until those of a cluster agree.
+"""CFL: a cluster of clients is split in two whenever the updates of its clients disagree.
 
 Sattler et al., IEEE TNNLS 2021, arXiv:1910.01991, Algorithm 3.
-    split a cluster if ‖mean Δ‖ < ε₁ and max ‖Δ‖ > ε₂, into the two parts whose largest cosine across is least,
-    and only if that is below 1 − 2γ²
+    split a cluster if ‖mean Δ‖ < ε₁ and max ‖Δ‖ > ε₂, into the two parts with the smallest maximal cosine between
+    them, and only if that is below 1 − 2γ²
 Differs from the paper:
-- ε₁ and ε₂ are shares of the clients' mean ‖Δ‖ in the first round, so that they fit any rate, budget and model; with
-  `relative=False` they are lengths, as in the paper, to be found for each problem (.4 and 1.6 in the authors' code).
-- γ bounds the noise of the clients' updates, which nobody knows: 1 − 2γ² is a parameter, `across`. As in the authors'
-  code no cluster of fewer than three is split, nor any in the first rounds.
-- In the round of a split both parts still move by their common mean.
-- With partial participation a cluster is judged, and split, by its clients of the round; who is absent stays with the
-  part of the client that comes first in the federation.
-- A newcomer gets the model that fits its training data best; the paper asks for an update and its cosines.
+- ε₁ and ε₂ are relative to the clients' mean ‖Δ‖ in the first round, so that they do not depend on learning rate,
+  number of steps and model; with `relative=False` they are absolute, as in the paper (.4 and 1.6 in the authors' code).
+- γ bounds the noise of the clients' updates, which is unknown: 1 − 2γ² is a parameter, `across`. As in the authors'
+  code clusters of fewer than three clients are not split, and there are no splits in the first rounds.
+- In the round of a split both parts still use the mean update of the whole cluster.
+- With partial participation only the active clients decide about a split; inactive clients stay in the part of the
+  active client that comes first in the federation.
+- A newcomer gets the model that fits its training data best; the paper compares cosines of its update.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,17 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, above, at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Reference, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(Method):
-    """Clusters of clients, split where their updates disagree."""
+    """Clusters of clients, each with its own model; a cluster splits when its updates disagree."""
 
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = """@article{sattler2020clustered,
@@ -45,36 +46,32 @@ class CFL(Method):
   pages={3710--3722},
   year={2021}
 }"""
+    limits: ClassVar[Limits] = {
+        "small": above(0, "ε₁"),
+        "large": above(0, "ε₂"),
+        "across": interval("[-1, 1]", "1 − 2γ²"),
+        "patience": at_least(0),
+        "linkage": one_of("single", "complete"),
+    }
 
-    # The rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others' copies).
-    # Its thresholds are not here, nor its momentum of .9, with which planted groups are not told apart: see the docs.
+    # The learning rate is that of the authors' notebook (github.com/felisat/clustered-federated-learning, in others'
+    # copies). Its thresholds are not used, nor its momentum of .9, with which planted groups are not found (see docs).
     lr: float = 0.1  # η
-    small: float = 0.5  # ε₁: the mean update is small, the cluster has converged
-    large: float = 1.2  # ε₂: yet some client's update is large
-    across: float = 0.1  # 1 − 2γ²: a split in which clients of the two parts agree more than this is none; 1: any is
-    relative: bool = True  # whether ε₁ and ε₂ are shares of a client's mean ‖Δ‖ in the first round, or lengths
-    patience: int = 5  # rounds without a split; 20 in the authors' code: a run of 20 rounds would never split
+    small: float = 0.5  # ε₁: the cluster has converged if its mean update is smaller
+    large: float = 1.2  # ε₂: and its clients disagree if some update is larger
+    across: float = 0.1  # 1 − 2γ²: the largest cosine between the two parts of a split; 1 allows any split
+    relative: bool = True  # whether ε₁ and ε₂ are relative to the mean ‖Δ‖ of the first round
+    patience: int = 5  # first rounds without a split; 20 in the authors' code: a run of 20 rounds would never split
     linkage: str = "single"  # the paper's bipartition; "complete" as in the authors' code
     momentum: float = 0.0
     weights: str = "equal"  # the paper's mean of a cluster; "examples": n_k / n
 
-    def check(self) -> None:
-        super().check()
-        if self.linkage not in ("single", "complete"):
-            raise InputError(f"linkage must be 'single' or 'complete', got {self.linkage!r}.")
-        for name in ("small", "large"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be > 0, got {getattr(self, name)} (a threshold of CFL).")
-        if not -1 <= self.across <= 1:
-            raise InputError(f"across must be in [-1, 1], got {self.across} (CFL's 1 − 2γ², a cosine).")
-        if self.patience < 0:
-            raise InputError(f"patience must be >= 0, got {self.patience} (rounds without a split of CFL).")
-
     def start_server(self, start: Rows, round: Round) -> State:
         return {
             "models": start,
-            "cluster": torch.zeros(len(round.names), dtype=torch.int64),  # of every client, by its place in round.names
-            "unit": torch.tensor(0.0 if self.relative else 1.0, dtype=torch.float64),  # of ε₁ and ε₂; 0: not known yet
+            "cluster": torch.zeros(len(round.names), dtype=torch.int64),  # of each client
+            # The unit of ε₁ and ε₂; 0 before the first round.
+            "unit": torch.tensor(0.0 if self.relative else 1.0, dtype=torch.float64),
         }
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
@@ -86,8 +83,8 @@ class CFL(Method):
         trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum)
         return {"change": trained - start}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"change": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"change": Weights(reference=Reference.ZERO)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, cluster, unit = server["models"], server["cluster"].clone(), server["unit"]
@@ -100,8 +97,13 @@ class CFL(Method):
                 continue
             mean = change[inside].mean(shares[inside])
             models = models.replace([c], models[c : c + 1] + mean)
-            still = float(mean.square_norm().sqrt()) < self.small * unit
-            if round.number > self.patience and len(inside) > 2 and still and length[inside].max() > self.large * unit:
+            converged = float(mean.square_norm().sqrt()) < self.small * unit
+            if (
+                round.number > self.patience
+                and len(inside) > 2
+                and converged
+                and length[inside].max() > self.large * unit
+            ):
                 cosine = similarity(change[inside])
                 apart = bipartition(cosine, self.linkage)
                 if cosine[apart][:, ~apart].max() < self.across:
@@ -110,9 +112,6 @@ class CFL(Method):
         round.note(clusters=len(models))
         round.note_clients(cluster=cluster)
         return {"models": models, "cluster": cluster, "unit": unit}
-
-    def global_model(self, server: State) -> Rows | None:
-        return None
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
@@ -128,11 +127,11 @@ def similarity(change: Rows) -> Tensor:
 
 
 def bipartition(cosine: Tensor, method: str = "single") -> Tensor:
-    """Two parts, as a mask of the one without the first: those whose largest cosine across is the least.
+    """The two parts with the smallest maximal cosine between them, as a mask of the part without the first client.
 
-    Single linkage joins the most similar first, so the two parts that are left before the last join are just these.
+    Single linkage merges the most similar clients first, so these are the two parts before the last merge.
     """
     distance = 1 - cosine.cpu().numpy()
     joined = linkage(distance[np.triu_indices(len(distance), 1)], method)
-    part: Any = cut_tree(joined, n_clusters=2)[:, 0]  # fcluster would give one part where the last joins tie
+    part: Any = cut_tree(joined, n_clusters=2)[:, 0]  # fcluster would return one part if the last merges tie
     return torch.from_numpy(part != part[0])

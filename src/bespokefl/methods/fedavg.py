@@ -1,4 +1,4 @@
-"""FedAvg: clients train one common model in turn; the server averages what they send.
+"""FedAvg: the server averages the models that clients train from the current global model.
 
 McMahan et al., AISTATS 2017, arXiv:1602.05629, Algorithm 1.
     w^{t+1} = Σ_k (n_k / n) w_k^{t+1}
@@ -13,11 +13,12 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
-    """One common model, the mean of what the clients train."""
+    """One global model: the average of the models that clients train."""
 
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = """@inproceedings{mcmahan2017communication,
@@ -37,8 +38,8 @@ class FedAvg(Method):
         trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         return {"weights": trained}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k

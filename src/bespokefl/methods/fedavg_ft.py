@@ -1,25 +1,26 @@
-"""FedAvg with fine-tuning: the common model, trained on by every client on its own data before use.
+"""FedAvg with fine-tuning: every client trains the global model on its own data before it uses it.
 
-McMahan et al., AISTATS 2017, for the common model w; Wang et al., arXiv:1910.10252, for what clients do with it.
+McMahan et al., AISTATS 2017, for the global model w; Wang et al., arXiv:1910.10252, for the fine-tuning.
     w ← Σ_k (n_k / n) w_k,   v_k = SGD(w, F_k) on the training data of client k
-Differs from the paper: rate and epochs of the fine-tuning are hyper-parameters, to be searched for as the paper does;
-batch size, momentum and weight decay are those of the training. A client uses the tuned model, better or not.
+Differs from the paper: learning rate and epochs of the fine-tuning are hyper-parameters, to be tuned as the paper does;
+batch size, momentum and weight decay are those of the training. A client always uses the fine-tuned model.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(Method):
-    """FedAvg, then every client fine-tunes the common model on its own data."""
+    """FedAvg, then each client fine-tunes the global model on its own data."""
 
     name: ClassVar[str] = "fedavg-ft"
     citation: ClassVar[str] = """@article{wang2019federated,
@@ -29,25 +30,21 @@ class FedAvgFT(Method):
   journal={arXiv:1910.10252},
   year={2019}
 }"""
+    limits: ClassVar[Limits] = {"tune_epochs": at_least(1)}
 
     lr: float = 0.05  # η
     tune_lr: float = 0.05  # of the fine-tuning
-    tune_epochs: int = 5  # passes over its data before a client uses the model
+    tune_epochs: int = 5  # of the fine-tuning
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
-
-    def check(self) -> None:
-        super().check()
-        if self.tune_epochs < 1:
-            raise InputError(f"tune_epochs must be >= 1, got {self.tune_epochs}; without fine-tuning it is fedavg.")
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         trained = local_sgd(task.gradient, message["weights"], data, self.lr, **self._sgd())
         return {"weights": trained}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k

@@ -1,15 +1,15 @@
-"""FedFOMO: every client downloads a few others' models and moves towards those that do better on its validation data.
+"""FedFOMO: each client downloads a few other models and moves towards those that are better on its validation data.
 
 Zhang et al., ICLR 2021, arXiv:2012.08565, equations 3 and 4, Algorithm 1.
     w_n ∝ max(0, (L_i(θ_base) − L_i(θ_n)) / ‖θ_n − θ_base‖),   θ_i ← θ_base + Σ_n w_n (θ_n − θ_base)
-θ_base is the client's model before its last local training, and its model after it is one of the θ_n.
+θ_base is the client's model before its last local training, and the model after that training is one of the θ_n.
 Differs from the paper:
-- A client mixes when its next round begins, then trains and uploads; what it uses is the trained model. The models that
-  it can get are everybody's last uploads, also of clients that are not active in the round.
-- No model better than θ_base, or no validation data: the client goes on with its own trained model.
-- The server's affinities add up the values before max(0, ·), so that bad models sink, each time divided by the sum of
-  their sizes. Ties are broken at random. Who never uploaded comes last, with the initial weights.
-- Of the M models the client's own is not one: it needs no download.
+- A client mixes at the beginning of its next round, then trains and uploads; it uses the trained model. It can download
+  the last uploads of all clients, also of those that are not active in the round.
+- If no model is better than θ_base, or without validation data, the client continues with its own trained model.
+- The server adds up the values before max(0, ·), divided by the sum of their absolute values, so that the affinity of
+  bad models decreases. Ties are broken at random. Clients that never uploaded come last, with the initial weights.
+- The M models do not include the client's own, which needs no download.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bespokefl.core import rng as chance
+from bespokefl.core import rng
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, at_least, interval
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import REAL, Message, Method, Round, State, Update, Uploads
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
 
-TINY = 1e-300  # keeps 0/0 from being NaN
+SMALLEST_SUM = 1e-300  # avoids 0/0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedFOMO(Method):
-    """Every client weighs others' models by what they are worth on its validation data."""
+    """Each client mixes in other clients' models that improve its validation loss."""
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = """@inproceedings{zhang2021personalized,
@@ -41,27 +42,23 @@ class FedFOMO(Method):
   booktitle={ICLR},
   year={2021}
 }"""
+    limits: ClassVar[Limits] = {
+        "downloads": at_least(1, "M"),
+        "explore": interval("[0, 1]", "ε"),
+        "decay": at_least(0),
+    }
 
-    # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of the rate, 1 % an epoch.
+    # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of η by 1 % per epoch.
     lr: float = 0.1  # η
-    downloads: int = 4  # M, others' models per client and round; with the client's own there are 5, as in that command
+    downloads: int = 4  # M, other models per client and round; 5 with the client's own, as in that command
     explore: float = 0.3  # ε: the share of random choices
-    decay: float = 0.05  # what ε loses in every round; there in every epoch
+    decay: float = 0.05  # by how much ε decreases per round; in that command per epoch
     momentum: float = 0.0
-
-    def check(self) -> None:
-        super().check()
-        if self.downloads < 1:
-            raise InputError(f"downloads must be >= 1, got {self.downloads} (FedFOMO's M).")
-        if not 0 <= self.explore <= 1:
-            raise InputError(f"explore must be in [0, 1], got {self.explore} (FedFOMO's ε).")
-        if not self.decay >= 0:
-            raise InputError(f"decay must be >= 0, got {self.decay} (what FedFOMO's ε loses in a round).")
 
     def start_server(self, start: Rows, round: Round) -> State:
         count = len(round.names)
         return {
-            "models": start.expand(count),  # everybody's last upload
+            "models": start.expand(count),  # the last upload of each client
             "known": torch.zeros(count, dtype=torch.bool),
             "affinity": torch.zeros(count, count, dtype=torch.float64),  # P
         }
@@ -74,21 +71,21 @@ class FedFOMO(Method):
         return Message(own={f"model {m}": server["models"][chosen[:, m]] for m in range(chosen.shape[1])})
 
     def _chosen(self, server: State, cohort: Sequence[int], round: Round) -> Tensor:
-        """Whose models each client gets, (K, M)."""
+        """Positions of the clients whose models each client downloads, (K, M)."""
         return torch.stack([self._choose(server, client, round) for client in cohort])
 
     def _choose(self, server: State, client: int, round: Round) -> Tensor:
-        """ε-greedy: each is the one of highest affinity left, or a random one; who never uploaded comes last."""
-        rng = chance.generator(round.seed, "fomo", round.number, round.names[client])
+        """ε-greedy: each choice is the remaining client of highest affinity, or a random one."""
+        draws = rng.generator(round.seed, "fomo", round.number, round.names[client])
         known, affinity = server["known"].tolist(), server["affinity"][client].tolist()
-        others = [j for j in rng.permutation(len(known)).tolist() if j != client]
+        others = [j for j in draws.permutation(len(known)).tolist() if j != client]
         ranked = sorted(others, key=lambda j: (not known[j], -affinity[j]))
         num_known = sum(known[j] for j in others)
         chosen: list[int] = []
         while ranked and len(chosen) < self.downloads:
-            random = rng.random() < self.explore - self.decay * (round.number - 1)
+            random = draws.random() < self.explore - self.decay * (round.number - 1)
             left = max(1, num_known - len(chosen))
-            chosen.append(ranked.pop(int(rng.integers(left)) if random else 0))
+            chosen.append(ranked.pop(int(draws.integers(left)) if random else 0))
         return torch.tensor(chosen, dtype=torch.int64)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
@@ -97,14 +94,13 @@ class FedFOMO(Method):
         mixed = mix(models, value)
         data.note(own_weight=weights(value)[:, 0])
         trained = local_sgd(task.gradient, mixed, data, self.lr, momentum=self.momentum)
-        share = value / value.abs().sum(1, keepdim=True).clamp(min=TINY)
+        share = value / value.abs().sum(1, keepdim=True).clamp(min=SMALLEST_SUM)
         return {"weights": trained, "worth": share[:, 1:]}, {"base": mixed, "personal": trained}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start, "worth": REAL.expand(1, min(self.downloads, len(round.names) - 1))}
-
-    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
-        return task.start if name == "weights" else None  # the mixture that it begins at is the client's own
+    def upload(self, message: Message) -> Declarations:
+        # The mixture at which training starts is known to the client alone.
+        weights = Weights(reference=Reference.INITIAL_WEIGHTS)
+        return {"weights": weights, "worth": Scalar(shape=(len(message.own),))}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         clients = torch.tensor(uploads.clients)
@@ -117,13 +113,10 @@ class FedFOMO(Method):
         rows: Rows = state["personal"]
         return rows
 
-    def global_model(self, server: State) -> Rows | None:
-        return None
-
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        """Starts as everybody did, looks at all models there are, and trains."""
-        there = server["models"][server["known"]]
-        models = [task.start.expand(len(data)), *(there[j : j + 1] for j in range(len(there)))]
+        """Mix all models that were ever uploaded with the initial weights, then train."""
+        uploaded = server["models"][server["known"]]
+        models = [task.start.expand(len(data)), *(uploaded[j : j + 1] for j in range(len(uploaded)))]
         mixed = mix(models, worth(task, task.start, models, data))
         return local_sgd(
             task.gradient, mixed, data, self.lr, steps=data.num_steps() * data.expected_rounds, momentum=self.momentum
@@ -131,7 +124,7 @@ class FedFOMO(Method):
 
 
 def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> Tensor:
-    """What each model gains on the validation data per step away from the base (3), (K, M); 0 where nobody can say."""
+    """The decrease of the validation loss per distance from the base (3), (K, M); 0 where it is undefined."""
     plan = data.sweep("validation")
     before = task.score(base, plan)["loss"]
     values = []
@@ -143,7 +136,7 @@ def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> T
 
 
 def weights(value: Tensor) -> Tensor:
-    """Positive values, to sum to one; all to the first model, the client's own, where none is positive."""
+    """Positive values, normalized; if there are none, the first model (the client's own) gets all the weight."""
     positive = value.clamp(min=0)
     total = positive.sum(1, keepdim=True)
     own = torch.zeros_like(value)
@@ -152,7 +145,7 @@ def weights(value: Tensor) -> Tensor:
 
 
 def mix(models: Sequence[Rows], value: Tensor) -> Rows:
-    """Σ w_n θ_n: as the weights sum to one, this is (4), θ_base + Σ w_n (θ_n − θ_base)."""
+    """Σ w_n θ_n, which is (4), θ_base + Σ w_n (θ_n − θ_base), as the weights sum to one."""
     shares = weights(value)
     total = models[0] * shares[:, 0]
     for m, rows in enumerate(models[1:], start=1):

@@ -1,10 +1,10 @@
-"""FedPer: the base of the model is common, the head is each client's own.
+"""FedPer: clients share the base of the model and keep their own heads.
 
 Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2.
     base ← Σ_k (n_k / n) base_k,   head_k stays at client k; both are trained together.
-Differs from the paper: all heads begin with the same weights, there each with its own; a sample of the clients may take
-part, there all do. The head is the model's last linear layer or what is named; the paper also tries deeper ones. A
-newcomer, of whom the paper does not speak, trains a new head on the common base.
+Differs from the paper: all heads start with the same weights, not each with its own; a sample of the clients may take
+part, not only all. The head is the model's last linear layer unless another is named; the paper also tries deeper ones.
+A newcomer, which the paper does not discuss, trains a new head on the shared base.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(Method):
-    """A common base under heads of one's own, trained together."""
+    """A shared base and a personal head per client, trained jointly."""
 
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = """@article{arivazhagan2019federated,
@@ -30,8 +31,8 @@ class FedPer(Method):
   year={2019}
 }"""
 
-    # No code of the authors was found. Rate and momentum are those with which github.com/adap/flower, baselines/fedper,
-    # repeats the paper's figures.
+    # No code of the authors was found. Learning rate and momentum are those with which github.com/adap/flower,
+    # baselines/fedper, reproduces the paper's figures.
     lr: float = 0.01  # η_j, the same for all clients and rounds
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -50,8 +51,8 @@ class FedPer(Method):
         trained = local_sgd(task.gradient, self.personal(task, message, state, data), data, self.lr, **self._sgd())
         return {"base": trained.block("base")}, {"head": trained.block("head")}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"base": start.block("base")}
+    def upload(self, message: Message) -> Declarations:
+        return {"base": Weights("base")}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"base": uploads.mean("base", by=self.weights)}
@@ -59,13 +60,10 @@ class FedPer(Method):
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return task.start.with_block(message["base"]).with_block(state["head"])
 
-    def global_model(self, server: State) -> Rows | None:
-        return None
-
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        begin = task.start.with_block(server["base"])
+        start = task.start.with_block(server["base"])
         budget: dict[str, Any] = {"steps": data.num_steps() * data.expected_rounds, "frozen": "base"}
-        return local_sgd(task.gradient, begin, data, self.lr, **budget, **self._sgd())
+        return local_sgd(task.gradient, start, data, self.lr, **budget, **self._sgd())
 
     def _sgd(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "weight_decay": self.weight_decay}

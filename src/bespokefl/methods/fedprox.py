@@ -1,8 +1,8 @@
-"""FedProx: FedAvg whose clients are held near the common model while they train.
+"""FedProx: FedAvg with a proximal term that keeps clients close to the global model while they train.
 
 Li et al., MLSys 2020, arXiv:1812.06127, Algorithm 2.
     min_w F_k(w) + (μ/2) ‖w − w^t‖²
-Differs from the paper: the local problem is solved by the run's fixed budget of SGD steps, not to a γ-inexact optimum;
+Differs from the paper: the local problem is solved by the run's fixed number of SGD steps, not to a γ-inexact optimum;
 `weights` chooses between the paper's n_k weights and equal ones.
 """
 
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Method):
-    """FedAvg with a proximal term that holds clients near the common model."""
+    """FedAvg with a proximal term that keeps local training close to the global model."""
 
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = """@inproceedings{li2020federated,
@@ -29,32 +30,28 @@ class FedProx(Method):
   booktitle={MLSys},
   year={2020}
 }"""
+    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "μ")}
 
-    # The authors know no values that fit everybody (github.com/litian96/FedProx, README.md): one is to tune the rate,
-    # and μ among .001, .01, .1, .5 and 1. μ is the middle one, η is FedAvg's here. See the docs for MNIST's.
+    # The authors recommend no values for all problems (github.com/litian96/FedProx, README.md): tune the rate, and μ
+    # among .001, .01, .1, .5 and 1. Here μ is the middle one and η is FedAvg's. See the docs for MNIST's.
     lr: float = 0.05  # η
     prox_weight: float = 0.1  # μ; 0 is FedAvg
     momentum: float = 0.0
     weight_decay: float = 0.0
     weights: str = "examples"  # n_k / n, or "equal"
 
-    def check(self) -> None:
-        super().check()
-        if not self.prox_weight >= 0:
-            raise InputError(f"prox_weight must be >= 0, got {self.prox_weight} (FedProx's μ).")
-
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start: Rows = message["weights"]  # w^t
 
-        def held(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
+        def regularized(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
             return task.gradient(w, batch) + self.prox_weight * (w - start)
 
         sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        trained = local_sgd(held, start, data, self.lr, per_row=(start,), **sgd)
+        trained = local_sgd(regularized, start, data, self.lr, per_row=(start,), **sgd)
         return {"weights": trained}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}

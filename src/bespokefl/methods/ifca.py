@@ -1,35 +1,36 @@
-"""IFCA: several common models; every client trains, and uses, the one that fits its training data best.
+"""IFCA: there are several cluster models, and each client trains and uses the one that fits its training data best.
 
 Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Algorithm 1, option II (model averaging).
     j_k = argmin_j F_k(θ_j),   θ_j ← mean of the models of the clients that chose j
 Differs from the paper:
-- The first model starts at the run's initial weights, each of the others at the same numbers shuffled within every
-  layer: as good as a fresh draw. With a warm start they begin at the given weights plus noise, a tenth as large.
-- One start only, where the paper tries several and keeps the best. A model that nobody chose stays as it is.
-- F_k is the loss over all of a client's training data. Clients count by their examples, or the same (`weights`).
+- The first model starts at the run's initial weights, the others at the same numbers shuffled within every layer, which
+  is equivalent to a new draw. With a warm start they start at the given weights plus noise of a tenth of their size.
+- There is one initialization; the paper tries several and keeps the best. A model that no client chose is unchanged.
+- F_k is the loss over all of a client's training data. Clients are weighted by examples, or equally (`weights`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import WHOLE, Message, Method, Round, State, Update, Uploads
+from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Choice, Declarations, Weights
 
-NOISE = 0.1  # of a layer's own standard deviation; tells models apart that begin at given weights
+NOISE_SCALE = 0.1  # in units of a layer's standard deviation; separates models that start at given weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(Method):
-    """Several common models; every client joins the one with the least training loss."""
+    """Several cluster models; each client trains the one with the lowest loss on its training data."""
 
     name: ClassVar[str] = "ifca"
     citation: ClassVar[str] = """@inproceedings{ghosh2020efficient,
@@ -38,7 +39,7 @@ class IFCA(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
-    choices: ClassVar[tuple[str, ...]] = ("cluster",)
+    limits: ClassVar[Limits] = {"clusters": at_least(1, "p")}
 
     # lr and clusters are those of github.com/jichan3751/ifca, mnist/config.json, where a round is 10 full-batch steps.
     lr: float = 0.1  # γ
@@ -47,31 +48,23 @@ class IFCA(Method):
     weight_decay: float = 0.0
     weights: str = "examples"  # within a cluster: n_k / n, or "equal"
 
-    def check(self) -> None:
-        super().check()
-        if self.clusters < 1:
-            raise InputError(f"clusters must be >= 1, got {self.clusters} (IFCA's number of models).")
-
     def start_server(self, start: Rows, round: Round) -> State:
         rng = round.generator("ifca")
         other = nearby if round.warm else shuffled
         return {"models": Rows.cat([start, *(other(start, rng) for _ in range(1, self.clusters))])}
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        models: Rows = server["models"]  # sent one by one: what all clients get is a single row
+        models: Rows = server["models"]  # sent one by one, as a shared value is a single row
         return Message(shared={f"model {j}": models[j : j + 1] for j in range(len(models))})
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start, cluster = self._best(task, message, data)  # θ_{j_k}, j_k
         data.note(cluster=cluster)
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": local_sgd(task.gradient, start, data, self.lr, **sgd), "cluster": cluster}, state
+        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained, "cluster": cluster}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start, "cluster": WHOLE}
-
-    def possible(self, name: str, numbers: Tensor) -> Tensor:
-        return (numbers >= 0) & (numbers < self.clusters)
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights(), "cluster": Choice(self.clusters)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, cluster = server["models"], uploads["cluster"]
@@ -84,15 +77,12 @@ class IFCA(Method):
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return self._best(task, message, data)[0]
 
-    def global_model(self, server: State) -> Rows | None:
-        return None
-
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
         return models[task.best_fit([models[j : j + 1] for j in range(len(models))], data.sweep("train"))]
 
     def _best(self, task: Task, message: Message, data: CohortData) -> tuple[Rows, Tensor]:
-        """Each client's best model, and which it is."""
+        """Each client's best model, and its number."""
         models: list[Rows] = [message[f"model {j}"] for j in range(self.clusters)]
         cluster = task.best_fit(models, data.sweep("train"))
         found = models[0].expand(len(data))
@@ -102,13 +92,14 @@ class IFCA(Method):
 
 
 def shuffled(start: Rows, rng: np.random.Generator) -> Rows:
-    """The same numbers, layer by layer, in another order."""
+    """The same weights, shuffled within each layer."""
     orders = [torch.from_numpy(rng.permutation(size)).to(start.device) for size in start.layout.sizes]
     blocks = [block.flatten()[order].reshape(block.shape) for block, order in zip(start.blocks, orders, strict=True)]
     return Rows(start.layout, blocks)
 
 
 def nearby(start: Rows, rng: np.random.Generator) -> Rows:
+    """The same weights plus noise in proportion to each layer's standard deviation."""
     noise = torch.from_numpy(rng.standard_normal((1, start.layout.width))).to(device=start.device, dtype=start.dtype)
-    scale = start.map(lambda block: torch.full_like(block, NOISE * float(block.std(correction=0))))
+    scale = start.map(lambda block: torch.full_like(block, NOISE_SCALE * float(block.std(correction=0))))
     return start + scale * Rows.from_matrix(start.layout, noise)

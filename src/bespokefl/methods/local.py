@@ -1,7 +1,7 @@
-"""Local: every client trains alone, with the same budget; what federating has to beat.
+"""Local: every client trains alone, for as many steps as with the other methods; the baseline of federated training.
 
     min_{v_k} F_k(v_k)
-Differs from the paper: there is none; every comparison needs it.
+Differs from the paper: there is no paper.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Method):
-    """Every client trains alone; nothing is shared."""
+    """Each client trains alone on its own data; nothing is shared."""
 
     name: ClassVar[str] = "local"
 
@@ -28,7 +29,7 @@ class Local(Method):
     weight_decay: float = 0.0
 
     def start_server(self, start: Rows, round: Round) -> State:
-        return {"start": start}  # where a newcomer begins, as everybody did
+        return {"start": start}  # where a newcomer starts, too
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"personal": start.expand(len(cohort))}
@@ -39,7 +40,7 @@ class Local(Method):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         return {}, {"personal": self._train(task, state["personal"], data)}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
+    def upload(self, message: Message) -> Declarations:
         return {}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:

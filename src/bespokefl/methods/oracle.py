@@ -1,14 +1,14 @@
-"""Oracle: FedAvg inside the true groups of clients; what a method that finds them can reach at best.
+"""Oracle: FedAvg within the true groups of clients, an upper bound for methods that have to find them.
 
-The reference line of Mestoukirdi et al. (User-Centric FL). Only a split that knows its groups can be used.
+A baseline of Mestoukirdi et al. (User-Centric FL). It needs a split that knows the groups.
     θ_g ← Σ_{k in g} (n_k / n_g) θ_k
-Differs from the paper: nothing known. A group with nobody active keeps its model. A newcomer, whose group nobody knows,
-gets the group's model that fits its training data best.
+Differs from the paper: nothing known. A group without active clients keeps its model. A newcomer, whose group is
+unknown, gets the group model that fits its training data best.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,11 +19,12 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Method):
-    """FedAvg inside the true groups, where the split knows them."""
+    """FedAvg within the true groups of clients; needs a split that knows them."""
 
     name: ClassVar[str] = "oracle"
     citation: ClassVar[str] = """@article{mestoukirdi2023user,
@@ -50,11 +51,12 @@ class Oracle(Method):
         return Message(own={"weights": server["models"][group]}, stream=group)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **sgd)}, state
+        w = message["weights"]
+        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return {"weights": trained}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, group = server["models"].clone(), labels(round)[list(uploads.clients)]
@@ -62,16 +64,13 @@ class Oracle(Method):
             models = models.replace([g], uploads.mean("weights", by=uploads.shares(self.weights) * (group == g)))
         return {"models": models}
 
-    def global_model(self, server: State) -> Rows | None:
-        return None
-
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         models: Rows = server["models"]
         return models[task.best_fit([models[g : g + 1] for g in range(len(models))], data.sweep("train"))]
 
 
 def labels(round: Round) -> Tensor:
-    """Every client's group, numbered from 0."""
+    """The group of each client, numbered from 0."""
     if round.groups is None:
         raise InputError("oracle needs a split that knows the clients' true groups; this one does not.")
     found: Tensor = torch.tensor(round.groups).unique(return_inverse=True)[1]

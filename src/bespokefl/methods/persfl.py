@@ -1,21 +1,22 @@
-"""PersFL: every client keeps the common model that suited it best, and distils it into a model of its own.
+"""PersFL: each client keeps the global model that fits it best and distils it into a personal model.
 
 Divi, "Unifying Distillation with Personalization in Federated Learning", Purdue University 2021, Algorithm 1.
     O_k = argmin_{G_1, G_2, …} CE(G_e; validation data of k)                                                   (4.1)
     A_k = argmin_A (1−λ) CE(y, A) + λ T² KL(softmax(O_k / T) ‖ softmax(A / T)),  A starts at O_k                 (4.2)
     PersFL-GD has CE with the labels softmax(O_k / T) in place of the KL                                       (6.1)
-Stage 1 is FedAvg. In stage 2, one more round in which nothing is uploaded, each client trains every (λ, T) of a grid.
-A teacher's round e is the one in which the client received G_e: 1 is the start, the mean after round e is G_{e+1}.
+Stage 1 is FedAvg. In stage 2, a further round without uploads, each client trains a model for every (λ, T) of a grid.
+G_e is the model that clients receive in round e: G_1 is the initial model, G_{e+1} the mean after round e.
 
-Differs from the paper: (4.2) prints the KL the other way round; Algorithm 1's is meant. Teachers are compared by loss
-(the text once says accuracy), and the mean after the last round is a candidate, too. (λ, T) are chosen by validation
-accuracy, never on test data; ties keep the first in ascending order. λ = 0 trains once, as T has no effect, and λ = 1
-not at all, as the gradient is zero at the teacher. The grid is read off Table 6.5; the paper names no learning rates,
-batch sizes or epochs. A client that is not drawn in a round does not see that round's model. One without validation
-data takes the last model as its teacher and the first point of the grid, plain fine-tuning by default.
+Differs from the paper: (4.2) prints the arguments of the KL in reverse; this follows Algorithm 1. Teachers are compared
+by loss (the text once says accuracy), and the mean after the last round is a candidate, too. (λ, T) are chosen by
+validation accuracy, never on test data; the first in ascending order wins ties. λ = 0 is trained once, as T has no
+effect, and λ = 1 not at all, as the gradient is zero at the teacher. The grid is derived from Table 6.5; the paper does
+not mention learning rates, batch sizes or epochs. Clients that are not drawn in a round do not see that round's model.
+Clients without validation data use the last model as teacher and the first point of the grid, by default plain
+fine-tuning.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -27,15 +28,17 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, above, at_least, each, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersFL(Method):
-    """Every client distils the common model that suited it best into its own."""
+    """Each client distils the global model with its lowest validation loss into a personal model."""
 
     name: ClassVar[str] = "persfl"
     citation: ClassVar[str] = """@mastersthesis{divi2021unifying,
@@ -44,26 +47,21 @@ class PersFL(Method):
   school={Purdue University},
   year={2021}
 }"""
+    limits: ClassVar[Limits] = {
+        "distil_epochs": at_least(1, "E"),
+        "imitations": each(interval("[0, 1]", "λ")),
+        "temperatures": each(above(0, "T")),
+        "teacher": one_of("best", "last"),
+    }
 
-    lr: float = 0.1  # η of stage 1, which is FedAvg; both rates: of .1, .01, .001 the best on digits' validation data
+    lr: float = 0.1  # η of stage 1; both rates are the best of .1, .01, .001 on the validation data of digits
     distil_lr: float = 0.1  # η of stage 2
     distil_epochs: int = 20  # E of stage 2
-    imitations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)  # λ to try: the teacher's share; 0 is fine-tuning
+    imitations: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)  # λ to try: the teacher's weight; 0 is fine-tuning
     temperatures: tuple[float, ...] = (1.0, 5.0, 25.0)  # T to try: how much the teacher's labels are softened
     teacher: str = "best"  # O_k: of all models received, by validation loss, or the "last"
     momentum: float = 0.0  # of both stages
     weights: str = "examples"  # n_k / n, or "equal"
-
-    def check(self) -> None:
-        super().check()
-        if not _numbers(self.imitations, lambda share: 0 <= share <= 1):
-            raise InputError(f"imitations must be one or more numbers in 0..1, got {self.imitations} (PersFL's λ).")
-        if not _numbers(self.temperatures, lambda temperature: 0 < temperature < inf):
-            raise InputError(f"temperatures must be one or more numbers > 0, got {self.temperatures} (PersFL's T).")
-        if not self.distil_epochs >= 1:
-            raise InputError(f"distil_epochs must be >= 1, got {self.distil_epochs}.")
-        if self.teacher not in ("best", "last"):
-            raise InputError(f"teacher must be 'best' or 'last', got {self.teacher!r}.")
 
     @property
     def grid(self) -> list[tuple[float, float]]:
@@ -91,19 +89,19 @@ class PersFL(Method):
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
         return {"weights": local_sgd(task.gradient, received, data, self.lr, momentum=self.momentum)}, state
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start} if round.phase == "train" else {}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights(phase="train")}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         done: Tensor = state["distilled"]
-        common: Rows = message["weights"]
-        return common.expand(len(data)).replace(done, state["personal"][done])
+        received: Rows = message["weights"]
+        return received.expand(len(data)).replace(done, state["personal"][done])
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        """§7.1: the teacher is the best of all rounds' models, where the server has kept them, or the last model."""
+        """§7.1: the teacher is the best of all rounds' models if the server has kept them, else the last model."""
         kept: Rows | None = server.get("rounds")
         if kept is None:
             return self._distil(task, server["weights"], data)
@@ -115,9 +113,11 @@ class PersFL(Method):
     def _choose_teacher(self, task: Task, received: Rows, state: State, data: CohortData, number: int) -> State:
         """Algorithm 1, lines 5-9."""
         if not task.classifies:
-            raise InputError(f"{self.name} needs classes and the loss cross_entropy, got another; use another method.")
+            raise InputError(
+                f"{self.name} needs classes and the loss cross_entropy, got another loss; use another method."
+            )
         loss = task.score(received, data.sweep("validation"))["loss"]
-        blind = data.validation.sizes == 0  # their loss is NaN; anybody else's NaN (overflow) is never the least
+        blind = data.validation.sizes == 0  # their loss is NaN; other NaNs (overflow) are never the lowest
         better = (loss < state["teacher_loss"]) | blind | (self.teacher == "last")
         found = {
             "teacher_loss": torch.where(better, loss, state["teacher_loss"]),
@@ -127,17 +127,17 @@ class PersFL(Method):
         return found | {"teacher": state["teacher"].replace(better, received.expand(len(data))[better])}
 
     def _distil(self, task: Task, teacher: Rows, data: CohortData) -> Rows:
-        """Algorithm 1, lines 14-25: each client trains a row for each point of the grid and keeps the best of them."""
+        """Algorithm 1, lines 14-25: each client trains one row per point of the grid and keeps the best."""
         lowest = min(map(float, self.temperatures))
         same = [(share, temperature if 0 < share < 1 else lowest) for share, temperature in self.grid]
-        points = sorted(set(same))  # the grid without repetitions, as T has no effect at λ = 0 and 1
+        points = sorted(set(same))  # the grid without duplicates, as T has no effect at λ = 0 and 1
         num = len(points)
         teacher, copies, client = teacher.expand(len(data)), data.repeat(num), torch.arange(len(data))
         hyper = torch.tensor(points, dtype=teacher.dtype, device=teacher.device).repeat(len(data), 1)
         trains = torch.tensor([share < 1 for share, _ in points]).repeat(len(data))
 
         def gradient(student: Rows, batch: Batch, client: Tensor, share: Tensor, temperature: Tensor) -> Rows:
-            first = client.diff(prepend=client[:1] - 1) != 0  # a client's rows, side by side, see the same batch
+            first = client.diff(prepend=client[:1] - 1) != 0  # the rows of a client are adjacent and see the same batch
             answers = task.predict(teacher[client[first]], batch.x[first])[first.cumsum(0) - 1]
             return task.gradient(student, batch, self.objective, (answers, share, temperature))
 
@@ -152,13 +152,13 @@ class PersFL(Method):
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))
-        accuracy = accuracy.where(loss.isfinite(), torch.nan)  # a student that diverged has none
-        right = (accuracy * data.validation.sizes[:, None]).round()  # counts: a mean's last bit must not break a tie
-        best = right.nan_to_num(-1.0).argmax(1)  # the first of equals, which all are without validation data
+        accuracy = accuracy.where(loss.isfinite(), torch.nan)  # a diverged student has none
+        right = (accuracy * data.validation.sizes[:, None]).round()  # counts, so that rounding of a mean breaks no tie
+        best = right.nan_to_num(-1.0).argmax(1)  # the first of equals, and without validation data the first of all
         chosen = torch.tensor(points, dtype=torch.float64)[best]
-        place = torch.tensor([points.index(point) for point in same])
+        index = torch.tensor([points.index(point) for point in same])
         data.note(imitation=chosen[:, 0], temperature=chosen[:, 1])
-        data.note(grid_accuracy=accuracy[:, place], grid_loss=loss[:, place])
+        data.note(grid_accuracy=accuracy[:, index], grid_loss=loss[:, index])
         return students[torch.arange(len(data)) * num + best]
 
     def objective(self, outputs: Tensor, batch: Batch, teacher: Tensor, share: Tensor, temperature: Tensor) -> Tensor:
@@ -174,17 +174,10 @@ class PersFL(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class PersFLGD(PersFL):
-    """PersFL with the teacher's softened labels in the place of its KL divergence."""
+    """PersFL with cross-entropy to the teacher's softened labels instead of the KL divergence."""
 
     name: ClassVar[str] = "persfl-gd"
 
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """CE(teacher, student) of log-probabilities: the KL divergence plus the teacher's entropy."""
         return -(teacher.exp() * student).sum(-1)
-
-
-def _numbers(values: object, fit: Callable[[float], bool]) -> bool:
-    """Whether this is a list of at least one number, and all of them fit."""
-    if not isinstance(values, list | tuple) or not values:
-        return False
-    return all(isinstance(value, int | float) and fit(value) for value in values)

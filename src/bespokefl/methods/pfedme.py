@@ -1,11 +1,11 @@
-"""pFedMe: the personal model is the proximal point of the common one, and the common one follows the proximal points.
+"""pFedMe: each personal model is the proximal point of the global model, which moves towards these points.
 
 Dinh et al., NeurIPS 2020, arXiv:2006.08848, Algorithm 1.
     θ_i(w) = argmin_θ F_i(θ) + (λ/2) ‖θ − w‖²,   ∇ of the envelope: λ (w − θ_i(w))
     R times: K steps of θ ← θ − η_p (∇F(θ; b) + λ (θ − w)),   then w ← w − η λ (w − θ)
     server: w ← (1 − β) w + β mean(w_i)
-Differs from the paper: R is the run's number of local steps, and K a number of steps instead of an accuracy ν. θ begins
-a round at the received w and goes on from step to step, as in the authors' code, but without its weight decay.
+Differs from the paper: R is the run's number of local steps, and K a number of steps instead of an accuracy ν. θ starts
+each round at the received w and continues from step to step, as in the authors' code, but without its weight decay.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, above, at_least
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(Method):
-    """The personal model is the proximal point of a common one (Moreau envelopes)."""
+    """Each personal model is the proximal point of the global model (Moreau envelopes)."""
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = """@inproceedings{dinh2020personalized,
@@ -31,25 +32,19 @@ class PFedMe(Method):
   booktitle={NeurIPS},
   year={2020}
 }"""
+    limits: ClassVar[Limits] = {
+        "prox_weight": above(0, "λ"),
+        "inner_steps": at_least(1, "K"),
+        "mix": above(0, "β"),
+    }
 
-    # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, a network: for 800 rounds of 20 steps on batches of 20.
+    # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, neural network: 800 rounds of 20 steps on batches of 20.
     lr: float = 0.005  # η, for w
     personal_lr: float = 0.09  # η_p, for θ; .1 for logistic regression; η_p (λ + curvature) must stay below 2
     prox_weight: float = 15.0  # λ
     inner_steps: int = 5  # K
     mix: float = 1.0  # β; 2 when tuned
     weights: str = "equal"  # the paper's mean, or "examples"
-
-    def check(self) -> None:
-        super().check()
-        if not self.prox_weight > 0:
-            raise InputError(
-                f"prox_weight must be > 0, got {self.prox_weight} (pFedMe's λ; without it there is nothing in common)."
-            )
-        if self.inner_steps < 1:
-            raise InputError(f"inner_steps must be >= 1, got {self.inner_steps} (pFedMe's K).")
-        if not self.mix > 0:
-            raise InputError(f"mix must be > 0, got {self.mix} (pFedMe's β).")
 
     def phases(self, rounds: int) -> list[Phase]:
         return [Phase("train", rounds, trains=ALL)]  # all train, a sample reports
@@ -58,12 +53,11 @@ class PFedMe(Method):
         return {"personal": start.expand(len(cohort))}
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        w = message["weights"]
-        w, theta = self._train(task, w, w, data)
+        w, theta = self._train(task, message["weights"], data)
         return {"weights": w}, {"personal": theta}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         mean = uploads.mean("weights", by=self.weights)
@@ -74,14 +68,15 @@ class PFedMe(Method):
         return theta
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w = server["weights"]
-        return self._train(task, w, w, data)[1]  # every round begins anew at w, so one is enough
+        return self._train(task, server["weights"], data)[1]  # every round starts at w again, so one is enough
 
-    def _train(self, task: Task, w: Rows, theta: Rows, data: CohortData) -> tuple[Rows, Rows]:
+    def _train(self, task: Task, w: Rows, data: CohortData) -> tuple[Rows, Rows]:
+        """w and θ after a client's local steps."""
+
         def step(w: Rows, theta: Rows, batch: Batch) -> tuple[Rows, Rows]:
             for _ in range(self.inner_steps):
                 theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.prox_weight * (theta - w))
             return w - (self.lr * self.prox_weight) * (w - theta), theta
 
-        w, theta = iterate(step, (w, theta), data)
+        w, theta = iterate(step, (w, w), data)
         return w, theta

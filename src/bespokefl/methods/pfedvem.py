@@ -1,23 +1,22 @@
-"""pFedVEM: every client has a distribution over its last layer, and the server trusts those that are sure of theirs.
+"""pFedVEM: each client has a posterior over its last layer, and the server weights clients by their confidence.
 
 Zhu, Ma, Blaschko, CVPR 2023, Algorithm 1. The head w_j of client j has the prior N(w, ρ_j² I) around the server's
-latent head w and the posterior q_j = N(μ_j, Σ_j), Σ_j diagonal; the base θ is an ordinary common model.
+latent head w and the posterior q_j = N(μ_j, Σ_j), Σ_j diagonal; the base θ is averaged as in FedAvg.
     max_{q, ρ², w} Σ_j E_{q_j} log p(D_j | w_j) − KL(q_j ‖ N(w, ρ_j² I))                                            (5)
     τ_j = 1/ρ_j² = d / (Tr Σ_j + ‖μ_j − w‖²)   (8)          w = Σ_j τ_j μ_j / Σ_j τ_j   (9)
 Differs from the paper:
-- w⁰ ~ N(0, 1), or the head of given weights; a client begins with μ_j = w and ρ_j² = σ² = `initial_variance`.
-- (8) takes the client's old q_j and the w it received (line 13 prints later indices).
-- The objective is minus (6) with the KL whole: (10)'s bound drops a factor d, the Monte-Carlo form has a wrong sign.
-- In the KL τ_j is at most 95 % of 2 (1 + momentum) / η, where steps of size η diverge. (9) takes τ_j as it is.
-- Of the clients, each reporting with the run's participation, at least two report, or all if there are fewer.
-- A client whose objective is not finite after its head steps takes back the head that it began the round with.
-- In the ablations τ_j is d over the one term, in the KL and in (9); the first ρ_j² is `initial_variance` all the same.
+- w⁰ ~ N(0, 1), or the head of given weights; a client starts with μ_j = w and ρ_j² = σ² = `initial_variance`.
+- (8) uses the client's old q_j and the received w (line 13 prints later indices).
+- The objective is minus (6) with the full KL: the bound (10) drops a factor d, the Monte-Carlo form has a wrong sign.
+- In the KL τ_j is at most 95 % of 2 (1 + momentum) / η, above which steps of size η diverge. (9) uses τ_j unchanged.
+- Each client reports with the probability `participation`, but at least two do, or all if there are fewer.
+- If the objective is not finite after the head steps, the client restores its head of the beginning of the round.
+- In the ablations τ_j is d over the one term, in the KL and in (9); the first ρ_j² is `initial_variance`, too.
 - A newcomer's prior has the mean of the last reported ρ_j².
-- The rates are the authors' for CIFAR-100, R is theirs for CIFAR-10: of the two settings' values the best on digits'
-  validation data.
+- The learning rates are the authors' for CIFAR-100, R is theirs for CIFAR-10: of both settings' values, the best on the
+  validation data of digits.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,15 +27,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import Limits, above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, REAL, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
 from bespokefl.core.nn.heads import Sweep, base_gradient
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Scalar, Weights
 
 TERMS = ("full", "uncertainty", "deviation")
-LEAST_VARIANCE = 1e-12  # the confidence is a number even of a client that does not deviate at all
+LEAST_VARIANCE = 1e-12  # of ρ_j², so that τ_j is finite
 
 Array = Rows | Tensor | np.ndarray
 
@@ -57,7 +57,7 @@ def divergence(mean: Array, std: Array, latent: Array, prior_variance: float | T
 
 @dataclass(frozen=True, kw_only=True)
 class PFedVEM(Method):
-    """A Bayesian head per client, averaged by how sure and how near to the others it is; a common base."""
+    """A shared base and a Bayesian head per client; heads are averaged by their confidence."""
 
     name: ClassVar[str] = "pfedvem"
     citation: ClassVar[str] = """@inproceedings{zhu2023confidence,
@@ -66,29 +66,23 @@ class PFedVEM(Method):
   booktitle={CVPR},
   year={2023}
 }"""
-    positive: ClassVar[tuple[str, ...]] = ("confidence",)
+    limits: ClassVar[Limits] = {
+        "initial_variance": above(0, "initial ρ²"),
+        "head_steps": at_least(1, "R"),
+        "samples": at_least(1, "K"),
+        "confidence": one_of(*TERMS),
+    }
 
     head_lr: float = 0.001  # η, on a sum over the client's examples
     base_lr: float = 0.01  # on a mean over a batch
     head_steps: int = 10  # R, full batch
     samples: int = 5  # K heads drawn per step
-    momentum: float = 0.9  # of both, from rest in every round
+    momentum: float = 0.9  # of both, reset in every round
     initial_variance: float = 0.01  # the first ρ_j²
     confidence: str = "full"  # or one term of (8) alone: "uncertainty", "deviation"
 
-    def check(self) -> None:
-        super().check()
-        if not 0 < self.initial_variance < math.inf:
-            raise InputError(f"initial_variance must be > 0 and finite, got {self.initial_variance} (the first ρ²).")
-        if self.head_steps < 1:
-            raise InputError(f"head_steps must be >= 1, got {self.head_steps} (pFedVEM's R).")
-        if self.samples < 1:
-            raise InputError(f"samples must be >= 1, got {self.samples} (pFedVEM's K).")
-        if self.confidence not in TERMS:
-            raise InputError(f"confidence must be one of {', '.join(TERMS)}, got {self.confidence!r}.")
-
     def phases(self, rounds: int) -> list[Phase]:
-        return [Phase("train", rounds, trains=ALL, sampling="bernoulli")]  # everybody trains, a sample reports
+        return [Phase("train", rounds, trains=ALL, sampling="bernoulli")]  # all train, a sample reports
 
     def start_server(self, start: Rows, round: Round) -> State:
         head = start.block("head")
@@ -117,14 +111,9 @@ class PFedVEM(Method):
         upload = {"weights": model, "confidence": 1 / variance}  # Σ_j stays
         return upload, {"personal": model, "raw": raw, "rounds": state["rounds"] + 1}
 
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"weights": start, "confidence": REAL.to(start.dtype)}
-
-    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
-        return 1 / self.initial_variance if name == "confidence" else super().origin(task, message, name)
-
-    def possible(self, name: str, numbers: Tensor) -> Tensor:
-        return (numbers > LEAST_VARIANCE / 2) & (numbers < 2 / LEAST_VARIANCE)  # no ρ² is that large, or that small
+    def upload(self, message: Message) -> Declarations:
+        confidence = Scalar(LEAST_VARIANCE / 2, 2 / LEAST_VARIANCE, dtype=None, typical=1 / self.initial_variance)
+        return {"weights": Weights(), "confidence": confidence}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         confidences: Tensor = uploads["confidence"]
@@ -147,8 +136,8 @@ class PFedVEM(Method):
     def _posterior(
         self, task: Task, received: Rows, mean: Rows, raw: Rows, variance: Tensor, data: CohortData, steps: int
     ) -> tuple[Rows, Rows, Tensor]:
-        """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and whose were taken back."""
-        began, latent, plan, clients = (mean, raw), received.block("head"), data.sweep("train"), torch.arange(len(data))
+        """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and which rows were restored."""
+        start, latent, plan, clients = (mean, raw), received.block("head"), data.sweep("train"), torch.arange(len(data))
         confidences = (1 / variance).clamp(max=0.95 * 2 * (1 + self.momentum) / self.head_lr)
         fit, weight = Sweep(task, received, plan), data.n.double() / self.samples
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
@@ -164,10 +153,10 @@ class PFedVEM(Method):
             mean, raw = mean - self.head_lr * speed_mean, raw - self.head_lr * speed_raw
         loss = task.score(received.with_block(mean), plan)["loss"]
         bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
-        return mean.replace(bad, began[0][bad]), raw.replace(bad, began[1][bad]), bad
+        return mean.replace(bad, start[0][bad]), raw.replace(bad, start[1][bad]), bad
 
     def _base(self, task: Task, model: Rows, raw: Rows, data: CohortData) -> Rows:
-        """Local SGD on the mean loss of heads drawn anew for every batch; the head itself stays."""
+        """Local SGD of the base on the mean loss of heads that are sampled anew for every batch."""
 
         def gradient(rows: Rows, batch: Batch, std: Rows, which: Tensor) -> Rows:
             _, sampled = self._sampled(rows.block("head"), std, data, which, "pfedvem base", batch.step)
@@ -179,7 +168,7 @@ class PFedVEM(Method):
     def _sampled(
         self, mean: Rows, std: Rows, data: CohortData, which: Tensor, purpose: str, step: int
     ) -> tuple[list[Rows], list[Rows]]:
-        """K times noise ε, and the heads μ + σ ε; `which` clients of the cohort the rows are."""
+        """K draws of noise ε and the heads μ + σ ε; `which` are the rows' positions in the cohort."""
         shape = (self.samples, mean.layout.width)
         own = [data.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
         drawn = torch.from_numpy(np.stack(own, axis=1)).to(device=mean.device, dtype=mean.dtype)
@@ -188,14 +177,14 @@ class PFedVEM(Method):
 
 
 def _own(state: State, received: Rows) -> Rows:
-    """Each client's model; before its first round, the one that it receives."""
+    """Each client's model; before its first round, the received one."""
     personal: Rows = state["personal"]
     trained = state["rounds"] > 0
     return received.expand(len(personal)).replace(trained, personal[trained])
 
 
 def _raw(head: Rows, variance: Tensor) -> Rows:
-    """π such that softplus(π)² is this variance, one per row, in every entry."""
+    """π such that softplus(π)² is the row's variance in every entry."""
     scale = variance.sqrt()
     return (head * 0.0).expand(len(variance)) + (scale + torch.log(-torch.expm1(-scale)))
 

@@ -1,12 +1,12 @@
-"""SCAFFOLD: clients correct their steps by how far their gradient usually is from everybody's.
+"""SCAFFOLD: control variates correct the difference between a client's gradients and the average gradient.
 
 Karimireddy et al., ICML 2020, arXiv:1910.06378, Algorithm 1, option II.
     y ← y − η (∇F_i(y) − c_i + c)
     c_i⁺ = c_i − c + (x − y_i) / (K η)
     x ← x + η_g mean(y_i − x),   c ← c + (|S|/N) mean(c_i⁺ − c_i)
-Differs from the paper: K is each client's own number of steps. `weights="examples"` replaces both means by ones with
-n_k weights, and 1/N by n_k/n: c is Σ_k (n_k / n) c_k, else x would still go to the unweighted optimum. While the server
-has not yet heard from everybody, N times the mean n_k of those it has stands for n.
+Differs from the paper: K is each client's own number of steps. `weights="examples"` weights both means by n_k and
+replaces 1/N by n_k/n: c is Σ_k (n_k / n) c_k, as x would converge to the unweighted optimum otherwise. Until all have
+reported, n is estimated as N times the mean n_k of those that have.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,12 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.uploads import Declarations, Reference, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Method):
-    """One common model; control variates take the clients' drift out of their steps."""
+    """One global model; control variates correct the drift of local training."""
 
     name: ClassVar[str] = "scaffold"
     citation: ClassVar[str] = """@inproceedings{karimireddy2020scaffold,
@@ -42,7 +43,7 @@ class Scaffold(Method):
 
     def start_server(self, start: Rows, round: Round) -> State:
         unknown = torch.zeros(len(round.names), dtype=torch.float64)
-        return {"weights": start, "control": start * 0.0, "counts": unknown}  # x, c, what each client counts
+        return {"weights": start, "control": start * 0.0, "counts": unknown}  # x, c, each client's weight
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"control": (start * 0.0).expand(len(cohort))}  # c_i
@@ -60,11 +61,8 @@ class Scaffold(Method):
         control = own - c + (x - y) / (data.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
 
-    def origin(self, task: Task, message: Message, name: str) -> Rows | float | None:
-        return None  # both are changes
-
-    def upload(self, start: Rows, server: State, round: Round) -> State:
-        return {"change": start, "control": start}
+    def upload(self, message: Message) -> Declarations:
+        return {"change": Weights(reference=Reference.ZERO), "control": Weights(reference=Reference.ZERO)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         counts = server["counts"].clone()
@@ -84,5 +82,5 @@ class Scaffold(Method):
 
 
 def _total(counts: Tensor) -> Tensor:
-    """What all clients count together, the unknown ones (0) as much as the mean of the known."""
+    """The sum of all clients' weights; unknown ones (0) are estimated by the mean of the known."""
     return counts.sum() / counts.count_nonzero().clamp(min=1) * len(counts)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl.core.nn import probe
-from bespokefl.core.nn.layers import WIDEST, MatrixAvgPool2d, StackedLinear, quick
+from bespokefl.core.nn.layers import MAX_WIDTH, MatrixAvgPool2d, StackedLinear, quick
 from bespokefl.core.task import Task
 from bespokefl.engines.reference import ReferenceLoop
 
@@ -26,7 +26,7 @@ def pool(*args: object, **options: object) -> nn.AvgPool2d:
 
 
 @pytest.mark.parametrize(
-    ("window", "shape"), [(2, (3, 2, 8, 6)), (3, (2, 1, 9, 12)), (4, (5, 4, 8)), (2, (1, 3, 2, WIDEST))]
+    ("window", "shape"), [(2, (3, 2, 8, 6)), (3, (2, 1, 9, 12)), (4, (5, 4, 8)), (2, (1, 3, 2, MAX_WIDTH))]
 )
 def test_averages_and_their_slopes_are_torchs(window: int, shape: tuple[int, ...]) -> None:
     x = pictures(*shape)
@@ -44,7 +44,7 @@ def test_averages_and_their_slopes_are_torchs(window: int, shape: tuple[int, ...
     [
         (pool(2), (1, 1, 7, 8)),
         (pool(2), (1, 1, 8, 7)),
-        (pool(2), (1, 1, 2, WIDEST + 2)),
+        (pool(2), (1, 1, 2, MAX_WIDTH + 2)),
         (pool(2, stride=1), (1, 1, 8, 8)),
         (pool(2, padding=1), (1, 1, 8, 8)),
         (pool((2, 4)), (1, 1, 8, 8)),

@@ -513,7 +513,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
         ({"prox_weight": ()}, "the grid's prox_weight must be one or more values to try, got ()."),
         ({"prox_weight": 3}, "the grid's prox_weight must be one or more values to try, got 3."),
         ({"prox_weight": "3"}, "the grid's prox_weight must be one or more values to try, got '3'."),
-        ({"prox_weight": ("abc",)}, "prox_weight of ditto must be a float such as 1.0, got 'abc'."),
+        ({"prox_weight": ("abc",)}, "prox_weight of ditto must be a number, got 'abc'."),
         ({"prox_weight": (1, -1)}, "prox_weight must be >= 0, got -1.0"),
         ({"prox_weight": (1, 1.0)}, "the grid has prox_weight=1.0 twice"),
         ({"rounds": (0,)}, "rounds must be at least 1, got 0."),

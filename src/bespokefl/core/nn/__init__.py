@@ -1,1 +1,8 @@
-"""Neural network modules: inspection, faster layers, losses and multiple heads."""
+"""Neural network modules.
+
+module      inspection of a user's module: its head, unsupported layers
+probe       trials of a module on a few examples
+layers      faster layers
+losses      losses by name
+heads       gradients for several heads on one base
+"""

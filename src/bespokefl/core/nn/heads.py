@@ -1,7 +1,7 @@
-"""Several heads on one base: gradients for many last layers of one model, whose features are computed once for all.
+"""Gradients for several heads on one base, whose features are computed only once.
 
-That needs a model whose outputs are one linear layer, its head, of what is below; any other model is computed whole,
-head after head, to the same numbers.
+This needs a model whose outputs are one linear layer of its features. Other models are evaluated as a whole for each
+head, with the same results.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from bespokefl.core.task import Task
 
 
 class Sweep:
-    """The mean loss over a whole sweep, as a function of the head: the base stays as it is."""
+    """The mean loss over a sweep as a function of the head, with a fixed base."""
 
     def __init__(self, task: Task, rows: Rows, plan: BatchSchedule) -> None:
         self.task, self.rows, self.plan = task, rows, plan
         below = task.without_head(plan.batch(0).x[0, :2]) if len(plan) else None
-        self._batches: list[Batch] | None = None  # with features for examples
+        self._batches: list[Batch] | None = None  # with features instead of inputs
         if below is not None:
             base = plan.sort(rows.block("base").expand(len(plan.steps)))
             batches = (plan.batch(step) for step in range(len(plan)))
             self._batches = [replace(batch, x=below.outputs(base[: len(batch)], batch)) for batch in batches]
 
     def gradients(self, heads: Sequence[Rows]) -> list[Rows]:
-        """Each row's gradient by its head, at each of these heads (K rows of the head's columns each)."""
+        """Gradients with respect to the head, at each of these heads (K rows each)."""
         if self._batches is None:
             models = [self.rows.with_block(head).freeze(self.rows.layout.base) for head in heads]
             return [self.task.sweep_gradient(model, self.plan).block("head") for model in models]
@@ -46,7 +46,7 @@ class Sweep:
 
 
 def base_gradient(task: Task, rows: Rows, batch: Batch, heads: Sequence[Rows]) -> Rows:
-    """Each row's gradient by its base of the mean of its loss over these heads; the head's columns are zero."""
+    """Gradient, with respect to the base, of the mean loss over these heads; columns of the head are zero."""
     below = task.without_head(batch.x[0, :2])
     if below is None:
         models = [rows.with_block(head).freeze(rows.layout.head) for head in heads]
@@ -61,17 +61,17 @@ def base_gradient(task: Task, rows: Rows, batch: Batch, heads: Sequence[Rows]) -
 
 
 def _stack(heads: Sequence[Rows]) -> list[Tensor]:
-    """The heads' weights, (K, H, C, F), and biases, (K, H, C), if they have any."""
+    """The heads' weights, (K, H, C, F), and biases, (K, H, C), if any."""
     return [torch.stack(own, 1) for own in zip(*(head.blocks for head in heads), strict=True)]
 
 
 def _apply(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(K, B, F) features to the outputs of every head, (K, B, H, C)."""
+    """Outputs of all heads, (K, B, H, C), for features (K, B, F)."""
     outputs: Tensor = (weight.flatten(1, 2) @ features.mT).mT.unflatten(2, weight.shape[1:3])
     return outputs if bias is None else outputs + bias.unsqueeze(1)
 
 
 def _losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-    """(K, B, H, C) outputs to losses, (K, B, H)."""
+    """Losses, (K, B, H), of outputs (K, B, H, C)."""
     targets = batch.y.unsqueeze(2).expand(*batch.y.shape[:2], outputs.shape[2], *batch.y.shape[2:])
     return task.loss(outputs.flatten(0, 2), targets.flatten(0, 2)).reshape(outputs.shape[:3])

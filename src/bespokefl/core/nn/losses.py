@@ -1,4 +1,4 @@
-"""Losses by name: outputs and targets of some examples to a number for each of them."""
+"""Losses by name: functions of outputs and targets that return one number per example."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,13 @@ from bespokefl.core.errors import InputError, unknown
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B, …) outputs, (B, …) targets -> (B,) losses
 
-FEW_CLASSES = 16  # fewer than these do not fill a processor's vector
+FEW_CLASSES = 16  # fewer do not fill a vector register of the CPU
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     plain = outputs.dim() == 2 and targets.dim() == 1 and not outputs.requires_grad
     if plain and outputs.shape[1] < FEW_CLASSES:
-        # Class by class, not example by example: the same but for last bits, and with ten classes eight times as fast.
+        # With classes as the outer dimension it is the same up to rounding, and eight times as fast for ten classes.
         return F.cross_entropy(outputs.t().unsqueeze(0), targets.unsqueeze(0), reduction="none").squeeze(0)
     return F.cross_entropy(outputs, targets, reduction="none")
 
@@ -28,7 +28,7 @@ LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
 
 
 def fitting(loss: str | Loss | None, classes: int | None) -> str | Loss:
-    """The loss that was asked for, or the one for this kind of labels."""
+    """Return the given loss, or by default the usual one for these labels (`classes` is None for real targets)."""
     usual = "mse" if classes is None else "cross_entropy"
     if loss is None or callable(loss):
         return loss or usual

@@ -1,4 +1,4 @@
-"""What there is to know of a stranger's nn.Module before it is trained: its head, and layers that cannot be trained."""
+"""Inspection of a user's module before training: its head, and layers that are not supported."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ from bespokefl.core.errors import InputError
 
 
 def set_mode(module: nn.Module, train: bool) -> None:
-    """As `module.train(train)`, but batch norm, which only a frozen part may have, keeps its statistics."""
+    """As `module.train(train)`, but batch norm, which is only allowed in frozen parts, keeps its statistics."""
     if module.training == train:
         return
     module.train(train)
@@ -16,7 +16,7 @@ def set_mode(module: nn.Module, train: bool) -> None:
 
 
 def without_lazy(module: nn.Module) -> nn.Module:
-    """The same, if all its weights have shapes."""
+    """Return the module; raise an InputError if it has parameters without a shape."""
     lazy = [name for name, value in module.named_parameters() if isinstance(value, nn.UninitializedParameter)]
     if lazy:
         raise InputError(
@@ -27,24 +27,26 @@ def without_lazy(module: nn.Module) -> nn.Module:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error message, or the name of the error."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def refuse_batch_norm(module: nn.Module) -> None:
+def reject_batch_norm(module: nn.Module) -> None:
+    """Raise an InputError for batch norm layers that are not frozen, and put the others into evaluation mode."""
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
             continue
         if not layer.affine or not layer.track_running_stats or any(p.requires_grad for p in layer.parameters()):
             raise InputError(
-                f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are no "
+                f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are not "
                 "trainable weights: use GroupNorm or LayerNorm instead, or freeze it (requires_grad=False)."
             )
         layer.eval()
 
 
 def head_of(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:
-    """The head's parameters: of the module named, else of "head", else of the last linear layer."""
+    """The parameters of the head: the named layer, else the one called "head", else the last linear layer."""
 
     def inside(prefix: str) -> tuple[str, ...]:
         return tuple(name for name in names if name == prefix or name.startswith(prefix + ".") or not prefix)

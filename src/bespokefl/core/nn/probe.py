@@ -1,4 +1,4 @@
-"""A stranger's module, tried on a few examples: whether it takes them, whether it draws, whether it can be stacked."""
+"""Trials of a user's module on a few examples: does it accept them, does it draw random numbers, can it be stacked?"""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from bespokefl.core.task import Task
 
 
 def check(task: Task, x: Tensor, y: Tensor, classes: int | None) -> None:
-    """Whether the model takes these examples and its outputs fit these labels; a sentence if not."""
+    """Raise an InputError unless the model accepts the examples and its outputs fit the labels; set `task.draws`."""
     buffers = {name: buffer.clone() for name, buffer in task.module.named_buffers()}
     outputs, drew = [], False
     for draw in range(3):
@@ -25,10 +25,10 @@ def check(task: Task, x: Tensor, y: Tensor, classes: int | None) -> None:
     for name, buffer in task.module.named_buffers():
         if not torch.equal(buffers[name], buffer):
             raise InputError(
-                f"the model's buffer {name!r} changes while it is trained, which is no trainable weight and would "
-                "be lost: make it a parameter, or use a layer without running statistics."
+                f"the model's buffer {name!r} changes in training, is not a trainable weight and would be "
+                "lost: make it a parameter, or use a layer without running statistics."
             )
-    # A small dropout may leave three examples as they are; a generator on another device is not seen.
+    # Outputs alone may not show a small dropout rate, the generator's state does not show draws on another device.
     task.draws = drew or any(not torch.equal(outputs[0], other) for other in outputs[1:])
     shape = tuple(outputs[0].shape)
     if classes is not None and (len(shape) != 2 or shape[0] != len(x) or shape[1] < classes):
@@ -47,7 +47,7 @@ def check(task: Task, x: Tensor, y: Tensor, classes: int | None) -> None:
 def _try_loss(task: Task, outputs: Tensor, y: Tensor) -> None:
     try:
         values = task.loss(outputs, y)
-    except Exception as error:  # whatever a stranger's loss raises
+    except Exception as error:  # any error of a user's loss
         raise InputError(f"the loss cannot take the model's outputs and the labels: {first_line(error)}.") from error
     if not isinstance(values, Tensor) or values.shape != (len(y),):
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
@@ -58,9 +58,9 @@ def _try_loss(task: Task, outputs: Tensor, y: Tensor) -> None:
 
 
 def why_not_stacked(task: Task, x: Tensor, y: Tensor) -> str | None:
-    """Try a stacked step on a few examples; the reason if the module cannot be stacked, else None."""
+    """Try a stacked step on a few examples; return why the module cannot be stacked, or None."""
     if task.draws:
-        return "it draws random numbers while training (dropout)"
+        return "it draws random numbers in training (dropout)"
     rows = Rows.cat([task.start, task.start * 0.9])
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]))
     before, task.stacked = task.stacked, False
@@ -68,8 +68,8 @@ def why_not_stacked(task: Task, x: Tensor, y: Tensor) -> str | None:
     try:
         task.stack()
         found = task.gradient(rows, batch)
-    except Exception as error:  # whatever a stranger's module raises under vmap, it runs plain
-        return f"vmap cannot take it ({first_line(error)})"
+    except Exception as error:  # any error of a user's module under vmap
+        return f"vmap failed ({first_line(error)})"
     finally:
         task.stacked = before
     apart = (found - expected).square_norm().sqrt()

@@ -1,0 +1,67 @@
+"""Local steps and aggregation weights of Self-FL, from the variances within and between clients."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bespokefl.core.errors import InputError
+
+LEAST_VARIANCE = 1e-12  # of σ_0² + σ_m²
+
+
+def local_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: Any, max_steps: int) -> Tensor:
+    """Local steps for σ_m² (NaN: undefined) and S₋ₘ (0: no known peers): (8), rounded, within 1..max_steps."""
+    if max_steps < 1:
+        raise InputError(f"max_steps must be >= 1, got {max_steps} (ℓ_max of Self-FL).")
+    return rounded_steps(wanted_steps(variance, inverse_sum_others, lr, batch_size), max_steps)
+
+
+def wanted_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: Any) -> Tensor:
+    """ℓ of (8), unrounded: NaN if σ_m² is undefined, infinite without known peers, 0 if one step overshoots."""
+    own, others, size = (torch.as_tensor(v, dtype=torch.float64) for v in (variance, inverse_sum_others, batch_size))
+    rate = lr / (size * own)
+    steps = torch.where(rate < 1, torch.log1p(1 / (own * others)) / -torch.log1p(-rate), 0.0)
+    return torch.where(own.isnan(), math.nan, torch.where(others > 0, steps, math.inf))
+
+
+def rounded_steps(wanted: Tensor, max_steps: int) -> Tensor:
+    return wanted.nan_to_num(nan=math.inf).round().clamp(1, max_steps).long()
+
+
+def precision(variance: Tensor, between: Tensor) -> Tensor:
+    """(σ_0² + σ_m²)⁻¹."""
+    return 1 / (between + variance).clamp(min=LEAST_VARIANCE)
+
+
+def sums_of_others(values: Tensor) -> Tensor:
+    """Σ_{k≠m} values_k, summed from both ends: total − own would cancel if one client dominates."""
+    own = values.numpy()  # numpy has less overhead, and the server computes this for every cohort
+    sums = np.zeros_like(own)
+    sums[1:] = np.cumsum(own[:-1])
+    sums[:-1] += np.cumsum(own[:0:-1])[::-1]
+    return torch.from_numpy(sums)
+
+
+def filled(variance: Tensor, known: Tensor) -> Tensor:
+    """Undefined variances replaced by the median of the known ones; NaN if there are none."""
+    undefined = variance.isnan()
+    return torch.where(undefined, known.nanquantile(0.5), variance) if undefined.any() else variance
+
+
+def shares(variance: Tensor, known: Tensor, between: Tensor) -> Tensor:
+    """The weights of (11), up to a factor: equal if no variance is known."""
+    return precision(filled(variance, known), between).nan_to_num(1.0)
+
+
+def are_variances(pairs: Any) -> bool:
+    """Whether these are pairs of a client's name and a variance."""
+    try:
+        found = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):  # not pairs
+        return False
+    numbers = all(isinstance(value, Real) and not isinstance(value, bool) for _, value in found)
+    return numbers and all(isinstance(name, str) and 0 <= value < math.inf for name, value in found)
