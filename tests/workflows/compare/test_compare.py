@@ -791,7 +791,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (["ditto", "--grid", "prox_weight=1,2"], "--grid must be followed by method.key=value,value"),
         (["ditto", "--grid", "ditto.rounds=1,2"], "unknown hyper-parameter of ditto 'rounds'"),
-        (["ditto", "--seeds", "a"], "--seeds must be whole numbers"),
+        (["ditto", "--seeds", "a"], "--seeds must be integers"),
         ([], "Missing argument 'METHODS'"),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
     import threading
@@ -111,7 +111,7 @@ def node(
 @app.command()
 @takes_run(without=("method", *NOT_HERE, *PATHS))
 def start(
-    settings: Config,
+    settings: RunSettings,
     folder: Folder,
     method: Annotated[str, typer.Option(help='A method: see "bespoke methods".')],
     run: Annotated[str | None, typer.Option(help="A name for the run; one that was stopped goes on.")] = None,

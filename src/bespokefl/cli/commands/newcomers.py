@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from bespokefl.cli.commands.run import finetune_note
-from bespokefl.cli.options import COMPUTED, Out, Overwrite, Quiet, RunFolder, Text, Workers
+from bespokefl.cli.options import Out, Overwrite, Quiet, RunFolder, Workers
 from bespokefl.core.errors import count
+from bespokefl.workflows.run.settings import COMPUTATION
 
 
 def personalize(
@@ -18,13 +19,14 @@ def personalize(
         typer.Option(help="The newcomers' data: an .npz file with x, y and perhaps client, or a table as the run had."),
     ],
     client: Annotated[
-        Text, typer.Option(help="Only this client of the file; or the name of the only one, if the file names none.")
+        str | None,
+        typer.Option(help="Only this client of the file; or the name of the only one, if the file names none."),
     ] = None,
     out: Out = None,
     overwrite: Overwrite = False,
     workers: Workers = None,
     device: Annotated[
-        Text, typer.Option(help="cpu, cuda, …; the run's own if not given.", rich_help_panel=COMPUTED)
+        str | None, typer.Option(help="cpu, cuda, …; the run's own if not given.", rich_help_panel=COMPUTATION)
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -4,26 +4,26 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, literal, numbers, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, literal, numbers, takes_run
 from bespokefl.core.errors import InputError
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import TRAINING, RunSettings
 
 
 @takes_run(without=("eval_every", "keep_rounds", "checkpoint_every"))
 def tune(
-    settings: Config,
+    settings: RunSettings,
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
             help='Values to try of a hyper-parameter, such as "prox_weight=0.1,1,2", or of --rounds, --participation, '
             "--batch-size, --local-epochs, --local-steps. Can be repeated.",
-            rich_help_panel=LOCALLY,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     seeds: Annotated[
-        Text,
-        typer.Option(metavar="0,1,2", help="Means over runs with these seeds, on one split.", rich_help_panel=LOCALLY),
+        str | None,
+        typer.Option(metavar="0,1,2", help="Means over runs with these seeds, on one split.", rich_help_panel=TRAINING),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -8,12 +8,12 @@ from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
 from bespokefl.data.tables.client_folders import divided
 from bespokefl.workflows.run.convert import select
-from bespokefl.workflows.run.settings import SPLIT, Config
+from bespokefl.workflows.run.settings import DEFAULT_SPLIT, RunSettings
 
 log = logging.getLogger("bespokefl")
 
 
-def load_clients(config: Config) -> Clients:
+def load_clients(config: RunSettings) -> Clients:
     """The data of a config, split as it says."""
     drop = [one.strip() for one in config.drop.split(",") if one.strip()]
     options = {key: getattr(config, key) for key in ("label", "client", "task", "text", "missing")}
@@ -24,7 +24,7 @@ def load_clients(config: Config) -> Clients:
         clients = divided(
             dataset,
             config.split,
-            SPLIT,
+            DEFAULT_SPLIT,
             number=config.clients,
             seed=config.seed,
             fractions=_fractions(config.fractions),

@@ -1,7 +1,7 @@
 """Clients and settings as an engine takes them, and what it gives back as a person reads it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.settings import Settings
 from bespokefl.workflows.results.score_tables import Scores
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 AT_ONCE = 1 << 24  # numbers that are copied at a time
 
@@ -56,24 +56,17 @@ def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: tor
     return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
 
 
-def engine_settings(config: Config, *, warm: bool = False) -> Settings:
+def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
+    """The settings of an engine: the fields of the same name, and those that are spelled differently in files.
+
+    warm : whether initial weights were given, instead of random ones.
+    """
+    shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults"}
     return Settings(
-        rounds=config.rounds,
-        participation=config.participation,
-        batch_size=config.batch_size,
-        local_epochs=config.local_epochs,
-        local_steps=config.local_steps,
-        seed=config.seed,
-        eval_every=config.eval_every,
-        workers=config.workers,
-        chunk=config.chunk,
+        **{name: getattr(settings, name) for name in shared},
+        faults=Faults.of(settings.faults),
+        reference=settings.engine == "reference",
         warm=warm,
-        reference=config.engine == "reference",
-        keep_rounds=config.keep_rounds,
-        state_dir=config.state_dir,
-        faults=Faults.of(config.faults),
-        clip=config.clip,
-        noise=config.noise,
     )
 
 

@@ -22,9 +22,9 @@ from bespokefl.core.errors import InputError, TrainingError, count, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.core.method import Method
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import Mark, RunSettings
 
-OPTIONS = ("rounds", "participation", "batch_size", "local_epochs", "local_steps")  # of a run, that a grid may have
+OPTIONS = RunSettings.marked(Mark.TUNABLE)  # settings of a run that may be part of a grid
 FILE, TABLE = "tuning.json", "grid.csv"
 SIGNS, WHAT = (FILE,), "a tuning"
 DIGITS = 12  # a mean's last bits must not break a tie
@@ -172,7 +172,7 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
         given = dict(zip(tried, combination, strict=True))
         built = _with(method, {key: value for key, value in given.items() if key in hyper})
         chosen = {key: value for key, value in given.items() if key not in hyper}
-        config = Config(**{"method": name, **options, **chosen})
+        config = RunSettings(**{"method": name, **options, **chosen})
         fitted = {key: getattr(built, key) if key in hyper else getattr(config, key) for key in grid}
         points.append(Point(fitted, built, {key: getattr(config, key) for key in options}))
     seen: dict[str, Point] = {}
@@ -197,7 +197,7 @@ def worded(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
-def command(config: Config, tuning: Tuning) -> str:
+def command(config: RunSettings, tuning: Tuning) -> str:
     """The command that runs what was tuned with what was chosen."""
     words = ["bespoke", "run", config.method]
     apart = {"method", "set", "out", "overwrite", *tuning.options}
