@@ -238,7 +238,7 @@ def test_a_mistake_before_or_after_a_run_is_one_sentence(
 def test_where_to_write_is_checked_before_anything_is_trained(
     material: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bespokefl.workflows.run.api.train", lambda *_: pytest.fail("it trained first"))
+    monkeypatch.setattr("bespokefl.workflows.run.api.simulate", lambda *_: pytest.fail("it trained first"))
     assert bespoke("run ditto --out taken") == 2
     assert "already holds a run" in capsys.readouterr().err
 

@@ -23,7 +23,8 @@ def option(one: Field[Any], help: str = "") -> Any:
     text = help or one.metadata["help"]
     if one.type is not bool and not help and one.default not in (None, "", MISSING):
         text += f" Default: {one.default}."
-    kind = bool if one.type is bool else one.type | None
+    kind: Any = one.type
+    kind = bool if kind is bool else kind | None
     flag = f"--{one.name.replace('_', '-')}"
     return Annotated[kind, typer.Option(flag, help=text, show_default=False, rich_help_panel=one.metadata["panel"])]
 
@@ -43,6 +44,10 @@ def _run_options() -> dict[str, Any]:
 
 RUN_OPTIONS = _run_options()
 Workers, StateDir, Out, Overwrite = (RUN_OPTIONS[name] for name in ("workers", "state_dir", "out", "overwrite"))
+WorkersAsBefore = option(
+    next(one for one in fields(RunSettings) if one.name == "workers"),
+    "Number of processes; 0: one per core. Does not change the result. Default: as before the interruption.",
+)
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential line.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print which choices are made, and why.", rich_help_panel=OUTPUT)

@@ -3,7 +3,6 @@
 import logging
 import shlex
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +13,7 @@ from bespokefl.cli.options import (
     RunFolder,
     StateDir,
     Verbose,
-    option,
+    WorkersAsBefore,
     printing_results,
     takes_run,
 )
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("bespokefl")
-
-SameWorkers = option(
-    next(one for one in fields(RunSettings) if one.name == "workers"),
-    "Number of processes; 0: one per core. Does not change the result. Default: as before the interruption.",
-)
 
 
 @takes_run()
@@ -49,7 +43,7 @@ def run(settings: RunSettings, quiet: Quiet = False, verbose: Verbose = False) -
 def resume(
     run: RunFolder,
     state_dir: StateDir = None,
-    workers: SameWorkers = None,
+    workers: WorkersAsBefore = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
-from bespokefl.core.nn.losses import Loss, fitting
+from bespokefl.core.nn.losses import Loss
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -37,7 +37,6 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local
 from bespokefl.methods.ucfl import choose_streams, collaboration
-from bespokefl.models import build
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import heterogeneity, similarity
 from bespokefl.workflows.diagnose.result import FILE, SIGNS, WHAT, Client, Diagnosis, Survey
@@ -48,6 +47,7 @@ from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
 from bespokefl.workflows.run.initial_weights import Start
 from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 Positions = NDArray[np.int64]
 
@@ -100,17 +100,18 @@ def diagnose(
     order = sorted(range(len(clients)), key=lambda i: clients.names[i])
     canonical = select(clients, order)  # so that the order in which clients are listed decides nothing
     ready, preparation = prepare(canonical, scale=scale, missing=missing, vocabulary=vocabulary, length=length)
-    task = Task(
-        build(model, ready.shape, ready.classes or 1, preparation.tokens),
-        fitting(loss, ready.classes),
+    spec = TaskSpec(
+        model=model,
+        shape=ready.shape,
+        classes=ready.classes,
+        tokens=preparation.tokens,
+        loss=loss,
         head=head,
         seed=seed,
+        precision=precision,
         device=find_device(device),
-        dtype=PRECISIONS[precision],
-        classifies=ready.classes is not None,
     )
-    if start is not None:
-        starts.begin(task, starts.read(start))
+    task = spec.build(None if start is None else starts.read(start))
     settings = Settings(rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=workers, chunk=chunk)
     data = _untested(engine_data(ready, find_device(device), PRECISIONS[precision]))
     tell = progress or (lambda now: None)

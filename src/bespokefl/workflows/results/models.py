@@ -26,7 +26,6 @@ from bespokefl.core import rng
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 
 State = dict[str, Tensor]
@@ -52,22 +51,6 @@ class Blueprint:
     head: tuple[str, ...]
     shared: str  # hash of all that is not trained: frozen parameters and buffers; "" if there is none
     tokens: int | None = None  # how many numbers words can have, for text
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        *,
-        model: str,
-        shape: tuple[int, ...],
-        outputs: int,
-        seed: int,
-        precision: str,
-        tokens: int | None,
-    ) -> "Blueprint":
-        names, head = task.layout.names, task.layout.head
-        shared = fingerprint(untrained(task.module, names))
-        return cls(model, shape, outputs, seed, precision, names, head, shared, tokens)
 
     def __post_init__(self) -> None:
         for name in ("shape", "names", "head"):

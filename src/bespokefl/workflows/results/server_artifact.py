@@ -21,8 +21,9 @@ from bespokefl.core.nn.losses import Loss
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.transports import wire
-from bespokefl.workflows.results.models import PRECISIONS, Recipe, read_about, read_state, write_named, write_rows
+from bespokefl.workflows.results.models import Recipe, read_about, read_state, write_named, write_rows
 from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
@@ -45,15 +46,17 @@ class ServerArtifact:
         """The run's task once more, with the start that it had."""
         blueprint = self.recipe.blueprint
         begun = {name: value.cpu() for name, value in self.start.state(0).items()}
-        return Task(
-            lambda: self.recipe.build(begun),
-            self.loss,
+        spec = TaskSpec(
+            model=lambda: self.recipe.build(begun),
+            shape=blueprint.shape,
+            classes=blueprint.outputs if blueprint.outputs > 1 else None,
+            loss=self.loss,
             head=self.head,
             seed=blueprint.seed,
+            precision=blueprint.precision,
             device=device,
-            dtype=PRECISIONS[blueprint.precision],
-            classifies=blueprint.outputs > 1,
         )
+        return spec.build()
 
     def state(self, device: torch.device) -> State:
         """The server's, as `Method.newcomer` takes it: with every round's common model, where they were kept."""

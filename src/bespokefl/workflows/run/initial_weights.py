@@ -45,7 +45,7 @@ def read(start: Start) -> State:
     return read_state(path)
 
 
-def begin(task: Task, state: State) -> None:
+def load_into(task: Task, state: State) -> None:
     """Make these weights the task's start, frozen parameters and buffers included where they are given."""
     parameters = task.layout.names
     shared = untrained(task.module, task.layout.names)
