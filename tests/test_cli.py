@@ -127,7 +127,7 @@ MISTAKES = {
     "run ditto --out own.npz": "it is a file",
     "run ditto --newcomers 1": "newcomers must be in [0, 1), the share of clients held back from training, got 1.0.",
     "run ditto --newcomers 0.5 --clients 1 --split iid": "needs at least 2 clients",
-    "run local --keep-rounds": "local has no common model to keep of every round; leave keep_rounds out.",
+    "run local --keep-rounds": "local has no global model to keep of every round; leave keep_rounds out.",
     "run --config key.toml": "unknown key 'ronds'; did you mean 'rounds'?",
     "run --config type.toml": "rounds must be an integer, got 'three'.",
     "run --config half.toml": "'half.toml' must be a TOML file",

@@ -258,7 +258,7 @@ def killed_in(begin: Callable[[int], object], number: int, rng: random.Random, l
     time.sleep(rng.uniform(0, 0.9 * lasts))
     os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    time.sleep(3 * jobs.EVERY)  # until its jobs have seen that it is gone
+    time.sleep(3 * jobs.INTERVAL)  # until its jobs have seen that it is gone
     return code != 0
 
 

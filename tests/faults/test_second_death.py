@@ -303,7 +303,7 @@ def test_a_comparison_goes_on_by_the_same_command(
     data = write_data(tmp_path / "own.npz")
     write_model(tmp_path / "deadly_compared.py", marks, calls=60)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(jobs, "MANY", 0)  # one run after the other, each with all workers
+    monkeypatch.setattr(jobs, "MAX_PARAMETERS", 0)  # one run after the other, each with all workers
     given = config(data, "compare", tmp_path / "c", model="deadly_compared:net", rounds=12, chunk=2, workers=2)
     given = replace(given, checkpoint_every="0")
     compare_config(replace(given, out=str(tmp_path / "whole")), ["ditto"], seeds=(0,))

@@ -149,7 +149,7 @@ def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: 
     config = Config(method="compare", workers=3)
     plan = ComparisonPlan(candidates.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
     assert plan.parallel() == (3, 1)
-    monkeypatch.setattr(jobs, "MANY", 7 * (4 * 3 + 3) - 1)
+    monkeypatch.setattr(jobs, "MAX_PARAMETERS", 7 * (4 * 3 + 3) - 1)
     assert plan.parallel() == (1, 3)
 
 

@@ -263,7 +263,7 @@ def test_kept_rounds_are_on_disk_and_newcomers_choose_among_them(clients: Client
 
 
 def test_there_is_nothing_to_keep_without_a_common_model(clients: Clients) -> None:
-    with pytest.raises(InputError, match="local has no common model to keep of every round"):
+    with pytest.raises(InputError, match="local has no global model to keep of every round"):
         run("local", clients, keep_rounds=True, **QUICK)
 
 

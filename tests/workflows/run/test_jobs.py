@@ -23,7 +23,7 @@ def job(name: str, value: Any, size: int = 1) -> Job:
 
 
 def failing(name: str, error: BaseException) -> Job:
-    def work(tell: jobs.Tell) -> None:
+    def work(tell: jobs.JobReport) -> None:
         raise error
 
     return Job(name, work)
@@ -51,7 +51,7 @@ def test_every_outcome_comes_back(processes: int) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_report_of_all(processes: int) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(tell: jobs.JobReport) -> None:
         tell(0.5, "half", {"validation_loss": 2.0})
 
     steps: list[Step] = []
@@ -65,8 +65,8 @@ def test_one_report_of_all(processes: int) -> None:
 def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     """Each waits for a file that the other one writes."""
 
-    def meet(own: str, other: str) -> Callable[[jobs.Tell], bool]:
-        def work(tell: jobs.Tell) -> bool:
+    def meet(own: str, other: str) -> Callable[[jobs.JobReport], bool]:
+        def work(tell: jobs.JobReport) -> bool:
             (tmp_path / own).touch()
             until = time.monotonic() + 20
             while not (tmp_path / other).exists() and time.monotonic() < until:
@@ -80,8 +80,8 @@ def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert jobs.at_once(jobs.MANY, 3, "cpu") == 3 and jobs.at_once(1, 0, "cpu") == jobs.cores()
-    assert jobs.at_once(jobs.MANY + 1, 3, "cpu") == jobs.at_once(1, 3, "cuda") == 1
+    assert jobs.at_once(jobs.MAX_PARAMETERS, 3, "cpu") == 3 and jobs.at_once(1, 0, "cpu") == jobs.cores()
+    assert jobs.at_once(jobs.MAX_PARAMETERS + 1, 3, "cpu") == jobs.at_once(1, 3, "cuda") == 1
     monkeypatch.setattr(jobs, "can_fork", lambda: False)
     assert jobs.at_once(1, 3, "cpu") == 1
 
@@ -90,7 +90,7 @@ def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.Monk
 def test_a_job_whose_process_dies_is_done_once_more(
     deaths: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def die(tell: jobs.Tell) -> str:
+    def die(tell: jobs.JobReport) -> str:
         begun = len(list(tmp_path.iterdir()))
         if begun < deaths:
             (tmp_path / str(begun)).touch()
@@ -140,7 +140,7 @@ def test_a_bug_is_not_hidden() -> None:
 
 
 def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(tell: jobs.JobReport) -> None:
         logging.getLogger("bespokefl").warning("labels are %s", "odd")
 
     with caplog.at_level(logging.WARNING, logger="bespokefl"):
@@ -173,7 +173,7 @@ def test_ctrl_c_reaches_a_job_that_has_hardly_begun() -> None:
 def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> None:
     """The first job ends by itself when it is asked to; what it returns is not lost. No third one is begun."""
 
-    def work(tell: jobs.Tell) -> str:
+    def work(tell: jobs.JobReport) -> str:
         asked = []
         signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
         (tmp_path / "ready").touch()
@@ -181,7 +181,7 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
             time.sleep(0.01)
         return "ended"
 
-    def watch(tell: jobs.Tell) -> None:
+    def watch(tell: jobs.JobReport) -> None:
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
         os.kill(os.getppid(), signal.SIGINT)
@@ -197,7 +197,7 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
 
 
 def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(tell: jobs.JobReport) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 
@@ -209,7 +209,7 @@ def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
 
 
 def test_a_killed_main_process_takes_its_jobs_with_it(tmp_path: Path) -> None:
-    def work(tell: jobs.Tell) -> None:
+    def work(tell: jobs.JobReport) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 

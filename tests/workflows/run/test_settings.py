@@ -189,7 +189,7 @@ def test_every_setting_is_a_flag_a_key_and_an_argument(name: str) -> None:
     assert written is (Mark.WRITING not in one.metadata["marks"])
     with pytest.raises(InputError, match=f"{name} must be"):
         Config.of({"method": "ditto", name: object()})
-    loaded = name in ("method", "set") or one.metadata["marks"] & {Mark.LOADING, Mark.WRITING}
+    loaded = name in ("method", "set") or one.metadata["marks"] & (Mark.LOADING | Mark.WRITING)
     assert (name in inspect.signature(bf.run).parameters) == (not loaded or name in PYTHON_ONLY)
 
 

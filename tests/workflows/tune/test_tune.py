@@ -408,7 +408,7 @@ def test_where_that_does_not_pay_or_fit_each_point_gets_all_workers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning_module, "run", counting)
     monkeypatch.setattr(tuning_module, "_check_settings", lambda settings: None)
-    monkeypatch.setattr(jobs, "MANY", many or jobs.MANY)
+    monkeypatch.setattr(jobs, "MAX_PARAMETERS", many or jobs.MAX_PARAMETERS)
     found = tune("ditto", clients, grid={"prox_weight": values}, **(QUICK | settings))
     assert given == [settings["workers"]] * len(values) and found.chosen is not None
 

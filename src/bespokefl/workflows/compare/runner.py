@@ -101,7 +101,7 @@ def _tune_all(
 
 
 def _tune_job(
-    plan: ComparisonPlan, one: Contender, grid: Grid, place: Path, workers: int, tell: jobs.Tell
+    plan: ComparisonPlan, one: Contender, grid: Grid, place: Path, workers: int, tell: jobs.JobReport
 ) -> dict[str, Any]:
     def report(step: Step) -> None:
         tell(step.done / step.total, f"{step.text}, round {step.rounds.done}/{step.rounds.total}", step.rounds.scores)
@@ -175,7 +175,7 @@ def _run_all(
 
 
 def _run_job(
-    plan: ComparisonPlan, one: Contender, seed: int, place: Path, workers: int, again: str, tell: jobs.Tell
+    plan: ComparisonPlan, one: Contender, seed: int, place: Path, workers: int, again: str, tell: jobs.JobReport
 ) -> str | None:
     """Train, and leave the folder of the run, or of its failure, whose sentence comes back."""
 

@@ -50,6 +50,7 @@ class ServerArtifact:
             model=lambda: self.recipe.build(begun),
             shape=blueprint.shape,
             classes=blueprint.outputs if blueprint.outputs > 1 else None,
+            tokens=blueprint.tokens,
             loss=self.loss,
             head=self.head,
             seed=blueprint.seed,

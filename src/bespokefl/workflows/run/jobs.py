@@ -1,8 +1,8 @@
-"""Jobs that do not need each other, several at once, each in a process of its own; one report tells how far all are.
+"""Runs independent jobs in parallel, each in its own process, with one progress report for all of them.
 
-A job's process is a fork: it has all that this one has, and nothing of what happens here later. What it makes it leaves
-on disk; back come only what it tells on the way and a value that JSON can hold. Ctrl-C is passed on to the jobs in
-hand, which end as they do for themselves; a second one ends them at once. A job whose process dies is done once more.
+A job's process is a fork of the main process. A job leaves its results on disk; it sends back progress, log messages
+and a return value that JSON can hold. Ctrl-C is passed on to the running jobs, which stop as they do when run alone; a
+second Ctrl-C kills them. A job whose process dies is run once more.
 """
 
 import json
@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
@@ -28,24 +29,24 @@ from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")
 
-MANY = 20_000_000  # parameters of all clients together; up to here several trainings at once fit into memory
-EVERY = 0.1  # seconds between two reports of a job, and between two looks whether to stop
+MAX_PARAMETERS = 20_000_000  # of all clients together, for which several trainings at once fit into memory
+INTERVAL = 0.1  # seconds between two progress messages of a job, and between two checks for Ctrl-C
 
-Tell = Callable[[float, str, Mapping[str, float]], None]  # the share that is done, where it is, scores
+JobReport = Callable[[float, str, Mapping[str, float]], None]  # the fraction done, a description, scores
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do, and how large a part of all it is."""
+    """A function to call, and the number of trainings that it consists of."""
 
     name: str
-    work: Callable[[Tell], Any]
-    size: int = 1  # trainings
+    work: Callable[[JobReport], Any]
+    size: int = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far all jobs are."""
+    """The progress of all jobs."""
 
     done: float
     total: int
@@ -54,11 +55,11 @@ class Step:
 
 
 Report = Callable[[Step], None]
-Outcome = Any  # what the work returned, or the BespokeError that it ended with
+Outcome = Any  # the return value of the work, or the BespokeError that it raised
 
 
-class Interrupted(Exception):  # noqa: N818 (nobody made a mistake)
-    """A job was stopped before its end, and so are all others; those that had ended were handed out before."""
+class Interrupted(Exception):  # noqa: N818 (not an error)
+    """A job was interrupted, so all jobs are stopped; the outcomes of finished jobs were yielded before."""
 
 
 def can_fork() -> bool:
@@ -66,23 +67,28 @@ def can_fork() -> bool:
 
 
 def at_once(parameters: int, workers: int, device: str) -> int:
-    """How many trainings of so many parameters to do side by side: as many as workers, or one with all of them."""
-    alone = parameters > MANY or device != "cpu" or not can_fork()
-    return 1 if alone else workers or cores()
+    """Return how many trainings to run in parallel: one per worker, or 1 if a training needs the whole machine."""
+    large = parameters > MAX_PARAMETERS or device != "cpu" or not can_fork()
+    return 1 if large else workers or cores()
 
 
 def do(jobs: Sequence[Job], processes: int, report: Report | None = None) -> Iterator[tuple[Job, Outcome]]:
-    """Every job with its outcome, as they end; with one process, here and one after the other."""
+    """Yield each job with its outcome as it finishes; with one process, run them here, one after the other."""
     display = _Display(jobs, report)
-    yield from _here(jobs, display) if processes < 2 or not can_fork() else _apart(jobs, processes, display)
+    if processes < 2 or not can_fork():
+        yield from _run_here(jobs, display)
+    else:
+        yield from _run_in_processes(jobs, processes, display)
 
 
 class _Display:
+    """Adds up the progress of all jobs."""
+
     def __init__(self, jobs: Sequence[Job], report: Report | None) -> None:
         self._report, self._total = report, sum(job.size for job in jobs)
         self._ended, self._open = 0, dict[str, float]()
 
-    def tell(self, job: Job, share: float, text: str, scores: Mapping[str, float]) -> None:
+    def update(self, job: Job, share: float, text: str, scores: Mapping[str, float]) -> None:
         self._open[job.name] = share * job.size
         self._show(f"{job.name} {text}".strip(), scores)
 
@@ -96,14 +102,10 @@ class _Display:
             self._report(Step(self._ended + sum(self._open.values()), self._total, text, scores))
 
 
-def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
+def _run_here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
     for job in jobs:
-
-        def tell(share: float, text: str, scores: Mapping[str, float], job: Job = job) -> None:
-            display.tell(job, share, text, scores)
-
         try:
-            outcome = _told(job, tell)
+            outcome = _call(job, partial(display.update, job))
         except BespokeError as error:
             outcome = error
         except KeyboardInterrupt:
@@ -112,10 +114,10 @@ def _here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome
         yield job, outcome
 
 
-def _told(job: Job, tell: Tell) -> Any:
-    """What the work returns; a full disk is a sentence, wherever in it that is noticed."""
+def _call(job: Job, report: JobReport) -> Any:
+    """Do the work of a job; a full disk becomes a DiskError."""
     try:
-        return job.work(tell)
+        return job.work(report)
     except OSError as error:
         if error.errno in FULL:
             raise unwritten(error.filename or "a file", error) from error
@@ -129,76 +131,75 @@ class _Child:
     pipe: Connection
 
 
-def _apart(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
-    waiting, busy = list(jobs)[::-1], dict[Any, _Child]()
-    said, died = set[str](), set[Job]()
+def _run_in_processes(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
+    waiting, running = list(jobs)[::-1], dict[Any, _Child]()
+    logged, died = set[str](), set[Job]()
     stopped = False
     try:
-        with stop_softly("") as asked:
-            while busy or (waiting and not stopped):
-                while waiting and len(busy) < processes and not stopped:
-                    child = _start(waiting.pop(), [one.pipe for one in busy.values()])
-                    busy[child.pipe] = child
-                if asked() and not stopped:
+        with stop_softly("") as interrupted:
+            while running or (waiting and not stopped):
+                while waiting and len(running) < processes and not stopped:
+                    child = _start(waiting.pop(), [one.pipe for one in running.values()])
+                    running[child.pipe] = child
+                if interrupted() and not stopped:
                     stopped = True
-                    for child in busy.values():
+                    for child in running.values():
                         with suppress(ProcessLookupError):
                             os.kill(child.process.pid, signal.SIGINT)
-                for pipe in wait(list(busy), EVERY):
-                    child = busy[pipe]
-                    kind, *told = _next(child)
-                    if kind == "tell":
-                        display.tell(child.job, *told)
-                    elif kind == "log":
-                        if told[1] not in said:  # that of one run is that of all
-                            said.add(told[1])
-                            log.log(told[0], "%s", told[1])
-                    else:
-                        del busy[pipe]
-                        child.pipe.close()
-                        child.process.join()
-                        if kind == "crash":
-                            raise RuntimeError(f"{child.job.name} failed:\n{told[0]}")
-                        if kind == "interrupted":
-                            stopped = True
-                            continue
-                        if kind == "died":
-                            if stopped:
-                                continue
-                            if child.job not in died:
-                                died.add(child.job)
-                                waiting.append(child.job)
-                                name = child.job.name.removesuffix(":")
-                                log.warning("%s: its process died (%s); this is done again", name, *told)
-                                continue
-                            told = [
-                                f"its process died twice ({told[0]}); if the machine ran out of memory, use fewer "
-                                "--workers."
-                            ]
-                        display.end(child.job)
-                        yield child.job, _outcome(kind, told)
+                for pipe in wait(list(running), INTERVAL):
+                    child = running[pipe]
+                    kind, *content = _receive(child)
+                    if kind == "progress":
+                        display.update(child.job, *content)
+                        continue
+                    if kind == "log":
+                        if content[1] not in logged:  # similar jobs log the same messages
+                            logged.add(content[1])
+                            log.log(content[0], "%s", content[1])
+                        continue
+                    del running[pipe]
+                    child.pipe.close()
+                    child.process.join()
+                    stopped = stopped or kind == "interrupted"
+                    if kind == "interrupted" or (kind == "died" and stopped):
+                        continue
+                    if kind == "died" and child.job not in died:
+                        died.add(child.job)
+                        waiting.append(child.job)
+                        name = child.job.name.removesuffix(":")
+                        log.warning("%s: its process died (%s); this is done again", name, *content)
+                        continue
+                    display.end(child.job)
+                    yield child.job, _outcome(child.job, kind, content)
             if stopped:
                 raise Interrupted
     except KeyboardInterrupt:
         raise Interrupted from None
     finally:
-        for child in busy.values():
+        for child in running.values():
             child.process.kill()
             child.process.join()
 
 
-def _outcome(kind: str, told: Sequence[Any]) -> Outcome:
+def _outcome(job: Job, kind: str, content: Sequence[Any]) -> Outcome:
+    if kind == "crash":
+        raise RuntimeError(f"{job.name} failed:\n{content[0]}")
+    if kind == "died":
+        return TrainingError(
+            f"its process died twice ({content[0]}); if the machine ran out of memory, use fewer --workers."
+        )
     if kind == "DiskError":
-        return DiskError(told[0], kept=told[1], cure=told[2])
+        return DiskError(content[0], kept=content[1], cure=content[2])
     if kind == "done":
-        return told[0]
-    return InputError(told[0]) if kind == "InputError" else TrainingError(told[0])
+        return content[0]
+    return InputError(content[0]) if kind == "InputError" else TrainingError(content[0])
 
 
-def _next(child: _Child) -> list[Any]:
+def _receive(child: _Child) -> list[Any]:
+    """The next message of a child: its kind and its content."""
     try:
         found: list[Any] = json.loads(child.pipe.recv_bytes())
-    except (EOFError, OSError):  # also in the middle of what it tells
+    except (EOFError, OSError):  # the child may die while it sends
         child.process.join()
         return ["died", f"exit code {child.process.exitcode}"]
     return found
@@ -207,22 +208,22 @@ def _next(child: _Child) -> list[Any]:
 def _start(job: Job, inherited: Sequence[Connection]) -> _Child:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(job, theirs, (ours, *inherited)), daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the job can be told, or it would miss it
+    process = context.Process(target=_run_child, args=(job, theirs, (ours, *inherited)), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child has its own handler
     process.start()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return _Child(job, process, ours)
 
 
-def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoReturn:
-    """The life of a job's process."""
-    os.setpgrp()  # so that Ctrl-C in the terminal comes once, from the main process
+def _run_child(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoReturn:
+    """The main function of a job's process."""
+    os.setpgrp()  # so that Ctrl-C in the terminal reaches it once, from the main process
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for one in inherited:
         one.close()
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     _log_to(pipe)
     last = 0.0
 
@@ -232,16 +233,16 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
         except (BrokenPipeError, ConnectionResetError):  # the main process is gone
             os._exit(1)
 
-    def tell(share: float, text: str, scores: Mapping[str, float]) -> None:
+    def report(share: float, text: str, scores: Mapping[str, float]) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= EVERY:
+        if now - last >= INTERVAL:
             last = now
-            send("tell", share, text, dict(scores))
+            send("progress", share, text, dict(scores))
 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        send("done", _told(job, tell))
+        send("done", _call(job, report))
     except InputError as error:
         send("InputError", str(error))
     except DiskError as error:
@@ -255,18 +256,18 @@ def _run(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetur
     os._exit(0)
 
 
-def _end_with(parent: int) -> None:
-    """A main process that was killed says nothing; its jobs must not go on without it."""
+def _exit_with_parent(parent: int) -> None:
+    """End the process when the main process was killed."""
     while os.getppid() == parent:
-        time.sleep(EVERY)
+        time.sleep(INTERVAL)
     os._exit(1)
 
 
 def _log_to(pipe: Connection) -> None:
-    class Sent(logging.Handler):
+    class PipeHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             with suppress(OSError):
                 pipe.send_bytes(json.dumps(["log", record.levelno, record.getMessage()]).encode())
 
-    log.handlers = [Sent()]
+    log.handlers = [PipeHandler()]
     log.propagate = False

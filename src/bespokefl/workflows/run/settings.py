@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum, auto
+from enum import Flag, auto
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ TRAINING, LOCAL_TRAINING, PRIVACY = "Training", "Local training", "Privacy"
 OWN_DATA, COMPUTATION, OUTPUT = "Your own data", "Computation", "Output"
 
 
-class Mark(Enum):
+class Mark(Flag):
     """Properties of a setting that decide where it is used."""
 
     LOADING = auto()  # decides which clients are loaded; not an argument of `bespokefl.run`, which takes clients
@@ -36,6 +36,9 @@ class Mark(Enum):
     WRITING = auto()  # decides where results are written; not part of config.toml
     TUNABLE = auto()  # may be part of the grid of `bespoke tune`
     RESUMABLE = auto()  # may change when a run is resumed, or is compared by its content instead of its name
+
+
+NO_MARK = Mark(0)
 
 
 class Check(NamedTuple):
@@ -53,23 +56,15 @@ AT_LEAST_ONE = Check(lambda value: value >= 1, "at least 1")
 DIRECTORY = Check(lambda value: "\0" not in value, "a directory, without NUL in its name")
 
 
-def setting(default: Any, help: str, *marks: Mark, panel: str = TRAINING, check: Check | None = None) -> Any:
+def setting(
+    default: Any, help: str, marks: Mark = NO_MARK, *, panel: str = TRAINING, check: Check | None = None
+) -> Any:
     """Declare a field of `RunSettings`.
 
-    Parameters
-    ----------
-    default : Any
-        The value if the option is not given.
-    help : str
-        One sentence for `--help` and for the docstring of `bespokefl.run`.
-    *marks : Mark
-        Where the setting is used.
-    panel : str
-        The group of options in `--help`.
-    check : Check, optional
-        A condition on values other than None, beside the type.
+    `help` is for `--help` and for the docstring of `bespokefl.run`, `panel` the title of the option's group in
+    `--help`, and `check` a condition on values other than None.
     """
-    metadata = {"help": help, "marks": frozenset(marks), "panel": panel, "check": check}
+    metadata = {"help": help, "marks": marks, "panel": panel, "check": check}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -79,11 +74,11 @@ def setting(default: Any, help: str, *marks: Mark, panel: str = TRAINING, check:
 class RunSettings:
     """The settings of one run. Everything but the method has a default."""
 
-    method: str = field(metadata={"help": 'A method; see "bespoke methods".', "marks": frozenset(), "check": None})
+    method: str = field(metadata={"help": 'A method; see "bespoke methods".', "marks": NO_MARK, "check": None})
     data: str = setting(
         "digits",
         'A data set (see "bespoke data list"), or a file or directory of your own.',
-        *(Mark.LOADING, Mark.FILE, Mark.RESUMABLE),
+        Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
     label: str | None = setting(
         None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING, panel=OWN_DATA
@@ -131,7 +126,7 @@ class RunSettings:
         None,
         f'A split (see "bespoke split list") or a saved split.json; if not given, by_column if the data name their '
         f'clients, else "{DEFAULT_SPLIT}".',
-        *(Mark.LOADING, Mark.FILE, Mark.RESUMABLE),
+        Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
     clients: int | None = setting(
         None,
@@ -192,9 +187,11 @@ class RunSettings:
         check=Check(lambda value: value >= 0, "0 (all cores) or a number of processes"),
     )
     chunk: int | None = setting(
-        None, "Number of clients computed at once; chosen automatically if not given.",
-        panel=COMPUTATION, check=AT_LEAST_ONE,
-    )  # fmt: skip
+        None,
+        "Number of clients computed at once; chosen automatically if not given.",
+        panel=COMPUTATION,
+        check=AT_LEAST_ONE,
+    )
     device: str = setting("cpu", "Torch device: cpu, cuda, cuda:1, …", Mark.RESUMABLE, panel=COMPUTATION)
     precision: str = setting("float32", "float32 or float64.", panel=COMPUTATION, check=one_of("float32", "float64"))
     engine: str = setting(
@@ -243,16 +240,16 @@ class RunSettings:
     start: str | None = setting(
         None,
         "Initial weights: a .safetensors file, or the directory of a run with a global model.",
-        *(Mark.FILE, Mark.RESUMABLE),
+        Mark.FILE | Mark.RESUMABLE,
     )
     out: str | None = setting(
         None,
         "Directory to write; a new one under runs/ if not given.",
-        *(Mark.WRITING, Mark.RESUMABLE),
+        Mark.WRITING | Mark.RESUMABLE,
         panel=OUTPUT,
         check=DIRECTORY,
     )
-    overwrite: bool = setting(False, "Replace existing results.", Mark.WRITING, Mark.RESUMABLE, panel=OUTPUT)
+    overwrite: bool = setting(False, "Replace existing results.", Mark.WRITING | Mark.RESUMABLE, panel=OUTPUT)
     set: Mapping[str, Any] = setting(
         {}, 'A hyper-parameter of the method, such as lr=0.1; see "bespoke methods METHOD". Can be repeated.'
     )

@@ -1,6 +1,7 @@
 """Builds the learning task of a run: the one place for simulation, deployment server, node and newcomers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,62 +24,23 @@ from bespokefl.workflows.run.settings import RunSettings
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """Everything that determines a run's learning task.
-
-    Parameters
-    ----------
-    model : str, Module or callable
-        A name, a module to copy, or a function that makes a module.
-    shape : tuple of int
-        The shape of one example.
-    classes : int or None
-        The number of classes; None for regression.
-    tokens : int or None
-        For text, the number of distinct word indices.
-    loss : str, callable or None
-        None: cross_entropy for classes, mse for regression.
-    head : str or None
-        The name of the module that is the head.
-    seed : int
-        The seed of the initial weights.
-    precision : {"float32", "float64"}
-    device : torch.device or str
-    """
+    """Everything that determines the learning task of a run."""
 
     model: Model
-    shape: tuple[int, ...]
-    classes: int | None
-    tokens: int | None = None
-    loss: str | Loss | None = None
-    head: str | None = None
-    seed: int = 0
+    shape: tuple[int, ...]  # of one example
+    classes: int | None  # None for regression
+    tokens: int | None  # for text, the number of distinct word indices
+    loss: str | Loss | None = None  # None: chosen by the kind of labels
+    head: str | None = None  # the name of the module that is the head
+    seed: int = 0  # of the initial weights
     precision: str = "float32"
     device: torch.device | str = "cpu"
 
     @classmethod
-    def of(
-        cls,
-        settings: RunSettings,
-        shape: tuple[int, ...],
-        classes: int | None,
-        tokens: int | None,
-        *,
-        model: Model | None = None,
-        loss: str | Loss | None = None,
-        device: torch.device | str = "cpu",
-    ) -> "TaskSpec":
-        """The task of these settings; `model` and `loss` are given where they are Python objects."""
-        return cls(
-            model=settings.model if model is None else model,
-            shape=shape,
-            classes=classes,
-            tokens=tokens,
-            loss=settings.loss if loss is None else loss,
-            head=settings.head,
-            seed=settings.seed,
-            precision=settings.precision,
-            device=device,
-        )
+    def of(cls, settings: RunSettings, **given: Any) -> "TaskSpec":
+        """The task that these settings describe; other fields, and models and losses from Python, are given."""
+        described = ("model", "loss", "head", "seed", "precision")
+        return cls(**{name: getattr(settings, name) for name in described} | given)
 
     @property
     def outputs(self) -> int:
@@ -107,7 +69,7 @@ class TaskSpec:
         return task
 
     def recipe(self, task: Task) -> Recipe:
-        """What is needed to build the task's module again, with the current values of all that is not trained."""
+        """Return what is needed to build the task's module again, with the current values of what is not trained."""
         shared = untrained(task.module, task.layout.names)
         blueprint = Blueprint(
             model=described(self.model),

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -77,14 +78,12 @@ class RunStorage:
         return error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BuiltRun:
     """A run that is ready to be simulated."""
 
     inputs: RunInputs
     settings: RunSettings
-    saved_settings: RunSettings  # as in config.toml: with all hyper-parameters, and the initial weights by file name
-    comments: Mapping[str, str]
     clients: Clients  # those that train, preprocessed
     newcomers: Clients | None  # those that are held out of training
     preparation: Preparation
@@ -93,7 +92,35 @@ class BuiltRun:
     task: Task
     data: Data
     simulation: Simulation
-    python: Mapping[str, str]  # what came from Python and is in no file
+
+    @cached_property
+    def saved_settings(self) -> RunSettings:
+        """The settings in config.toml: with all hyper-parameters, and the initial weights by file name."""
+        hyper = {name: value for name, value in self.inputs.method.hyper().items() if _fits_toml(value)}
+        return replace(self.settings, set=hyper, start=None if self.start is None else START)
+
+    @cached_property
+    def lost(self) -> list[str]:
+        """The names of changed hyper-parameters that TOML cannot hold."""
+        method, saved = self.inputs.method, self.saved_settings.set
+        return [
+            one.name for one in fields(method) if one.name not in saved and getattr(method, one.name) != one.default
+        ]
+
+    @cached_property
+    def comments(self) -> dict[str, str]:
+        """The comments in config.toml, by key."""
+        comments, start = dict(self.inputs.comments), self.inputs.start
+        if start is not None:
+            comments["start"] = f"a copy of {start}" if isinstance(start, str | PathLike) else "given in Python"
+        if self.lost:
+            comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(self.lost)}."
+        return comments
+
+    @property
+    def python(self) -> dict[str, str]:
+        """What came from Python and is in no file of the run."""
+        return summary.from_python(self.settings, self.inputs.method, self.inputs.loss, self.lost)
 
     def write_inputs(self, directory: Path) -> None:
         """Write the split and the given initial weights."""
@@ -131,46 +158,32 @@ class BuiltRun:
 
 def build(inputs: RunInputs) -> BuiltRun:
     """Check the inputs, preprocess the clients and build the task and its simulation."""
-    settings, method, comments = inputs.settings, inputs.method, dict(inputs.comments)
+    settings, method = inputs.settings, inputs.method
     privacy_accounting.check(settings)
-    if settings.state_dir is not None:  # a resumed run may be in another current directory
+    if settings.state_dir is not None:  # the run may be resumed from another current directory
         settings = replace(settings, state_dir=str(absolute(settings.state_dir)))
     clients, newcomers, preparation = _prepare(inputs.clients, settings)
     if method.needs_groups and clients.groups is None:
         raise InputError(
             f"{settings.method} needs a split that knows the clients' true groups, got {clients.split_name}."
         )
-    device = find_device(settings.device)
-    shape, classes, tokens = clients.shape, clients.classes, preparation.tokens
-    spec = TaskSpec.of(settings, shape, classes, tokens, model=inputs.model, loss=inputs.loss, device=device)
+    spec = TaskSpec.of(
+        settings,
+        model=inputs.model,
+        loss=inputs.loss,
+        shape=clients.shape,
+        classes=clients.classes,
+        tokens=preparation.tokens,
+        device=find_device(settings.device),
+    )
     start = None if inputs.start is None else initial_weights.read(inputs.start)
     task = spec.build(start)
-    if start is not None:
-        given = isinstance(inputs.start, str | PathLike)
-        comments["start"] = f"a copy of {inputs.start}" if given else "given in Python"
-    data = engine_data(clients, device, PRECISIONS[settings.precision])
+    data = engine_data(clients, spec.device, PRECISIONS[settings.precision])
     warm = start is not None or isinstance(inputs.model, nn.Module)
-    simulation = Simulation(method, task, data, engine_settings(settings, warm=warm), classes)
+    simulation = Simulation(method, task, data, engine_settings(settings, warm=warm), clients.classes)
     if settings.keep_rounds and method.global_model(simulation.server) is None:
-        raise InputError(f"{settings.method} has no common model to keep of every round; leave keep_rounds out.")
-    hyper, lost = _writable(method)
-    if lost:
-        comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
-    return BuiltRun(
-        inputs=inputs,
-        settings=settings,
-        saved_settings=replace(settings, set=hyper, start=None if start is None else START),
-        comments=comments,
-        clients=clients,
-        newcomers=newcomers,
-        preparation=preparation,
-        start=start,
-        spec=spec,
-        task=task,
-        data=data,
-        simulation=simulation,
-        python=summary.from_python(settings, method, inputs.loss, lost),
-    )
+        raise InputError(f"{settings.method} has no global model to keep of every round; leave keep_rounds out.")
+    return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
 
 
 def simulate(
@@ -219,7 +232,7 @@ def package(run: BuiltRun, outcome: Simulated, seconds: float, storage: RunStora
         outcome,
         clients,
         data,
-        about=about | {"python": dict(run.python)},
+        about=about | {"python": run.python},
         models=InMemoryModels(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
         spec=run.spec,
         task=run.task,
@@ -241,13 +254,6 @@ def _prepare(everyone: Clients, settings: RunSettings) -> tuple[Clients, Clients
         prepared, preparation = prepare(everyone, learn_from=training.names, **settings.select(Mark.PREPARATION))
     check_clients(prepared)
     return *hold_back(prepared, settings.newcomers, settings.seed), preparation
-
-
-def _writable(method: Method) -> tuple[dict[str, Any], list[str]]:
-    """The hyper-parameters that TOML can hold, and the names of changed ones that it cannot."""
-    hyper = {name: value for name, value in method.hyper().items() if _fits_toml(value)}
-    lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
-    return hyper, lost
 
 
 def _fits_toml(value: Any) -> bool:

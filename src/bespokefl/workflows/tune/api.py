@@ -116,7 +116,7 @@ def tune(
     settings = settings | fixed | {"workers": 1 if processes > 1 else config.workers}
 
     def job(point: Point, seed: int) -> jobs.Job:
-        def work(tell: jobs.Tell) -> dict[str, Any] | None:
+        def work(tell: jobs.JobReport) -> dict[str, Any] | None:
             if _failed(point, numbers, cells):  # as they are when this training begins
                 return None
             return _train(point, clients, settings | {"seed": seed, "progress": _teller(tell)})
@@ -271,7 +271,7 @@ def _failed(point: Point, seeds: Sequence[int], cells: Cells) -> bool:
 # -- progress
 
 
-def _teller(tell: jobs.Tell) -> Callable[[Progress], None]:
+def _teller(tell: jobs.JobReport) -> Callable[[Progress], None]:
     def report(now: Progress) -> None:
         tell(now.done / now.total, f"{now.phase} {now.done}/{now.total}", now.scores)
 

@@ -106,7 +106,8 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
         log.warning("the run begins without nodes %s", listing(absent))
     preparation, labels = agreed(post.known, config)
     method = methods.build(config.method, dict(config.set))
-    spec = TaskSpec.of(config, preparation.shape, None if labels is None else len(labels), preparation.tokens)
+    classes = None if labels is None else len(labels)
+    spec = TaskSpec.of(config, shape=preparation.shape, classes=classes, tokens=preparation.tokens)
     start = None if config.start is None else starts.read(config.start)
     task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
@@ -122,7 +123,7 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
     }
     server = Server(method, task, settings, post, place.name, recipe)
     if config.keep_rounds and method.global_model(server.federation.server) is None:
-        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
+        raise InputError(f"{config.method} has no global model to keep of every round; leave keep_rounds out.")
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(place / folder.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
