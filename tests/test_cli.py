@@ -198,7 +198,7 @@ LATER = {
     "tune ditto --grid prox_weight=1 --out thesis": "'thesis' holds something that is not a tuning",
     "tune ditto --grid prox_weight=1 --out done": "'done' holds something that is not a tuning",
     "personalize done": "Missing option '--data'",
-    "personalize none --data new.npz": "'none' is not the folder of a run",
+    "personalize none --data new.npz": "'none' is not the directory of a run",
     "personalize halfway --data new.npz": "newcomers need a finished run, but the one in 'halfway' was interrupted",
     "predict halfway --client 1 --data new.npz": "predictions need a finished run, but the one in 'halfway'",
     "personalize done --data none.npz": "no file 'none.npz'; give a path to an .npz file.",
@@ -211,7 +211,7 @@ LATER = {
     "personalize done --data new.npz --out done": "'done' holds something that is not newcomers' models",
     "personalize done --data new.npz --device abacus": "cannot compute on the device 'abacus'",
     "predict done --data x.npz": "Missing option '--client'",
-    "predict none --client ada --data x.npz": "'none' is not the folder of a run",
+    "predict none --client ada --data x.npz": "'none' is not the directory of a run",
     "predict done --client adda --data x.npz": "there is no client 'adda'; there are ada, ben, cleo, dan; did you",
     "predict done --client 7 --data x.npz": "there is no client '7'; there are ada, ben, cleo, dan.",
     "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with",
@@ -592,14 +592,18 @@ def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_scores_as_people_read_them() -> None:
-    assert [score_tables.told(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == [
+    assert [score_tables.format_score(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == [
         "98.77",
         "100.00",
         "0.00",
         "-",
     ]
-    assert [score_tables.told(value, "loss") for value in (0.98765, 12345.6, None)] == ["0.9877", "1.235e+04", "-"]
-    assert [score_tables.headed(score) for score in ("validation_accuracy", "loss")] == [
+    assert [score_tables.format_score(value, "loss") for value in (0.98765, 12345.6, None)] == [
+        "0.9877",
+        "1.235e+04",
+        "-",
+    ]
+    assert [score_tables.column_title(score) for score in ("validation_accuracy", "loss")] == [
         "validation accuracy, %",
         "loss",
     ]

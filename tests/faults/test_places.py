@@ -55,7 +55,7 @@ def test_into_the_current_folder(command: str, out: str, here: Path, capfd: pyte
     printed = capfd.readouterr()
     assert "error" not in printed.err
     if command != "tune":  # which adds to the folder that is there
-        assert f"the folder you are in was replaced: cd {here} shows the new one" in printed.err
+        assert f"the current directory was replaced: cd {here} shows the new one" in printed.err
     if command in ("run", "compare"):
         assert printed.out == f"{here}\n"
 
@@ -104,7 +104,7 @@ def test_from_a_shell(here: Path) -> None:
     ended = bespoke("run", "ditto", *QUICK, "--out", ".", before=tuple(map(str, shell)))
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
-        f"warning: the folder you are in was replaced: cd {here} shows the new one\n"
+        f"warning: the current directory was replaced: cd {here} shows the new one\n"
         "error: the current folder is gone, perhaps replaced by results that were written there; go to it again, as "
         'in: cd "$PWD".\n'
     )

@@ -261,6 +261,6 @@ def test_the_one_value_that_differs(tmp_path: Path) -> None:
 
 def test_advice_about_a_full_disk_can_be_pasted(place: Path) -> None:
     strange = place.rename(place.with_name("q$HOME `x`"))
-    said = str(run_directory.no_room(DiskError("cannot write"), strange))
+    said = str(run_directory.explain_disk_error(DiskError("cannot write"), strange))
     _, _, command = said.removesuffix(".").partition("then: ")
     assert shlex.split(command) == ["bespoke", "resume", str(strange)] and f"'{strange}'" in command

@@ -101,7 +101,7 @@ INSTANTS: list[tuple[Any, str]] = [
     (os, "fsync"),
     (checkpoints.shutil, "rmtree"),
     (run_directory, "write_text"),
-    (run_directory, "_put"),
+    (run_directory, "_move"),
     (client_states, "_write"),
 ]
 
@@ -389,14 +389,14 @@ def test_a_signal_while_results_are_written_ends_nothing(
 
 def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_directory, "LOCK_TIMEOUT", 0.0)
     given = replace(config(data, "ditto", tmp_path), out=None)
     met: list[str] = []
 
     def second(now: Any) -> None:
         if now.done == 2:
             met.append(str(run_config(replace(given, seed=5)).path))
-            with pytest.raises(InputError, match="another process works in"):
+            with pytest.raises(InputError, match="another process uses"):
                 resume(Path("runs/ditto"))
 
     first = run_config(given, second)

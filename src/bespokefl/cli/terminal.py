@@ -75,7 +75,7 @@ def _moving(screen: Console, title: str) -> Iterator[Update]:
         def update(done: float, total: float, text: str, scores: Mapping[str, float]) -> None:
             names = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
             found = [
-                f"{word} {score_tables.told(scores[name], name)}{score_tables.unit(name)}"
+                f"{word} {score_tables.format_score(scores[name], name)}{score_tables.unit(name)}"
                 for name, word in names.items()
                 if name in scores
             ]
@@ -173,7 +173,10 @@ def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
 
 
 def _row(kind: str, measure: str, found: Mapping[str, float | None]) -> list[str]:
-    return [f"{kind} {score_tables.headed(measure)}", *(score_tables.told(value, measure) for value in found.values())]
+    return [
+        f"{kind} {score_tables.column_title(measure)}",
+        *(score_tables.format_score(value, measure) for value in found.values()),
+    ]
 
 
 def grid(tuning: Tuning) -> Table:
@@ -184,10 +187,11 @@ def grid(tuning: Tuning) -> Table:
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
         scores = [
-            "failed" if line["failed"] else score_tables.told(line[name], name) for name in measures or SCORES[:1]
+            "failed" if line["failed"] else score_tables.format_score(line[name], name)
+            for name in measures or SCORES[:1]
         ]
         rows.append([mark, *(written(line[key]) for key in keys), *scores, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(score_tables.headed(name) for name in measures or SCORES[:1]), "seconds"]
+    columns = ["", *keys, *(score_tables.column_title(name) for name in measures or SCORES[:1]), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
@@ -201,8 +205,8 @@ def comparison(results: Sequence[Result]) -> Table:
         rows.append(
             [
                 result.method,
-                *(score_tables.told(own[name], score) for name in ("mean", "worst_decile", "std")),
-                score_tables.told(common[score]["mean"], score) if common else "-",
+                *(score_tables.format_score(own[name], score) for name in ("mean", "worst_decile", "std")),
+                score_tables.format_score(common[score]["mean"], score) if common else "-",
                 size(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
@@ -216,7 +220,7 @@ def contest(found: Comparison) -> Table:
     """A comparison's methods, the best mean first, in bold and with a star; = marks what cannot be told from it."""
     columns = [
         "method",
-        f"test {score_tables.headed(found.score)}",
+        f"test {score_tables.column_title(found.score)}",
         "SD",
         "worst 10 %",
         "better off",
@@ -243,7 +247,7 @@ def contest(found: Comparison) -> Table:
                 found.told(score["std"]),
                 found.told(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
-                score_tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
+                score_tables.format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 size(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",

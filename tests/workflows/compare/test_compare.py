@@ -512,7 +512,7 @@ def test_overwrite_replaces_everything_of_its_own(clients: Clients, tmp_path: Pa
     stranger.mkdir()
     (stranger / "thesis.tex").touch()
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="holds something that is not a comparison and is left alone"):
+        with pytest.raises(InputError, match="holds something that is not a comparison and is left unchanged"):
             compare(["ditto"], clients, out=stranger, overwrite=overwrite, **QUICK)
 
 
@@ -643,7 +643,7 @@ def test_runs_that_cannot_be_compared(clients: Clients, found: Comparison, tmp_p
         compare_runs([local, local])
     with pytest.raises(InputError, match="needs at least two, got 1"):
         compare_runs([local])
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match="is not the directory of a run"):
         compare_runs([local, tmp_path])
     held = run("local", clients, newcomers=0.3, **QUICK)
     with pytest.raises(InputError, match="held back different newcomers"):
@@ -779,7 +779,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         (["ditto", "--model", "mpl"], "unknown model 'mpl'"),
         (["ditto", "ditto"], "ditto is named twice"),
         (["ditto", "."], "give methods or folders of runs, not both"),
-        (["."], "is not the folder of a run"),
+        (["."], "is not the directory of a run"),
         (["ditto", "--set", "ucfl.lr=1"], "--set has ucfl.lr, but 'ucfl' is not compared"),
         (
             ["ditto", "--set", "prox_weigth=1"],

@@ -68,7 +68,7 @@ def compare(
     from bespokefl.workflows.results import run_directory
 
     aside = terminal.console(stderr=True)
-    target = run_directory.steady(
+    target = run_directory.stable_path(
         Path(settings.out) if settings.out is not None else run_directory.fresh(run_directory.RUNS, "compare")
     )
     with terminal.messages(aside, verbose):

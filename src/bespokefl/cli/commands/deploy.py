@@ -247,7 +247,7 @@ def demo(
     from bespokefl.workflows.deploy import demo
     from bespokefl.workflows.results import run_directory as folder
 
-    target = folder.steady(out or folder.fresh(folder.RUNS, f"deploy-{method}"))
+    target = folder.stable_path(out or folder.fresh(folder.RUNS, f"deploy-{method}"))
     folder.check(target, overwrite=False)
     result = demo.demo(method, rounds, seed, target, (lambda _: None) if quiet else _say())
     page = write(target, None, citations={name: one.citation for name, one in REGISTRY.items()})

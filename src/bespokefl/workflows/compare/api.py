@@ -99,7 +99,7 @@ def compare_config(
     for one in chosen:
         candidates.grid(one, tune, grids or {})  # mistakes are told before data are read
     candidates.check_grids(chosen, grids or {})
-    target = run_directory.steady(
+    target = run_directory.stable_path(
         Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, "compare")
     )
     compare_folder.check(target, config.overwrite)

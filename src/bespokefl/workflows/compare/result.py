@@ -209,7 +209,7 @@ class Comparison:
 
     def told(self, value: float | None) -> str:
         """A score, or its error, as people read it."""
-        return score_tables.told(value, self.score)
+        return score_tables.format_score(value, self.score)
 
     def __repr__(self) -> str:
         data = self.facts.data

@@ -48,7 +48,7 @@ def carry_out(
     place = Path(keep.name) if keep is not None else out
     assert place is not None
     try:
-        with run_directory.held(place) as place:
+        with run_directory.lock(place) as place:
             return _carry_out(plan, wanted, parallel, place, overwrite, keep, progress)
     except DiskError as error:
         again = "call it again" if plan.command is None else f"{plan.command} --out {shlex.quote(str(place))}"

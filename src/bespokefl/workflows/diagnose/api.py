@@ -152,7 +152,7 @@ def diagnose_config(
 ) -> tuple[Diagnosis, Path]:
     """The same for what a config says, written to its folder."""
     _check(steps, lr)
-    target = run_directory.steady(
+    target = run_directory.stable_path(
         Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, "diagnose")
     )
     run_directory.check(target, config.overwrite, SIGNS, WHAT)

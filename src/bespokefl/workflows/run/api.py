@@ -148,13 +148,13 @@ def run(
     if checkpoint is None:
         built = build(inputs)
         return package(built, *simulate(built, progress))
-    with run_directory.held(Path(checkpoint)) as directory:
+    with run_directory.lock(Path(checkpoint)) as directory:
         storage = RunStorage(directory)
         try:
             built = build(inputs)
             return package(built, *simulate(built, progress, storage), storage)
         except DiskError as error:
-            raise run_directory.no_room(error, directory) from None
+            raise run_directory.explain_disk_error(error, directory) from None
         except OtherRunError as error:
             raise InputError(f"{error.fact}; use another folder.") from None
 
@@ -191,12 +191,12 @@ def run_config(
         The clients that the settings describe, if they are loaded already.
     """
     unnamed = settings.out is None
-    target = run_directory.steady(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
+    target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
     if unnamed:
         run_directory.check_above(target)  # before anything is made
     elif not resumed:
         run_directory.check(target, settings.overwrite)
-    with run_directory.held(target, other=unnamed) as target:
+    with run_directory.lock(target, rename=unnamed) as target:
         if not resumed:
             run_directory.check(target, settings.overwrite)  # again, as no other process can change it now
         replaced = run_directory.ReplacedFolder(target) if settings.overwrite and not resumed else None
@@ -209,7 +209,9 @@ def run_config(
                 result = package(built, outcome, seconds, storage)
                 result.save(target, settings.overwrite)
         except DiskError as error:
-            raise run_directory.no_room(error, target, stays=replaced is not None and replaced.stays) from None
+            raise run_directory.explain_disk_error(
+                error, target, unchanged=replaced is not None and replaced.unchanged
+            ) from None
     return result
 
 
@@ -267,7 +269,7 @@ def resume(
     InputError
         If the directory has no interrupted run, or if its files or data have changed.
     """
-    directory = run_directory.steady(Path(path))
+    directory = run_directory.stable_path(Path(path))
     settings = unfinished.read(directory)
     states = settings.state_dir if state_dir is None else str(state_dir)
     processes = settings.workers if workers is None else workers

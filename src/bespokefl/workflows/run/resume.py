@@ -15,11 +15,15 @@ from bespokefl.workflows.run.settings import Config
 def read(place: Path) -> Config:
     """What is to be gone on with in this folder; refuses one without an unfinished run."""
     file = place / "config.toml"
-    run_directory.sweep(place)
+    run_directory.remove_leftovers(place)
     if not any_in(place / run_directory.CHECKPOINTS):
         raise InputError(_instead(place))
     if not file.is_file():
-        again = "" if run_directory.is_strange(place) else ", or give the command that began it once more: it goes on"
+        again = (
+            ""
+            if run_directory.has_foreign_files(place)
+            else ", or give the command that began it once more: it goes on"
+        )
         raise InputError(f"the run in {str(place)!r} has checkpoints, but its config.toml is gone; put it back{again}.")
     values = configs.read(file)
     if values.get("method") is None:
@@ -49,7 +53,7 @@ def _instead(place: Path) -> str:
         return f"{what} holds a tuning, not a run; the command that began it, with --out {at}, goes on with it."
     if run_directory.is_run(place):
         return f"the run in {what} is finished; there is nothing to resume."
-    if any(place.iterdir()) and not run_directory.is_strange(place):
+    if any(place.iterdir()) and not run_directory.has_foreign_files(place):
         return f"the run in {what} has no checkpoint yet; the command that began it starts it again."
     return f"{what} is not the folder of an unfinished run: it has no checkpoints; name the folder of one."
 

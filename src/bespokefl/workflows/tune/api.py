@@ -168,7 +168,7 @@ def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progres
     settings = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
     clients = load_clients(config)
     place: dict[str, Any] = {"out": target, "overwrite": config.overwrite}
-    with run_directory.held(target):
+    with run_directory.lock(target):
         return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **place, **settings)
 
 

@@ -26,7 +26,6 @@ from bespokefl.workflows.deploy.status import RESULT, tell, told
 from bespokefl.workflows.results import run_directory as folder
 from bespokefl.workflows.results.models import (
     BLUEPRINT,
-    GLOBAL,
     START,
     InMemoryModels,
     write_blueprint,
@@ -52,9 +51,7 @@ class RemoteModels(InMemoryModels):
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
         write_blueprint(self.recipe.blueprint, folder / BLUEPRINT)
-        common = self.common_module()
-        if common is not None:
-            write_state(common.state_dict(), folder / GLOBAL)
+        self.write_global(folder)
 
 
 def serve(grid: Grid, name: str) -> None:
