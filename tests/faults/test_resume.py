@@ -406,7 +406,9 @@ def test_two_at_once_do_not_meet(data: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    with pytest.raises(InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another folder\.$"):
+    with pytest.raises(
+        InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another directory\.$"
+    ):
         run(methods.Ditto(prox_weight=0.5), clients(), checkpoint=tmp_path, **SMALL)
     with pytest.raises(InputError, match="its seed was 0, not 1"):
         run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)

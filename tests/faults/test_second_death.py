@@ -109,7 +109,7 @@ def test_a_second_death_costs_its_round_alone(
     assert len(list(marks.iterdir())) == 2
     said = re.fullmatch(
         r"a worker process died \(exit code -9\) while it worked on clients (.*), for the second time; the last good "
-        rf"checkpoint is of round {kept}; the same call with workers=1 goes on from there and needs less memory\.",
+        rf"checkpoint is of round {kept}; the same call with workers=1 resumes from there and needs less memory\.",
         str(told.value),
     )
     assert said is not None
@@ -145,7 +145,7 @@ def test_so_does_any_other_failure(how: str, error: type[Exception], workers: in
     method = Deadly(marks=str(marks), how=how)
     with pytest.raises(RuntimeError if (how, workers) == ("crash", 2) else error) as told:
         run(method, clients(), checkpoint=tmp_path / "run", workers=workers, **SMALL)
-    assert told.value.__notes__ == ["the last good checkpoint is of round 2; the same call goes on from there"]
+    assert told.value.__notes__ == ["the last good checkpoint is of round 2; the same call resumes from there"]
     run(method, clients(), checkpoint=tmp_path / "run", workers=workers, **SMALL).save(tmp_path / "run")
     run(method, clients(), workers=workers, **SMALL).save(tmp_path / "whole")
     assert of_run(tmp_path / "run") == of_run(tmp_path / "whole")
@@ -184,7 +184,7 @@ def test_then_the_checkpoint_before_is_named(marks: Path, tmp_path: Path, monkey
 
     monkeypatch.setattr(checkpoint_format, "write_tensors", full)
     options = SMALL | {"checkpoint_every": "2"}  # and the worker dies in round 4, when round 3 is not saved yet
-    with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 goes on from there"):
+    with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 resumes from there"):
         run(Deadly(marks=str(marks), number=4), clients(), checkpoint=tmp_path / "run", workers=2, **options)
     assert calls == [2]
 
@@ -249,7 +249,7 @@ def test_the_command_that_is_told_goes_on(marks: Path, tmp_path: Path) -> None:
     ended = told_by(words("my $HOME run", 2), tmp_path)
     assert ended.returncode == 2, ended.stderr
     said = re.search(
-        r"for the second time; the last good checkpoint is of round (\d+); (bespoke resume .* --workers 1) goes on "
+        r"for the second time; the last good checkpoint is of round (\d+); (bespoke resume .* --workers 1) resumes "
         r"from there and needs less memory\.",
         ended.stderr,
     )
@@ -282,7 +282,7 @@ def test_of_any_other_failure_the_way_on_is_told_beside(
         )
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert f"the last good checkpoint is of round 1; bespoke resume '{out}' goes on from there" in said
+    assert f"the last good checkpoint is of round 1; bespoke resume '{out}' resumes from there" in said
     assert said.splitlines()[-1].endswith("enough.")
 
 

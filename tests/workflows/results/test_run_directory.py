@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bespokefl.core.errors import InputError
+from bespokefl.workflows.compare import storage
 from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.tune import result as tuning
 
 
 def fill(text: str):  # type: ignore[no-untyped-def]
@@ -158,3 +160,8 @@ def test_what_was_begun_and_killed_before_its_first_checkpoint_may_begin_again(t
     (out / "thesis.docx").write_text("mine")
     with pytest.raises(InputError, match="holds something that is not a run and is left unchanged"):
         run_directory.check(out, overwrite=True)
+
+
+def test_other_directories_are_recognized_by_the_files_that_they_have() -> None:
+    assert run_directory.COMPARISON_SIGNS == storage.SIGNS
+    assert run_directory.TUNING_SIGNS == tuning.SIGNS

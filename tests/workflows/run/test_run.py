@@ -308,10 +308,10 @@ W, B = torch.zeros(3, 5), torch.zeros(3)
         ({"head.weight": W, "head.bias": B, "tail": B}, "start has tail, which the model has not;"),
         ({"head.weight": W / 0, "head.bias": B}, "start must be finite, but head.weight holds NaN or infinity."),
         ({"head.weight": "x", "head.bias": B}, "start must be a state dict"),
-        (5, "start must be a state dict, a module, a .safetensors file or the folder of a run, got 5."),
+        (5, "start must be a state dict, a module, a .safetensors file or the directory of a run, got 5."),
         ("none.safetensors", "there is no file"),
-        ("weights.pt", "start must be a .safetensors file or the folder of a run"),
-        (".", "start must be weights or the folder of a run"),
+        ("weights.pt", "start must be a .safetensors file or the directory of a run"),
+        (".", "start must be weights or the directory of a run"),
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(start: Any, sentence: str) -> None:

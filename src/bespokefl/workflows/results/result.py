@@ -22,6 +22,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Result:
     """The result of one run, as `run`, `resume` and `load_run` return it.
 
@@ -77,37 +79,22 @@ class Result:
     >>> result.save("runs/ditto")  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        *,
-        config: RunSettings,
-        about: Mapping[str, Any],
-        names: tuple[str, ...],
-        sizes: Sizes,
-        personal: Scores,
-        global_: Scores | None,
-        rounds: list[dict[str, Any]],
-        client_rounds: list[dict[str, Any]],
-        weights: InMemoryModels | SavedModels,
-        final: ServerArtifact | None = None,
-        newcomers: Newcomers | None = None,
-        write_rest: Callable[[Path], None] | None = None,
-        comments: Mapping[str, str] | None = None,
-        preparation: Preparation | None = None,
-        checkpoints: Path | None = None,
-    ) -> None:
-        self.config, self.about = config, dict(about)
-        self.names, self.sizes = names, dict(sizes)
-        self.personal, self.global_ = personal, global_
-        self.rounds, self.client_rounds = rounds, client_rounds
-        self.weights = weights
-        self.final = final  # None if it is on disk, or was not kept
-        self.newcomers = newcomers
-        self.preparation = preparation
-        self.checkpoints = checkpoints  # the directory with the checkpoints of this run
-        self.path: Path | None = None
-        self._write_rest = write_rest  # writes the split and the given initial weights
-        self._comments = dict(comments or {})  # for config.toml
+    config: RunSettings
+    about: dict[str, Any]
+    names: tuple[str, ...]
+    sizes: Sizes
+    personal: Scores
+    global_: Scores | None
+    rounds: list[dict[str, Any]]
+    client_rounds: list[dict[str, Any]]
+    weights: InMemoryModels | SavedModels
+    final: ServerArtifact | None = None  # None if it is on disk, or was not kept
+    newcomers: Newcomers | None = None
+    preparation: Preparation | None = None
+    path: Path | None = None
+    checkpoints: Path | None = None  # the directory with the checkpoints of this run
+    comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
+    write_rest: Callable[[Path], None] | None = None  # writes the split and the given initial weights
 
     @property
     def method(self) -> str:
@@ -243,7 +230,7 @@ class Result:
                 if file.is_file():
                     shutil.copyfile(file, into / file.name)
             return
-        (into / "config.toml").write_text(self.config.to_toml(self._comments), encoding="utf-8")
+        (into / "config.toml").write_text(self.config.to_toml(self.comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         score_tables.write_csv(into / "clients.csv", self.clients)
         score_tables.write_lines(into / "rounds.jsonl", self.rounds)
@@ -258,8 +245,8 @@ class Result:
             self.newcomers.write(into)
         if self.interrupted and self.checkpoints is not None and self.checkpoints.is_dir():
             shutil.copytree(self.checkpoints, into / run_directory.CHECKPOINTS, copy_function=_link)
-        if self._write_rest is not None:
-            self._write_rest(into)
+        if self.write_rest is not None:
+            self.write_rest(into)
 
 
 def _link(source: str, target: str) -> None:
@@ -299,7 +286,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         notes = source / "client_rounds.jsonl"
         client_rounds = score_tables.read_lines(notes) if notes.exists() else []
         held_out = about["newcomers"]
-        result = Result(
+        return Result(
             config=RunSettings.of(read(source / "config.toml")),
             about=about,
             names=names,
@@ -311,11 +298,10 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             weights=SavedModels(source.resolve(), model),
             newcomers=None if held_out is None else newcomers.within(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),
+            path=source,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the run in {str(path)!r} is damaged: {error!r}.") from error
-    result.path = source
-    return result
 
 
 def _short(value: float | None) -> str:

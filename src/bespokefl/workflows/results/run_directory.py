@@ -2,6 +2,7 @@
 
 import ctypes
 import glob
+import itertools
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from bespokefl.engines.storage.checkpoints import any_in, kept
 log = logging.getLogger("bespokefl")
 
 SIGNS = ("config.toml", "result.json")  # the files by which the directory of a run is recognized
+COMPARISON_SIGNS, TUNING_SIGNS = ("plan.json",), ("tuning.json",)
 CHECKPOINTS = "checkpoints"
 SPLIT_FILE = "split.json"  # which examples each client has
 RUNS = Path("runs")  # the parent of directories that the user does not name
@@ -113,11 +115,13 @@ def _wait_for_lock(path: Path) -> int:
 
 
 def _lock_unused(path: Path) -> tuple[Path, int]:
-    found, number = path, 1
-    while found.exists() or (handle := _try_lock(found)) is None:
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found, handle
+    return next((one, handle) for one in _numbered(path) if not one.exists() and (handle := _try_lock(one)) is not None)
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    """Yield name, name-2, name-3, …"""
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 
 def _lock_file(path: Path) -> Path:
@@ -160,11 +164,7 @@ def remove_leftovers(path: Path) -> None:
 
 def fresh(parent: Path, name: str) -> Path:
     """Return the first of name, name-2, name-3, … that does not exist."""
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path
+    return next(path for path in _numbered(parent / name) if not path.exists())
 
 
 def check(path: Path, overwrite: bool, signs: tuple[str, ...] = SIGNS, what: str = "a run") -> None:

@@ -1,12 +1,13 @@
 """`bespokefl.run` and `bespokefl.resume`: clients, a method and a model in, a result out."""
 
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,30 +31,28 @@ from bespokefl.workflows.run.initial_weights import Start
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.run.trainer import RunInputs, RunStorage, build, package, simulate
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def takes_settings(function: Callable[..., Result]) -> Callable[..., Result]:
+
+def takes_settings(function: Function) -> Function:
     """Replace `**settings` in the signature, and `{settings}` in the docstring, by the fields of `RunSettings`.
 
-    Settings that the function has as parameters of its own keep their wider types and their own documentation.
+    Settings that the function has as parameters of its own keep their types and their documentation.
     """
     signature = inspect.signature(function)
     own = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
-    known = {one.name: one for one in fields(RunSettings) if one.name in RunSettings.arguments()}
-    added = [known[name] for name in known if name not in own]
-    parameters = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
-        for one in added
-    ]
+    names = [name for name in RunSettings.arguments() if name not in own]
+    added = [one for one in fields(RunSettings) if one.name in names]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(one.name, keyword, default=one.default, annotation=one.type) for one in added]
     function.__signature__ = signature.replace(parameters=[*own.values(), *parameters])  # type: ignore[attr-defined]
-    types = {one.name: one.type for one in added}
-    function.__annotations__ = {
-        name: kind for name, kind in function.__annotations__.items() if name != "settings"
-    } | types
-    entries = [
-        f"{one.name} : {_type_name(one.type)}, default={one.default!r}\n    {one.metadata['help']}" for one in added
-    ]
-    indented = "\n".join(entries).replace("\n", "\n    ")
-    function.__doc__ = (function.__doc__ or "").replace("{settings}", indented)
+    function.__annotations__ |= {one.name: one.type for one in added}
+    function.__annotations__.pop("settings", None)
+    lines = []
+    for one in added:
+        lines.append(f"{one.name} : {_type_name(one.type)}, default={one.default!r}")
+        lines += textwrap.wrap(one.metadata["help"], 112, initial_indent="    ", subsequent_indent="    ")
+    function.__doc__ = (function.__doc__ or "").replace("{settings}", "\n    ".join(lines))
     return function
 
 
@@ -82,7 +81,7 @@ def run(
     method : Method or str
         A method with its hyper-parameters, such as `methods.Ditto(prox_weight=0.5)`, or the name of one.
     clients : Clients
-        The clients, as `Dataset.split` and `Clients.from_arrays` make them.
+        The clients, as `Dataset.split` makes them.
     model : str, callable or torch.nn.Module, default='mlp'
         A name ("mlp", "mlp(hidden=(50,))", "module:function"), a function that makes a module, or a module, whose
         weights are then the initial weights.
@@ -156,7 +155,7 @@ def run(
         except DiskError as error:
             raise run_directory.explain_disk_error(error, directory) from None
         except OtherRunError as error:
-            raise InputError(f"{error.fact}; use another folder.") from None
+            raise InputError(f"{error.fact}; use another directory.") from None
 
 
 def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict[str, str]:
@@ -277,4 +276,4 @@ def resume(
     try:
         return run_config(changed, progress, resumed=True)
     except OtherRunError as error:
-        raise unfinished.refused(error, directory, settings) from None
+        raise unfinished.rejected(error, directory, settings) from None

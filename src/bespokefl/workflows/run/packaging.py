@@ -1,6 +1,5 @@
 """Makes the `Result` of a finished run, simulated or deployed."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from bespokefl.core.method import Method
@@ -25,7 +24,7 @@ def make_result(
     clients: Clients | Data,
     data: Data,
     *,
-    about: Mapping[str, Any],
+    about: dict[str, Any],
     models: InMemoryModels,
     spec: TaskSpec,
     task: Task,
@@ -40,7 +39,7 @@ def make_result(
         The clients in the order that the result has.
     data : Data
         The clients in the order that the outcome has.
-    about : mapping
+    about : dict
         The content of result.json, without scores.
     **files
         Arguments of `Result` that say what else to write.

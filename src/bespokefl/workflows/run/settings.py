@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Flag, auto
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +71,11 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+_own_data, _local_training = partial(setting, panel=OWN_DATA), partial(setting, panel=LOCAL_TRAINING)
+_computation, _privacy = partial(setting, panel=COMPUTATION), partial(setting, panel=PRIVACY)
+_output = partial(setting, panel=OUTPUT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """The settings of one run. Everything but the method has a default."""
@@ -80,47 +86,36 @@ class RunSettings:
         'A data set (see "bespoke data list"), or a file or directory of your own.',
         Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
-    label: str | None = setting(
-        None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING, panel=OWN_DATA
+    label: str | None = _own_data(None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING)
+    client: str | None = _own_data(
+        None, "Column of a table that names each row's client; client if not given.", Mark.LOADING
     )
-    client: str | None = setting(
-        None, "Column of a table that names each row's client; client if not given.", Mark.LOADING, panel=OWN_DATA
-    )
-    drop: str = setting("", "Columns of a table to ignore, such as id,date.", Mark.LOADING, panel=OWN_DATA)
-    task: str | None = setting(
+    drop: str = _own_data("", "Columns of a table to ignore, such as id,date.", Mark.LOADING)
+    task: str | None = _own_data(
         None,
         "classification or regression; inferred from the labels if not given.",
         Mark.LOADING,
-        panel=OWN_DATA,
         check=one_of("classification", "regression"),
     )
-    text: str | None = setting(
-        None, "Column of a table with texts, if these are the examples.", Mark.LOADING, panel=OWN_DATA
-    )
-    missing: str = setting(
+    text: str | None = _own_data(None, "Column of a table with texts, if these are the examples.", Mark.LOADING)
+    missing: str = _own_data(
         "refuse",
         "Treatment of missing values: refuse (an error), mean (of the training data) or drop (the rows).",
         Mark.PREPARATION,
-        panel=OWN_DATA,
         check=one_of("refuse", "mean", "drop"),
     )
-    scale: str | None = setting(
+    scale: str | None = _own_data(
         None,
         "Standardization of features by training data: pooled (over all clients), own (per client) or none; pooled for "
         "tables and none for arrays if not given.",
         Mark.PREPARATION,
-        panel=OWN_DATA,
         check=one_of("pooled", "own", "none"),
     )
-    vocabulary: int | None = setting(
-        None, "Maximum number of distinct words in texts.", Mark.PREPARATION, panel=OWN_DATA, check=AT_LEAST_ONE
+    vocabulary: int | None = _own_data(
+        None, "Maximum number of distinct words in texts.", Mark.PREPARATION, check=AT_LEAST_ONE
     )
-    length: int | None = setting(
-        None,
-        "Number of words to which each text is truncated or padded.",
-        Mark.PREPARATION,
-        panel=OWN_DATA,
-        check=AT_LEAST_ONE,
+    length: int | None = _own_data(
+        None, "Number of words to which each text is truncated or padded.", Mark.PREPARATION, check=AT_LEAST_ONE
     )
     split: str | None = setting(
         None,
@@ -134,9 +129,7 @@ class RunSettings:
         Mark.LOADING,
         check=AT_LEAST_ONE,
     )
-    fractions: str = setting(
-        "0.6,0.2,0.2", "Fractions of train, validation and test data.", Mark.LOADING, panel=OWN_DATA
-    )
+    fractions: str = _own_data("0.6,0.2,0.2", "Fractions of train, validation and test data.", Mark.LOADING)
     model: str = setting(
         "mlp", 'A model (see "bespoke models"), such as "mlp(hidden=(50,))", or your own as module:function.'
     )
@@ -151,18 +144,12 @@ class RunSettings:
         Mark.TUNABLE,
         check=Check(lambda value: 0 < value <= 1, "in (0, 1], the share of clients drawn in a round"),
     )
-    batch_size: int = setting(
-        10, "Number of examples per step.", Mark.TUNABLE, panel=LOCAL_TRAINING, check=AT_LEAST_ONE
+    batch_size: int = _local_training(10, "Number of examples per step.", Mark.TUNABLE, check=AT_LEAST_ONE)
+    local_epochs: int = _local_training(
+        1, "Passes of a client over its data per round.", Mark.TUNABLE, check=AT_LEAST_ONE
     )
-    local_epochs: int = setting(
-        1, "Passes of a client over its data per round.", Mark.TUNABLE, panel=LOCAL_TRAINING, check=AT_LEAST_ONE
-    )
-    local_steps: int | None = setting(
-        None,
-        "Steps of a client per round, instead of local epochs.",
-        Mark.TUNABLE,
-        panel=LOCAL_TRAINING,
-        check=AT_LEAST_ONE,
+    local_steps: int | None = _local_training(
+        None, "Steps of a client per round, instead of local epochs.", Mark.TUNABLE, check=AT_LEAST_ONE
     )
     seed: int = setting(0, "Seed of all random numbers: split, initial weights, sampling, batches.")
     newcomers: float = setting(
@@ -170,71 +157,56 @@ class RunSettings:
         "Fraction of the clients held out of training; they are personalized at the end and reported separately.",
         check=Check(lambda value: 0 <= value < 1, "in [0, 1), the share of clients held back from training"),
     )
-    keep_rounds: bool = setting(
-        False, "Keep the global model of every round, from which newcomers may choose (PersFL).", panel=OUTPUT
+    keep_rounds: bool = _output(
+        False, "Keep the global model of every round, from which newcomers may choose (PersFL)."
     )
-    eval_every: int = setting(
+    eval_every: int = _output(
         5,
         "Rounds between evaluations of all clients; 0: only after the last round, which is always evaluated.",
-        panel=OUTPUT,
         check=Check(lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
     )
-    workers: int = setting(
+    workers: int = _computation(
         0,
         "Number of processes; 0: one per core. Does not change the result.",
         Mark.RESUMABLE,
-        panel=COMPUTATION,
         check=Check(lambda value: value >= 0, "0 (all cores) or a number of processes"),
     )
-    chunk: int | None = setting(
-        None,
-        "Number of clients computed at once; chosen automatically if not given.",
-        panel=COMPUTATION,
-        check=AT_LEAST_ONE,
+    chunk: int | None = _computation(
+        None, "Number of clients computed at once; chosen automatically if not given.", check=AT_LEAST_ONE
     )
-    device: str = setting("cpu", "Torch device: cpu, cuda, cuda:1, …", Mark.RESUMABLE, panel=COMPUTATION)
-    precision: str = setting("float32", "float32 or float64.", panel=COMPUTATION, check=one_of("float32", "float64"))
-    engine: str = setting(
-        "simulation",
-        "simulation, or reference: a plain PyTorch loop.",
-        panel=COMPUTATION,
-        check=one_of("simulation", "reference"),
+    device: str = _computation("cpu", "Torch device: cpu, cuda, cuda:1, …", Mark.RESUMABLE)
+    precision: str = _computation("float32", "float32 or float64.", check=one_of("float32", "float64"))
+    engine: str = _computation(
+        "simulation", "simulation, or reference: a plain PyTorch loop.", check=one_of("simulation", "reference")
     )
     faults: str = setting(
         "",
         "Simulated failures by fraction of clients, such as "
         '"nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1".',
     )
-    clip: float | None = setting(
+    clip: float | None = _privacy(
         None,
         "Maximum norm of an upload, relative to the client's starting point; longer uploads are scaled down.",
-        panel=PRIVACY,
         check=Check(lambda value: 0 < value < math.inf, "a number > 0, the length that an upload is cut to"),
     )
-    noise: float | None = setting(
+    noise: float | None = _privacy(
         None,
         "Standard deviation of Gaussian noise on uploads, in units of clip; result.json then reports each client's ε.",
-        panel=PRIVACY,
         check=Check(lambda value: 0 <= value < math.inf, "a number >= 0, the noise on uploads in units of clip"),
     )
-    delta: float | None = setting(
+    delta: float | None = _privacy(
         None,
         "The δ for which ε is reported; 1e-5 if not given.",
         Mark.RESUMABLE,
-        panel=PRIVACY,
         check=Check(lambda value: 0 < value < 1, "in (0, 1), the δ of (ε, δ)"),
     )
-    checkpoint_every: str = setting(
-        "60s",
-        "Rounds (10) or seconds (60s) between checkpoints; 0: only when the run is interrupted.",
-        Mark.RESUMABLE,
-        panel=COMPUTATION,
+    checkpoint_every: str = _computation(
+        "60s", "Rounds (10) or seconds (60s) between checkpoints; 0: only when the run is interrupted.", Mark.RESUMABLE
     )
-    state_dir: str | None = setting(
+    state_dir: str | None = _computation(
         None,
         "Directory for files with the clients' states; in memory, if they fit, if not given.",
         Mark.RESUMABLE,
-        panel=COMPUTATION,
         check=DIRECTORY,
     )
     start: str | None = setting(
@@ -242,14 +214,10 @@ class RunSettings:
         "Initial weights: a .safetensors file, or the directory of a run with a global model.",
         Mark.FILE | Mark.RESUMABLE,
     )
-    out: str | None = setting(
-        None,
-        "Directory to write; a new one under runs/ if not given.",
-        Mark.WRITING | Mark.RESUMABLE,
-        panel=OUTPUT,
-        check=DIRECTORY,
+    out: str | None = _output(
+        None, "Directory to write; a new one under runs/ if not given.", Mark.WRITING | Mark.RESUMABLE, check=DIRECTORY
     )
-    overwrite: bool = setting(False, "Replace existing results.", Mark.WRITING | Mark.RESUMABLE, panel=OUTPUT)
+    overwrite: bool = _output(False, "Replace existing results.", Mark.WRITING | Mark.RESUMABLE)
     set: Mapping[str, Any] = setting(
         {}, 'A hyper-parameter of the method, such as lr=0.1; see "bespoke methods METHOD". Can be repeated.'
     )

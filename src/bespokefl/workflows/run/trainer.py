@@ -73,8 +73,8 @@ class RunStorage:
         left, again = kept(self.checkpoints), self.command or "the same call"
         if isinstance(error, WorkerError):
             fewer = f"{again} with workers=1" if self.command is None else f"{again} --workers 1"
-            return WorkerError(error.fact, kept=left, then=f"{fewer} goes on from there and needs less memory")
-        error.add_note(f"{left}; {again} goes on from there")
+            return WorkerError(error.fact, kept=left, then=f"{fewer} resumes from there and needs less memory")
+        error.add_note(f"{left}; {again} resumes from there")
         return error
 
 
