@@ -446,7 +446,7 @@ def test_a_damaged_run_is_refused(ditto: Result, tmp_path: Path, file: str) -> N
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match="is not the directory of a run"):
         load_run(tmp_path)
 
 
