@@ -1,11 +1,13 @@
 """A run from Python: what it returns, what it leaves on disk, and that both say the same."""
 
 import csv
+import gc
 import json
 import os
 import re
 import signal
 import tomllib
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,8 +26,10 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.score_tables import dumps, plain
+from bespokefl.workflows.run import api
 from bespokefl.workflows.run.api import run, run_config
 from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.trainer import BuiltRun
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
 RUN_FILES = {"config.toml", "result.json", "clients.csv", "rounds.jsonl", "split.json", "personal.safetensors"}
@@ -504,3 +508,18 @@ def test_a_loss_of_ones_own(digits: Clients, tmp_path: Path) -> None:
         expected = brier(result.model("0")(digits.x[own]), digits.y[own]).mean()
     assert result.personal["loss"][0] == pytest.approx(float(expected), rel=1e-5)
     assert "its loss was a Python function" in (result.save(tmp_path / "run") / "config.toml").read_text()
+
+
+def test_a_result_does_not_keep_the_simulation(digits: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client states and worker processes would stay in memory as long as the result."""
+    alive: list[weakref.ref[object]] = []
+    simulate = api.simulate
+
+    def observed(built: BuiltRun, *given: Any) -> Any:
+        alive.append(weakref.ref(built.simulation))
+        return simulate(built, *given)
+
+    monkeypatch.setattr(api, "simulate", observed)
+    result = run("ditto", digits, rounds=1, workers=1)
+    gc.collect()
+    assert alive[0]() is None and result.names

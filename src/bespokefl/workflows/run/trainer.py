@@ -3,9 +3,9 @@
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -122,11 +122,10 @@ class BuiltRun:
         """What came from Python and is in no file of the run."""
         return summary.from_python(self.settings, self.inputs.method, self.inputs.loss, self.lost)
 
-    def write_inputs(self, directory: Path) -> None:
-        """Write the split and the given initial weights."""
-        self.inputs.clients.save_split(directory / run_directory.SPLIT_FILE)
-        if self.start is not None:
-            write_state(self.start, directory / START)
+    @property
+    def write_inputs(self) -> Callable[[Path], None]:
+        """Writes the split and the given initial weights; results keep this, so it does not hold the simulation."""
+        return partial(_write_inputs, self.inputs.clients, self.start)
 
     def write_config(self, directory: Path) -> None:
         """Write what `bespoke resume` needs beside checkpoints."""
@@ -200,7 +199,7 @@ def simulate(
             put=None if storage.replaced is None else storage.replaced.replace,
             made_with=run.environment(),
         )
-    began = time.perf_counter()
+    started = time.perf_counter()
     try:
         outcome = run.simulation.run(progress, checkpoints)
     except Exception as error:
@@ -209,7 +208,7 @@ def simulate(
             if advised is not error:
                 raise advised from None
         raise
-    return outcome, time.perf_counter() - began
+    return outcome, time.perf_counter() - started
 
 
 def package(run: BuiltRun, outcome: Simulated, seconds: float, storage: RunStorage | None = None) -> Result:
@@ -254,6 +253,12 @@ def _prepare(everyone: Clients, settings: RunSettings) -> tuple[Clients, Clients
         prepared, preparation = prepare(everyone, learn_from=training.names, **settings.select(Mark.PREPARATION))
     check_clients(prepared)
     return *hold_back(prepared, settings.newcomers, settings.seed), preparation
+
+
+def _write_inputs(clients: Clients, start: State | None, directory: Path) -> None:
+    clients.save_split(directory / run_directory.SPLIT_FILE)
+    if start is not None:
+        write_state(start, directory / START)
 
 
 def _fits_toml(value: Any) -> bool:
