@@ -353,7 +353,7 @@ def test_a_run_with_newcomers_shows_them_apart(runs: Path, capsys: pytest.Captur
     for kind in ("personal", "finetune"):
         line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy, %" in line)
         assert f" {100 * found['newcomers'][kind]['accuracy']['mean']:.2f} " in line
-    assert "Finetune: newcomers train the run's global model on, with lr 0.1" in printed
+    assert "Finetune: the run's global model, trained on each newcomer's data with lr 0.1" in printed
     assert "newcomers.csv" in printed and found["clients"] == 3
     assert Path("r/rounds.safetensors").exists()
     assert bespoke("run --config r/config.toml --out again --quiet") == 0
@@ -477,7 +477,7 @@ def test_ctrl_c_ends_after_the_round_with_results(
         assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out run") == 130
     printed = capsys.readouterr()
     assert printed.err == "warning: stopping after this round; press Ctrl-C again to stop at once\n"
-    assert "Interrupted after round 3 of 6." in printed.out and "To go on: bespoke resume run" in printed.out
+    assert "Interrupted after round 3 of 6." in printed.out and "To resume: bespoke resume run" in printed.out
     assert json.loads(Path("run/result.json").read_text())["interrupted"] is True
     assert bespoke("resume run") == 0
     assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out whole") == 0

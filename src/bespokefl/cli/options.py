@@ -32,22 +32,22 @@ def option(one: Field[Any], help: str = "") -> Any:
 def _run_options() -> dict[str, Any]:
     """The parameters of a command that takes the settings of a run, by name."""
     options = {one.name: option(one) for one in fields(RunSettings) if one.name not in ("method", "set")}
-    fixed = {one.name: one.metadata for one in fields(RunSettings)}
-    hyper = typer.Option("--set", metavar="KEY=VALUE", help=fixed["set"]["help"], rich_help_panel=fixed["set"]["panel"])
+    method, hyper = _FIELDS["method"].metadata, _FIELDS["set"].metadata
+    pairs = typer.Option("--set", metavar="KEY=VALUE", help=hyper["help"], rich_help_panel=hyper["panel"])
     return {
-        "method": Annotated[str | None, typer.Argument(help=f"{fixed['method']['help']} Can be set in --config.")],
+        "method": Annotated[str | None, typer.Argument(help=f"{method['help']} Can be set in --config.")],
         "config": Annotated[Path | None, typer.Option(help="A TOML file with settings; flags take precedence.")],
         **options,
-        "set_": Annotated[list[str] | None, hyper],
+        "set_": Annotated[list[str] | None, pairs],
     }
 
 
+_FIELDS = {one.name: one for one in fields(RunSettings)}
 RUN_OPTIONS = _run_options()
-Workers, StateDir, Out, Overwrite = (RUN_OPTIONS[name] for name in ("workers", "state_dir", "out", "overwrite"))
-WorkersAsBefore = option(
-    next(one for one in fields(RunSettings) if one.name == "workers"),
-    "Number of processes; 0: one per core. Does not change the result. Default: as before the interruption.",
-)
+Workers, Out, Overwrite = (RUN_OPTIONS[name] for name in ("workers", "out", "overwrite"))
+_BEFORE = "Default: as before the interruption."
+WorkersAsBefore = option(_FIELDS["workers"], f"{_FIELDS['workers'].metadata['help']} {_BEFORE}")
+StateDirAsBefore = option(_FIELDS["state_dir"], f"Directory for files with the clients' states. {_BEFORE}")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential line.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print which choices are made, and why.", rich_help_panel=OUTPUT)

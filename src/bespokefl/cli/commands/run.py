@@ -11,7 +11,7 @@ from bespokefl.cli.options import (
     INTERRUPTED,
     Quiet,
     RunFolder,
-    StateDir,
+    StateDirAsBefore,
     Verbose,
     WorkersAsBefore,
     printing_results,
@@ -42,7 +42,7 @@ def run(settings: RunSettings, quiet: Quiet = False, verbose: Verbose = False) -
 
 def resume(
     run: RunFolder,
-    state_dir: StateDir = None,
+    state_dir: StateDirAsBefore = None,
     workers: WorkersAsBefore = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -97,15 +97,15 @@ def _show(result: "Result", quiet: bool) -> None:
     screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
     again = f"bespoke run --config {path}/config.toml"
     if result.interrupted:
-        screen.print(f"To go on: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+        screen.print(f"To resume: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     else:
-        screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
+        screen.print(f"To repeat with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
 
 
 def finetune_note(newcomers: "Newcomers") -> str:
     """Describe the fine-tuning baseline that the newcomers' scores are compared with."""
     about = newcomers.about
     return (
-        f"Finetune: newcomers train the run's {about['finetune_from']} model on, with lr {about['finetune_lr']:g} and "
-        "as many steps as an average client made."
+        f"Finetune: the run's {about['finetune_from']} model, trained on each newcomer's data with lr "
+        f"{about['finetune_lr']:g} for as many steps as an average client made."
     )

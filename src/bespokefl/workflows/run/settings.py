@@ -187,7 +187,7 @@ class RunSettings:
     clip: float | None = _privacy(
         None,
         "Maximum norm of an upload, relative to the client's starting point; longer uploads are scaled down.",
-        check=Check(lambda value: 0 < value < math.inf, "a number > 0, the length that an upload is cut to"),
+        check=Check(lambda value: 0 < value < math.inf, "a number > 0, the maximum norm of an upload"),
     )
     noise: float | None = _privacy(
         None,
@@ -205,7 +205,7 @@ class RunSettings:
     )
     state_dir: str | None = _computation(
         None,
-        "Directory for files with the clients' states; in memory, if they fit, if not given.",
+        "Directory for files with the clients' states; if not given, they stay in memory if they fit.",
         Mark.RESUMABLE,
         check=DIRECTORY,
     )
