@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -118,32 +118,8 @@ def run(
     >>> clients = bf.load("digits").split("dirichlet(alpha=0.4)", clients=20)
     >>> result = bf.run("ditto", clients, rounds=50)  # doctest: +SKIP
     """
-    known = inspect.signature(run).parameters
-    for name in settings:
-        if name not in known:
-            raise unknown("argument of run", name, known)
-    chosen = methods.of(method)
-    if not isinstance(clients, Clients):
-        raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
-    inputs = RunInputs(
-        settings=RunSettings(
-            method=chosen.name or type(chosen).__name__,
-            data=clients.data_name,
-            split=run_directory.SPLIT_FILE,
-            clients=len(clients),
-            model=described(model),
-            loss=None if callable(loss) else loss,
-            device=str(device),
-            checkpoint_every=str(checkpoint_every),
-            **settings,
-        ),
-        method=chosen,
-        clients=clients,
-        model=model,
-        loss=loss,
-        start=start,
-        comments=_comments(chosen, clients, loss),
-    )
+    named = settings | {"device": str(device), "checkpoint_every": str(checkpoint_every)}
+    inputs = _python_inputs(methods.of(method), clients, model, loss, start, named)
     if checkpoint is None:
         built = build(inputs)
         return package(built, *simulate(built, progress))
@@ -156,6 +132,36 @@ def run(
             raise run_directory.explain_disk_error(error, directory) from None
         except OtherRunError as error:
             raise InputError(f"{error.fact}; use another directory.") from None
+
+
+def _python_inputs(
+    method: Method,
+    clients: Clients,
+    model: Model,
+    loss: str | Loss | None,
+    start: Start | None,
+    named: Mapping[str, Any],
+) -> RunInputs:
+    """The inputs of a run from Python, whose clients, model, loss and initial weights may be in no file."""
+    known = inspect.signature(run).parameters
+    for name in named:
+        if name not in known:
+            raise unknown("argument of run", name, known)
+    if not isinstance(clients, Clients):
+        raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
+    settings = RunSettings(
+        method=method.name or type(method).__name__,
+        data=clients.data_name,
+        split=run_directory.SPLIT_FILE,
+        clients=len(clients),
+        model=described(model),
+        loss=None if callable(loss) else loss,
+        **named,
+    )
+    comments = _comments(method, clients, loss)
+    return RunInputs(
+        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
+    )
 
 
 def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict[str, str]:
