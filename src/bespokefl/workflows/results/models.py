@@ -157,7 +157,7 @@ class SavedModels:
         try:
             known = json.loads(path.read_text(encoding="utf-8") if path == separate else read_about(path))
             return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
 
