@@ -47,7 +47,7 @@ def _leaf(folder: str, user: str, x: list[Any]) -> None:
 LINES = {
     "run --config deep.toml": "'deep.toml' must be a TOML file, which it is not",
     "run --config digits.toml": "'digits.toml' must be a TOML file, which it is not",
-    "run --config nul.toml": "state_dir must be a folder, without NUL in its name",
+    "run --config nul.toml": "state_dir must be a directory, without NUL in its name",
     f"run ditto {QUICK} --checkpoint-every {DIGITS}": "must have at most 9 digits, got '9999",
     f"run ditto {QUICK} --checkpoint-every {'9' * 400}s": "must have at most 9 digits, got '9999",
     f"run ditto {QUICK} --batch-size 99999999999999999999": "batch_size must be at most 1,000,000,000, got 9999",

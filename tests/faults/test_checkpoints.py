@@ -241,7 +241,7 @@ def test_objects_from_python_make_it_another_run(before: Any, now: Any, told: st
 
     with pytest.raises(StoppedError):
         run(clients=clients(), checkpoint=tmp_path / "run", progress=end, **usual | before)
-    with pytest.raises(InputError, match=f"is of another run: {told}; use another folder"):
+    with pytest.raises(InputError, match=f"is of another run: {told}; use another directory"):
         run(clients=clients(), checkpoint=tmp_path / "run", **usual | now)
 
 

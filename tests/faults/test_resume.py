@@ -101,7 +101,7 @@ INSTANTS: list[tuple[Any, str]] = [
     (os, "fsync"),
     (checkpoints.shutil, "rmtree"),
     (run_directory, "write_text"),
-    (run_directory, "_put"),
+    (run_directory, "_move"),
     (client_states, "_write"),
 ]
 
@@ -389,14 +389,14 @@ def test_a_signal_waits_until_results_are_written(
 
 def test_two_runs_use_different_directories(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_directory, "LOCK_TIMEOUT", 0.0)
     given = replace(config(data, "ditto", tmp_path), out=None)
     met: list[str] = []
 
     def second(now: Any) -> None:
         if now.done == 2:
             met.append(str(run_config(replace(given, seed=5)).path))
-            with pytest.raises(InputError, match="another process works in"):
+            with pytest.raises(InputError, match="another process uses"):
                 resume(Path("runs/ditto"))
 
     first = run_config(given, second)
@@ -406,7 +406,9 @@ def test_two_runs_use_different_directories(data: Path, tmp_path: Path, monkeypa
 
 def test_a_checkpoint_of_another_run_is_rejected(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    with pytest.raises(InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another folder\.$"):
+    with pytest.raises(
+        InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another directory\.$"
+    ):
         run(methods.Ditto(prox_weight=0.5), clients(), checkpoint=tmp_path, **SMALL)
     with pytest.raises(InputError, match="its seed was 0, not 1"):
         run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)

@@ -10,7 +10,7 @@ import typer
 
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
     import threading
@@ -111,7 +111,7 @@ def node(
 @app.command()
 @takes_run(without=("method", *NOT_HERE, *PATHS))
 def start(
-    settings: Config,
+    settings: RunSettings,
     folder: Folder,
     method: Annotated[str, typer.Option(help='A method: see "bespoke methods".')],
     run: Annotated[str | None, typer.Option(help="A name for the run; one that was stopped goes on.")] = None,
@@ -247,7 +247,7 @@ def demo(
     from bespokefl.workflows.deploy import demo
     from bespokefl.workflows.results import run_directory as folder
 
-    target = folder.steady(out or folder.fresh(folder.RUNS, f"deploy-{method}"))
+    target = folder.stable_path(out or folder.fresh(folder.RUNS, f"deploy-{method}"))
     folder.check(target, overwrite=False)
     result = demo.demo(method, rounds, seed, target, (lambda _: None) if quiet else _say())
     page = write(target, None, citations={name: one.citation for name, one in REGISTRY.items()})

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
-from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.settings import LOADING, RunSettings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -52,7 +52,7 @@ def _root(context: typer.Context) -> None:
 @app.command()
 @takes_run(only=LOADED)
 def make(
-    settings: Config,
+    settings: RunSettings,
     split: SplitText,
     out: Annotated[Path | None, typer.Option(help="The split.json to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
@@ -75,7 +75,7 @@ def make(
 @app.command()
 @takes_run(only=LOADED)
 def show(
-    settings: Config,
+    settings: RunSettings,
     split: SplitOrFile,
     all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not {MOST} of them.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this web page (.html) instead.")] = None,
@@ -100,7 +100,7 @@ def show(
 @app.command()
 @takes_run(only=LOADED)
 def export(
-    settings: Config,
+    settings: RunSettings,
     split: SplitOrFile,
     to: Annotated[str, typer.Option(help="pflib or flower.")],
     out: Annotated[Path, typer.Option(help="The folder to write: a new one.")],
@@ -148,12 +148,12 @@ def _first_sentence(kind: Any) -> str:
     return " ".join(text.split())
 
 
-def _clients(settings: Config, split: str) -> "Clients":
+def _clients(settings: RunSettings, split: str) -> "Clients":
     """Of a saved split, or of a new one; a saved one knows its data."""
     from bespokefl.data.split_file import about
     from bespokefl.workflows.run.client_loading import load_clients
 
-    if not split.endswith(".json") or settings.data != Config.data:
+    if not split.endswith(".json") or settings.data != RunSettings.data:
         return load_clients(replace(settings, split=split))
     made_for, _ = about(split)
     try:

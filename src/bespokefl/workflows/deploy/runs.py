@@ -15,7 +15,7 @@ from bespokefl.workflows.deploy.lock import alone, ask_to_stop, let_go_on, worke
 from bespokefl.workflows.deploy.processes import END, kill
 from bespokefl.workflows.deploy.status import RESULT, STATUS, tell, told
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import Config, Mark
 
 BRIEF = 1.0  # seconds for somebody who only looks at a run to look away
 SUBMITTED, UNFINISHED = "submitted", ("gathering", "running")
@@ -159,7 +159,7 @@ def _refuse_another(place: Path, config: Config) -> None:
     begun = Config.of(configs.read(file))
     for one in fields(Config):
         before, now = getattr(begun, one.name), getattr(config, one.name)
-        if one.name not in configs.PLACES and before != now:
+        if Mark.WRITING not in one.metadata["marks"] and before != now:
             raise InputError(
                 f"the run {place.name} began with {one.name} = {before!r}, got {now!r}: go on with "
                 f"--method {begun.method} --config {shlex.quote(str(file))}, or choose another name."

@@ -14,7 +14,6 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, said
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.nn import probe
-from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import Sums
@@ -27,10 +26,10 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower.node import Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
-from bespokefl.models import build
 from bespokefl.workflows.deploy.layout import NodeSettings
-from bespokefl.workflows.results.models import HOME, PRECISIONS, Blueprint
+from bespokefl.workflows.results.models import HOME, PRECISIONS
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
@@ -89,38 +88,31 @@ class LocalHost:
             )
         preparation = Preparation.from_json(recipe["preparation"])
         clients, preparation = preparation.fit(self._relabelled(self._widened(preparation.features), labels))
-        device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
-        outputs = 1 if labels is None else len(labels)
-        task = Task(
-            build(model, clients.shape, outputs, preparation.tokens),
-            str(recipe["loss"]),
+        classes, device = None if labels is None else len(labels), find_device(self.settings.device)
+        spec = TaskSpec(
+            model=model,
+            shape=clients.shape,
+            classes=classes,
+            tokens=preparation.tokens,
+            loss=str(recipe["loss"]),
             head=recipe["head"],
             seed=plan.seed,
+            precision=recipe["precision"],
             device=device,
-            dtype=dtype,
-            classifies=labels is not None,
         )
+        task = spec.build()
         mark = fingerprint(task, warm=plan.warm)
-        data = engine_data(clients, device, dtype)
-        probe.check(task, data.x[:3], data.y[:3], None if labels is None else outputs)
+        data = engine_data(clients, device, PRECISIONS[spec.precision])
+        probe.check(task, data.x[:3], data.y[:3], classes)
         executor = choose_executor(task, data, plan.settings)
         if executor.stacked:
             task.stack()
-        blueprint = Blueprint.of(
-            task,
-            model=model,
-            shape=clients.shape,
-            outputs=outputs,
-            seed=plan.seed,
-            precision=recipe["precision"],
-            tokens=preparation.tokens,
-        )
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
         side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
-        return Prepared(side, executor, mark, asdict(blueprint) | {HOME: kept})
+        return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
 
     # -- inside
 

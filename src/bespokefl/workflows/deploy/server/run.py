@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.method import Method
-from bespokefl.core.nn.losses import fitting
-from bespokefl.core.task import Task
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress
@@ -20,32 +19,26 @@ from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoint
 from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
-from bespokefl.models import build
 from bespokefl.workflows.deploy.layout import PLACE, Deployment
 from bespokefl.workflows.deploy.lock import alone, asked_to_stop
 from bespokefl.workflows.deploy.shared_features import agreed
 from bespokefl.workflows.deploy.status import RESULT, tell, told
 from bespokefl.workflows.results import run_directory as folder
-from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.models import (
     BLUEPRINT,
-    GLOBAL,
-    PRECISIONS,
     START,
-    Blueprint,
     InMemoryModels,
-    Recipe,
-    untrained,
     write_blueprint,
     write_state,
 )
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.results.summary import summary
+from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.convert import engine_settings, named
+from bespokefl.workflows.run.convert import engine_settings
+from bespokefl.workflows.run.packaging import make_result
 from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
@@ -58,9 +51,7 @@ class RemoteModels(InMemoryModels):
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
         write_blueprint(self.recipe.blueprint, folder / BLUEPRINT)
-        common = self.common_module()
-        if common is not None:
-            write_state(common.state_dict(), folder / GLOBAL)
+        self.write_global(folder)
 
 
 def serve(grid: Grid, name: str) -> None:
@@ -112,21 +103,24 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
         log.warning("the run begins without nodes %s", listing(absent))
     preparation, labels = agreed(post.known, config)
     method = methods.build(config.method, dict(config.set))
-    task, loss = _task(config, preparation, labels)
+    classes = None if labels is None else len(labels)
+    spec = TaskSpec.of(config, shape=preparation.shape, classes=classes, tokens=preparation.tokens)
+    start = None if config.start is None else starts.read(config.start)
+    task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
     recipe = {
         "method": config.method,
         "hyper": {name: value for name, value in method.hyper().items() if value is not None},
         "model": config.model,
         "head": config.head,
-        "loss": loss,
+        "loss": str(spec.objective),
         "precision": config.precision,
         "labels": labels,
         "preparation": preparation.to_json(),
     }
     server = Server(method, task, settings, post, place.name, recipe)
     if config.keep_rounds and method.global_model(server.server) is None:
-        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
+        raise InputError(f"{config.method} has no global model to keep of every round; leave keep_rounds out.")
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(place / folder.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
@@ -137,64 +131,18 @@ def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) ->
     began = time.perf_counter()
     outcome = server.run(report, checkpoints)
     seconds = time.perf_counter() - began
-    return _result(config, method, task, server, outcome, seconds, preparation, labels, loss)
-
-
-def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:
-    loss = str(fitting(config.loss, None if labels is None else len(labels)))
-    task = Task(
-        build(config.model, preparation.shape, 1 if labels is None else len(labels), preparation.tokens),
-        loss,
-        head=config.head,
-        seed=config.seed,
-        dtype=PRECISIONS[config.precision],
-        classifies=labels is not None,
-    )
-    if config.start is not None:
-        starts.begin(task, starts.read(config.start))
-    return task, loss
-
-
-def _result(
-    config: Config,
-    method: Method,
-    task: Task,
-    server: Server,
-    outcome: Outcome,
-    seconds: float,
-    preparation: Preparation,
-    labels: list[str] | None,
-    loss: str,
-) -> Result:
-    blueprint = Blueprint.of(
-        task,
-        model=config.model,
-        shape=preparation.shape,
-        outputs=1 if labels is None else len(labels),
-        seed=config.seed,
-        precision=config.precision,
-        tokens=preparation.tokens,
-    )
-    recipe = Recipe(blueprint, config.model, untrained(task.module, task.layout.names))
-    begun = None if config.start is None else starts.read(config.start)
-
-    def write_rest(into: Path) -> None:
-        if begun is not None:
-            write_state(begun, into / START)
-
-    return Result(
-        config=config,
+    return make_result(
+        config,
+        method,
+        outcome,
+        server.data,
+        server.data,
         about=_about(config, method, server, outcome, seconds, preparation, labels),
-        names=server.data.names,
-        sizes={part: getattr(server.data, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=named(outcome.personal),
-        global_=None if outcome.globally is None else named(outcome.globally),
-        rounds=outcome.history,
-        client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=RemoteModels(recipe, task.start, outcome.global_rows),
-        final=ServerArtifact(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
-        write_rest=write_rest,
-        preparation=preparation if preparation.changes else None,
+        models=RemoteModels(spec.recipe(task), task.start, outcome.global_rows),
+        spec=spec,
+        task=task,
+        preparation=preparation,
+        write_rest=None if start is None else lambda into: write_state(start, into / START),
         comments={"data": "The data stayed at the nodes of a deployment."},
     )
 
@@ -219,16 +167,14 @@ def _about(
         "split_seed": 0,
         "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
     }
-    found = summary(
+    found = summarize_run(
         config,
         method,
         outcome,
         origin=origin,
         names=server.data.names,
         notes=notes,
-        seconds=seconds,
-        executor=outcome.executor,
-        workers=outcome.workers,
+        timing={"seconds": seconds, **asdict(outcome.executor), "workers": outcome.workers},
         packages=("bespokefl", "torch", "numpy", "flwr"),
     )
     return found | {"nodes": server.homes}
