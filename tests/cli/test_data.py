@@ -51,9 +51,9 @@ def test_fetch_and_path(tmp_path: Path) -> None:
     entry = cache.find("mini")
     assert entry is not None
     assert flat(said) == (
-        f"mini is in {cache.place(entry)}, from {tmp_path / 'files'}; sha256 {entry.hash[:16]}…, as expected."
+        f"mini is in {cache.path_of(entry)}, from {tmp_path / 'files'}; sha256 {entry.hash[:16]}…, as expected."
     )
-    assert run("path", "mini").stdout.strip() == str(cache.place(entry))
+    assert run("path", "mini").stdout.strip() == str(cache.path_of(entry))
     shutil.rmtree(tmp_path / "files")
     assert run("fetch", "mini").stdout == said
 

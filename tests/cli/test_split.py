@@ -12,7 +12,7 @@ from bespokefl.cli.commands import split
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.split_statistics import measure
-from bespokefl.data.splits import KINDS, PRESETS
+from bespokefl.data.splits import PRESETS, SPLITS
 
 
 def run(line: str) -> None:
@@ -110,7 +110,7 @@ def test_regression_and_drawn_data(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     run("list")
     said = capsys.readouterr().out
-    assert all(name in said for name in (*KINDS, *PRESETS))
+    assert all(name in said for name in (*SPLITS, *PRESETS))
 
 
 def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset, load, splits
-from bespokefl.data.clients import deal
+from bespokefl.data.clients import split_dataset
 from bespokefl.data.splits import Assignment, Split
 
 # Of digits, dirichlet(alpha=0.4), 20 clients, seed 0. If it changes, every published split changes.
@@ -86,7 +86,7 @@ class TestCut:
 
         dataset = Dataset.from_arrays(np.zeros((4, 1)), [0, 1, 0, 1])
         with pytest.raises(InputError, match="every client needs at least one training example, got none for bob;"):
-            deal(dataset, Forgetful(), 3, 0, (0.6, 0.2, 0.2))
+            split_dataset(dataset, Forgetful(), 3, 0, (0.6, 0.2, 0.2))
 
 
 class TestSplit:
@@ -130,8 +130,8 @@ class TestSplit:
         ("options", "sentence"),
         [
             ({"clients": 0}, "clients must be at least 1, got 0"),
-            ({"clients": 2.5}, "clients must be a whole number, got 2.5"),
-            ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+            ({"clients": 2.5}, "clients must be a integer, got 2.5"),
+            ({"seed": "a"}, "seed must be a integer, got 'a'"),
             ({"clients": 1798}, "iid needs at least 1798 examples (one for each of 1798 clients), got 1797"),
         ],
     )

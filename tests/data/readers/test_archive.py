@@ -57,7 +57,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 def test_paths_outside_the_folder(tmp_path: Path, name: str, write: object) -> None:
     path = tmp_path / ("a.zip" if write is write_zip else "a.tgz")
     write(path, (name, b"evil"))
-    with pytest.raises(InputError, match="has a path outside its folder"):
+    with pytest.raises(InputError, match="has a path outside its directory"):
         archive.unpack(path, tmp_path / "out")
     assert not list(tmp_path.rglob("*evil*"))
     assert not Path("/tmp/bespoke-evil").exists()

@@ -18,11 +18,11 @@ def test_every_set_is_described(name: str) -> None:
     named = CATALOGUE[name]
     assert named.name == name
     assert re.fullmatch(r"[a-z0-9-]+", name)
-    assert named.what.endswith(".")
+    assert named.description.endswith(".")
     assert named.licence
     assert named.citation
     assert len(set(named.label_names)) == named.classes > 1
-    assert named.built_in or (named.reads and named.get and named.files)
+    assert named.built_in or (named.readers and named.how_to_get and named.expected_files)
     assert named.stored in CATALOGUE
     assert named.hash is None or re.fullmatch(r"[0-9a-f]{64}", named.hash)
 
@@ -79,7 +79,7 @@ def test_labels_are_kept_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (
             "x",
             np.zeros((8, 1, 3, 2), dtype=np.uint8),
-            r"expected pictures of shape \(1, 2, 3\), uint8, got \(1, 3, 2\)",
+            r"expected images of shape \(1, 2, 3\), uint8, got \(1, 3, 2\)",
         ),
         ("x", np.zeros((8, 1, 2, 3), dtype=np.float32), "got .*float32"),
         ("y", np.full(8, 3), "labels from 0 to 2, got 3"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.tables import client_folders as folder
+from bespokefl.data.tables import client_directories as folder
 from bespokefl.data.tables import table as tables
 from bespokefl.data.tables.features import Table
 

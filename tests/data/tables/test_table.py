@@ -120,7 +120,7 @@ class TestLabels:
 
     def test_many_whole_numbers_are_asked_about(self) -> None:
         columns = {"a": np.arange(300.0), "y": np.arange(300)}
-        with pytest.raises(InputError, match="300 different whole numbers in 300 rows; say with task"):
+        with pytest.raises(InputError, match="300 different integers in 300 rows; say with task"):
             tables.from_columns(columns)
         assert tables.from_columns(columns, task="regression").classes is None
         assert tables.from_columns(columns, task="classification").classes == 300

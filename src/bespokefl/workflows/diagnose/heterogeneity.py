@@ -102,7 +102,7 @@ def sketch(clients: Clients, seed: int) -> Array:
 
 def _labels(clients: Clients, seed: int) -> tuple[float, float, float]:
     """The distance beyond chance, in 0..1, the distance, and that of clients who draw from all classes alike."""
-    counts = split_statistics.counts(clients)
+    counts = split_statistics.class_counts(clients)
     sizes = counts.sum(1)
     observed = split_statistics.label_distance(counts / sizes[:, None])
     shares = counts.sum(0) / counts.sum()

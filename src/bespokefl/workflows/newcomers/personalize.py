@@ -67,7 +67,7 @@ def personalize(
     preparation = result.preparation
     if preparation is not None:
         _check_source(chosen, preparation)
-        chosen, preparation = preparation.fit(chosen)
+        chosen, preparation = preparation.prepare_clients(chosen)
     check_clients(chosen)
     place = device or result.config.device
     return serve(result, _fitted(chosen, result), workers=workers, device=place, preparation=preparation)

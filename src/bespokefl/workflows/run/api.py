@@ -14,7 +14,7 @@ from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
-from bespokefl.data.sources.synthetic import is_drawn
+from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.progress import Report
 from bespokefl.engines.storage.checkpoints import OtherRunError
 from bespokefl.workflows.results import run_directory
@@ -212,4 +212,4 @@ def resume(
 
 def _absolute(source: str) -> str:
     """A name as it is, a file's path so that it is found from anywhere."""
-    return source if source in datasets.names() or is_drawn(source) else str(absolute(source))
+    return source if source in datasets.names() or is_synthetic(source) else str(absolute(source))

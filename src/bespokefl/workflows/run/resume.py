@@ -57,7 +57,7 @@ def _instead(place: Path) -> str:
 def _check_origin(place: Path, config: Config) -> None:
     """Refuse what was made in Python, and data that are gone."""
     data = Path(config.data)
-    named = config.data in sources.names() or synthetic.is_drawn(config.data)
+    named = config.data in sources.names() or synthetic.is_synthetic(config.data)
     if config.model.startswith("<") or not (named or data.is_absolute() or data.exists()):
         what = f"model, {config.model}," if config.model.startswith("<") else f"data, {config.data!r},"
         raise InputError(
