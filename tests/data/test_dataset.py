@@ -99,7 +99,7 @@ class TestRefused:
             (X.astype(str), Y, "x must hold numbers, got str"),
             (X.astype(complex), Y, "x must hold numbers, got complex128"),
             ([[1, 2], [3]], [0, 1], "x must be an array whose rows have equal shapes, got rows that differ"),
-            (X, ["a", None, "b", "a", "b", "a"], "y must hold numbers or text only"),
+            (X, ["a", None, "b", "a", "b", "a"], "y must hold only numbers or text"),
             (X, Y.astype(complex), "y must hold integers or text (classes) or floats (regression), got complex"),
             (torch.tensor(X).to_sparse(), Y, "x must be a dense tensor, got torch.sparse_coo; use to_dense()"),
         ],

@@ -10,6 +10,7 @@ import pytest
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset
 from bespokefl.data.clients import split_hash
+from bespokefl.data.split_file import describe
 
 X, Y = np.arange(60.0)[:, None], np.arange(60) % 3
 DATASET = Dataset.from_arrays(X, Y, name="mine")

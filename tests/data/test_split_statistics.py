@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.data import Clients
-from bespokefl.data.split_statistics import effective_classes, gini, label_distance, measure
+from bespokefl.data.split_statistics import class_counts, effective_classes, gini, label_distance, measure
 
 
 def clients_of(labels: list[list[int]]) -> Clients:

@@ -99,7 +99,7 @@ class TestScale:
         """Sums of many equal values are rounded, and what is left of the variance is above 0 for some of them."""
         for value in RNG.random(50).astype(np.float32) * 1e5:
             sums = FeatureSums.of(np.full((3001, 1), value, dtype=np.float32), Features.of_arrays((1,)))
-            assert sums.spread.tolist() == [0]
+            assert sums.std.tolist() == [0]
 
     def test_a_small_spread_far_from_zero_is_kept(self) -> None:
         values = 1e6 + np.arange(60) % 2
@@ -160,7 +160,7 @@ class TestScale:
         features = Features.of_arrays((2,))
         added = FeatureSums.of(x[:cut], features) + FeatureSums.of(x[cut:], features)
         assert np.allclose(added.mean, x.astype(np.float64).mean(0))
-        assert np.allclose(added.spread, x.astype(np.float64).std(0), atol=1e-3)
+        assert np.allclose(added.std, x.astype(np.float64).std(0), atol=1e-3)
 
 
 class TestGaps:

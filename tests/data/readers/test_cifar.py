@@ -117,14 +117,14 @@ def test_a_binary_file_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "a" / "test_batch.bin"
     for content in (path.read_bytes()[:-1], b""):
         path.write_bytes(content)
-        with pytest.raises(InputError, match="no multiple of 3073"):
+        with pytest.raises(InputError, match="not a multiple of 3073"):
             cifar.read_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("[1, 2]", "hold 15 and 3 pictures, but there are 2 and 3 labels"),
+        ("[1, 2]", "hold 15 and 3 images, but there are 2 and 3 labels"),
         ("[1, 2", "as a JSON list of labels"),
         ('{"a": 1}', "must be a list"),
         ("[" * 100_000, "as a JSON list of labels"),

@@ -52,7 +52,7 @@ def test_counts_and_names_of_classes() -> None:
 def test_no_host_names() -> None:
     """Packages are asked for by name; which host has them is for the client to know."""
     folder = Path(catalogue.__file__).parent
-    for name in ("catalogue", "hub", "named", "packages"):
+    for name in ("catalogue", "fetching", "hub", "npm"):
         assert not re.search(r"https?:|\.org\b|\.com\b|\.io\b|\.co\b|\.net\b", (folder / f"{name}.py").read_text()), (
             name
         )
@@ -68,7 +68,7 @@ def test_unknown() -> None:
 def test_labels_are_kept_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mini = miniature.named(tmp_path, monkeypatch)
     arrays = miniature.arrays(tmp_path / "files")
-    kept, contents = catalogue.checked(mini, {**arrays, "y": arrays["y"].astype(np.int64)}, "there")
+    kept, contents = catalogue.verify(mini, {**arrays, "y": arrays["y"].astype(np.int64)}, "there")
     assert kept["y"].dtype == np.uint8
     assert contents == mini.hash
 
@@ -85,7 +85,7 @@ def test_labels_are_kept_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("y", np.full(8, 3), "labels from 0 to 2, got 3"),
         ("y", np.full(8, -1), "labels from 0 to 2"),
         ("test", np.arange(8) > 5, "5 training and 3 test examples, got 6 and 2"),
-        ("x", np.zeros((8, 1, 2, 3), dtype=np.uint8), "contents with sha256"),
+        ("x", np.zeros((8, 1, 2, 3), dtype=np.uint8), "content with sha256"),
     ],
 )
 def test_another_set(
@@ -93,8 +93,8 @@ def test_another_set(
 ) -> None:
     mini = miniature.named(tmp_path, monkeypatch)
     arrays = {**miniature.arrays(tmp_path / "files"), key: value}
-    with pytest.raises(InputError, match=f"what is in there is not mini: .*{sentence}"):
-        catalogue.checked(mini, arrays, "there")
+    with pytest.raises(InputError, match=f"the data in there are not mini: .*{sentence}"):
+        catalogue.verify(mini, arrays, "there")
 
 
 def test_emnist_is_turned_upright(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_emnist_is_turned_upright(tmp_path: Path) -> None:
     made = test_idx.write_set(tmp_path, "emnist-letters-", "test")
     labels = np.array([1, 26, 3, 1, 2], dtype=np.uint8)
     (tmp_path / "emnist-letters-train-labels-idx1-ubyte").write_bytes(test_idx.encoded(labels))
-    found = CATALOGUE["emnist-letters"].reads[0](tmp_path, lambda *_: None)
+    found = CATALOGUE["emnist-letters"].readers[0](tmp_path, lambda *_: None)
     assert found is not None
     assert np.array_equal(found["x"][0, 0], made["train-images"][0].T)
     assert found["y"].tolist() == [0, 25, 2, 0, 1, 1, 1, 0]
-    assert CATALOGUE["emnist-digits"].reads[0](tmp_path, lambda *_: None) is None
+    assert CATALOGUE["emnist-digits"].readers[0](tmp_path, lambda *_: None) is None

@@ -153,8 +153,8 @@ def test_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load("mini")
     assert str(error.value) == (
         f"mini is not on this machine: tried {tmp_path}/data/mini (does not exist), /nowhere/mini (does not exist), "
-        "npm's package mini-data 1.0.0 (npm is not installed), the hub's somebody/mini (the extra hub is not installed); "
-        'draw it, or use "bespoke data fetch mini --from PATH" with four IDX files'
+        "npm's package mini-data 1.0.0 (npm is not installed), the hub's somebody/mini (the extra hub is not "
+        'installed); draw it, or use "bespoke data fetch mini --from PATH" with four IDX files'
     )
     assert not (tmp_path / "data").exists()
 
@@ -318,7 +318,7 @@ class TestPackage:
     def test_another_hash(self, tmp_path: Path) -> None:
         sha256 = self.client(tmp_path, *self.members(tmp_path))
         said = self.sentence(tmp_path, Package("mini-data", "1.0.0", "0" * 64))
-        assert said == f"npm delivered a mini-data@1.0.0 whose sha256 is {sha256}, expected {'0' * 64}"
+        assert said == f"npm delivered a mini-data@1.0.0 with sha256 {sha256}, expected {'0' * 64}"
         assert not (tmp_path / "folder" / "unpacked").exists()
 
     def test_the_client_fails(self, tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ def test_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("gaussian(clients=0)", "clients must be a integer >= 1, got 0"),
+        ("gaussian(clients=0)", "clients must be an integer >= 1, got 0"),
         ("gaussian(between=-1)", "between must be >= 0, got -1 (a variance)"),
         ("gaussian(within='a')", "within must be a finite number, got 'a'"),
         ("gaussian(sizes=5)", "sizes must be two integers, from and to, got 5"),
-        ("gaussian(sizes=(20, 10))", "got (20, 10); exchange them"),
-        ("gaussian(sizes=(0, 10))", "sizes must be a integer >= 1, got 0"),
+        ("gaussian(sizes=(20, 10))", "got (20, 10); swap them"),
+        ("gaussian(sizes=(0, 10))", "sizes must be an integer >= 1, got 0"),
         ("gaussian(theta=1)", "unknown key of gaussian 'theta'"),
-        ("gausian", "unknown kind of drawn data 'gausian'; did you mean 'gaussian'?"),
+        ("gausian", "unknown kind of generated data 'gausian'; did you mean 'gaussian'?"),
     ],
 )
 def test_refused(text: str, sentence: str) -> None:

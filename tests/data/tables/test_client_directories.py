@@ -69,13 +69,13 @@ def test_a_column_that_is_text_for_one_client_is_text_for_all(tmp_path: Path) ->
             "either all files are called train, validation, test",
         ),
         ({"p/a.csv": "a,y\n1,0\n", "q/read.me": ""}, "got nothing in q"),
-        ({"p/a.csv": "a,y,client\n1,0,p\n2,1,p\n"}, "the folders of"),
+        ({"p/a.csv": "a,y,client\n1,0,p\n2,1,p\n"}, "the directories of"),
         (
             {"p/a.csv": "a,y\n1,0\n", "q/a.csv": "a,y\n1,1\n,0\n"},
             "column 'a' lacks 1 of 3 values, the first in row 2 of",
         ),
         ({"p/test.csv": "a,y\n1,0\n", "q/train.csv": "a,y\n1,1\n"}, "every client needs at least one training example"),
-        ({"readme.txt": ""}, "for each client, got no folder in it"),
+        ({"readme.txt": ""}, "for each client, got no directory in it"),
     ],
 )
 def test_refused(tmp_path: Path, files: dict[str, str], sentence: str) -> None:
@@ -97,5 +97,7 @@ def test_shapes_that_differ(tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected a folder '.*nothing' with a folder for each client, got none"):
+    with pytest.raises(
+        InputError, match=r"expected a directory '.*nothing' with a directory for each client, got none"
+    ):
         client_directories.load(tmp_path / "nothing")
