@@ -28,7 +28,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) ->
         "description": "Small images.",
         "shape": (1, 2, 3),
         "label_names": ("a", "b", "c"),
-        "readers": (idx.read_directory,),
+        "reader": idx.read_directory,
         "counts": (5, 3),
         "hash": contents,
         "npz": True,

@@ -23,7 +23,9 @@ def read(path: Path) -> np.ndarray:
             Image.open(io.BytesIO(content), formats=["PNG"]).verify()  # checksums; the image cannot be read after it
             with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
                 if image.mode not in MODES:
-                    raise files.unreadable(path, KIND, f"expected grey or RGB with 8 bits per channel, got {image.mode}")
+                    raise files.unreadable(
+                        path, KIND, f"expected grey or RGB with 8 bits per channel, got {image.mode}"
+                    )
                 pixels = np.array(image)
     except UnidentifiedImageError:
         raise files.unreadable(path, KIND, "it is damaged or has another format") from None

@@ -169,10 +169,9 @@ def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
 
 
 def _read_directory(info: DatasetInfo, directory: Path, report: Report) -> Arrays:
-    for read in info.readers:
-        found = read(directory, report)
-        if found is not None:
-            return found
+    found = info.reader(directory, report) if info.reader else None
+    if found is not None:
+        return found
     for path in sorted(directory.iterdir()):
         if archive.is_archive(path) or (info.npz and path.suffix == ".npz"):
             return _read_path(info, path, report)

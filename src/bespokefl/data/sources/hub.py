@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ class Repository:
     name: str
     image: str  # the column with the images
     labels: Mapping[str, str]  # our column names and the hub's
-    batches: tuple[str, ...] = ()  # first labels of the official batches, if the hub has them in another order
+    batches: Sequence[str] = ()  # first labels of the official batches, if the hub has them in another order
 
     def __str__(self) -> str:
         return f"the hub's {self.name}"

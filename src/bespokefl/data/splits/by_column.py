@@ -7,7 +7,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.split import Assignment, Split, column_name, column_values, setting
+from bespokefl.data.splits.split import Assignment, Split, column_values, setting
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ByColumn(Split):
 
     kind: ClassVar[str] = "by_column"
 
-    column: str | None = setting(column_name, None)
+    column: str | None = setting(None)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         ids, owner = np.unique(self.test_key(dataset), return_inverse=True)

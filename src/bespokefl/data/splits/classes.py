@@ -19,7 +19,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_counts
-from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, client_names, integer, setting
+from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, setting
 
 USED_SHARE = 0.9
 ITERATIONS = 50  # measured: more of them increase the clients' sizes by less than a percent
@@ -37,7 +37,7 @@ class Classes(Split):
 
     kind: ClassVar[str] = "classes"
 
-    k: int = setting(integer, least=1, meaning="classes per client")
+    k: int = setting(least=1, meaning="classes per client")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -53,7 +53,7 @@ class Classes(Split):
         held = _draw_classes(holders, clients, self.k, rng)
         free = np.where(holders > 0, sizes - holders, 0)  # each holder of a class gets at least one example of it
         counts = 1 + _largest_counts(held, free, _draw_shares(held, free, rng))
-        return Assignment(assign_counts(labels, held, counts, rng), client_names(clients))
+        return Assignment.numbered(assign_counts(labels, held, counts, rng), clients)
 
     def _holders(self, sizes: np.ndarray, clients: int, rng: np.random.Generator, names: tuple[str, ...]) -> np.ndarray:
         """The number of clients that hold each class: equal to within one, unless a class is too small."""

@@ -14,16 +14,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_counts
-from bespokefl.data.splits.split import (
-    Assignment,
-    Split,
-    check_enough,
-    class_labels,
-    client_names,
-    integer,
-    real,
-    setting,
-)
+from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, client_names, setting
 
 MAX_DRAWS = 100
 MAX_ALPHA = 1e32  # above it, all proportions are equal in float64; numpy's sum of gammas overflows at 1e308
@@ -43,8 +34,8 @@ class Dirichlet(Split):
 
     kind: ClassVar[str] = "dirichlet"
 
-    alpha: float = setting(real, meaning="Dirichlet concentration; 0.1 is skewed, 100 is even")
-    min_examples: int = setting(integer, 3, least=1)
+    alpha: float = setting(meaning="Dirichlet concentration; 0.1 is skewed, 100 is even")
+    min_examples: int = setting(3, least=1)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -52,7 +43,7 @@ class Dirichlet(Split):
         rng = self.generator(seed)
         counts = self._counts(np.bincount(labels, minlength=classes), clients, rng)
         held = np.tile(np.arange(classes), (clients, 1))
-        return Assignment(assign_counts(labels, held, counts.T, rng), client_names(clients))
+        return Assignment.numbered(assign_counts(labels, held, counts.T, rng), clients)
 
     def _counts(self, totals: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
         """The number of examples of each class for each client: (classes, clients)."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.split import Assignment, Split, client_names, column_name, column_values, setting
+from bespokefl.data.splits.split import Assignment, Split, column_values, setting
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Domains(Split):
 
     kind: ClassVar[str] = "domains"
 
-    column: str = setting(column_name, "domain")
+    column: str = setting("domain")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         found, domain = np.unique(self._domains(dataset), return_inverse=True)
@@ -47,7 +47,7 @@ class Domains(Split):
                     f"got {len(pool)}; use fewer clients"
                 )
             owner[rng.permutation(pool)] = members[np.arange(len(pool)) % len(members)]
-        return Assignment(owner, client_names(clients), tuple(group.tolist()))
+        return Assignment.numbered(owner, clients, tuple(group.tolist()))
 
     def test_key(self, dataset: Dataset) -> np.ndarray:
         """A client is tested on its source and, there, on its labels."""

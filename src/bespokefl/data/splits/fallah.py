@@ -15,7 +15,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_counts, check_class_sizes
-from bespokefl.data.splits.split import Assignment, Split, class_labels, client_names, integer, setting
+from bespokefl.data.splits.split import Assignment, Split, class_labels, setting
 
 PUBLISHED_K = {"mnist": 196, "cifar10": 68}
 
@@ -32,7 +32,7 @@ class Fallah(Split):
 
     kind: ClassVar[str] = "fallah"
 
-    k: int | None = setting(integer, None, least=2, meaning="examples per class, of which some clients get half")
+    k: int | None = setting(None, least=2, meaning="examples per class, of which some clients get half")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -46,7 +46,7 @@ class Fallah(Split):
         held[even:, 0], counts[even:, 0] = _draw_balanced(clients - even, 0, half, rng), k // 2
         held[even:, 1], counts[even:, 1] = _draw_balanced(clients - even, half, classes, rng), 2 * k
         check_class_sizes(self, dataset, held, counts)
-        return Assignment(assign_counts(labels, held, counts, rng), client_names(clients))
+        return Assignment.numbered(assign_counts(labels, held, counts, rng), clients)
 
     def _published_k(self, dataset: Dataset) -> int:
         if dataset.name not in PUBLISHED_K:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.split import Assignment, Split, check_enough, client_names
+from bespokefl.data.splits.split import Assignment, Split, check_enough
 
 
 @dataclass(frozen=True)
@@ -19,4 +19,4 @@ class IID(Split):
         check_enough(self, dataset, clients)
         owner = np.empty(len(dataset), dtype=np.int64)
         owner[self.generator(seed).permutation(len(owner))] = np.arange(len(owner)) % clients
-        return Assignment(owner, client_names(clients))
+        return Assignment.numbered(owner, clients)

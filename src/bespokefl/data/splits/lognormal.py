@@ -17,7 +17,7 @@ import numpy as np
 
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_counts, check_class_sizes, consecutive_classes
-from bespokefl.data.splits.split import Assignment, Split, boolean, class_labels, client_names, integer, real, setting
+from bespokefl.data.splits.split import Assignment, Split, class_labels, setting
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class LogNormal(Split):
 
     kind: ClassVar[str] = "lognormal"
 
-    k: int = setting(integer, least=1, meaning="classes per client")
-    mu: float = setting(real, 0.0, meaning="mean of the sizes' logarithm", positive=False)
-    sigma: float = setting(real, 2.0, meaning="standard deviation of the sizes' logarithm")
-    least: int = setting(integer, 5, least=1, meaning="minimum number of examples")
-    shares: bool = setting(boolean, True)
+    k: int = setting(least=1, meaning="classes per client")
+    mu: float = setting(0.0, meaning="mean of the sizes' logarithm", positive=False)
+    sigma: float = setting(2.0, meaning="standard deviation of the sizes' logarithm")
+    least: int = setting(5, least=1, meaning="minimum number of examples")
+    shares: bool = setting(True)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -62,4 +62,4 @@ class LogNormal(Split):
             wanted = np.minimum(rng.lognormal(self.mu, self.sigma, clients) + self.least, len(labels))
             counts = np.repeat(np.maximum(wanted.astype(np.int64) // self.k, 2)[:, None], self.k, axis=1)
         check_class_sizes(self, dataset, held, counts)
-        return Assignment(assign_counts(labels, held, counts, rng), client_names(clients))
+        return Assignment.numbered(assign_counts(labels, held, counts, rng), clients)

@@ -12,7 +12,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.rotation import add_transforms, group_clients
-from bespokefl.data.splits.split import Assignment, Change, class_labels, integer, setting
+from bespokefl.data.splits.split import Assignment, Change, class_labels, setting
 from bespokefl.data.splits.transform import Transform
 
 
@@ -28,7 +28,7 @@ class PermutedLabels(Change):
 
     kind: ClassVar[str] = "permuted_labels"
 
-    groups: int = setting(integer, least=1, meaning="one label permutation for each")
+    groups: int = setting(least=1, meaning="one label permutation for each")
 
     def modify(self, dataset: Dataset, assignment: Assignment, test_key: np.ndarray, seed: int) -> Assignment:
         _, classes = class_labels(self, dataset)

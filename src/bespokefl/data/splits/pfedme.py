@@ -13,7 +13,7 @@ import numpy as np
 
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_counts, check_class_sizes, consecutive_classes
-from bespokefl.data.splits.split import Assignment, Split, class_labels, client_names, integer, setting
+from bespokefl.data.splits.split import Assignment, Split, class_labels, setting
 
 FIRST = 10  # examples of each class
 FEW_CLIENTS = 20  # up to this many clients get twice as many
@@ -31,7 +31,7 @@ class PFedMe(Split):
 
     kind: ClassVar[str] = "pfedme"
 
-    k: int = setting(integer, least=1, meaning="classes per client")
+    k: int = setting(least=1, meaning="classes per client")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -52,4 +52,4 @@ class PFedMe(Split):
                 if wanted < left[label]:
                     left[label] -= wanted
                     counts[client, column] += wanted
-        return Assignment(assign_counts(labels, held, counts, rng), client_names(clients))
+        return Assignment.numbered(assign_counts(labels, held, counts, rng), clients)

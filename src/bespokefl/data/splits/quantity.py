@@ -17,16 +17,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_slices, cut_points
-from bespokefl.data.splits.split import (
-    Assignment,
-    Split,
-    boolean,
-    check_enough,
-    class_labels,
-    client_names,
-    integer,
-    setting,
-)
+from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, setting
 
 
 @dataclass(frozen=True)
@@ -43,8 +34,8 @@ class Quantity(Split):
 
     kind: ClassVar[str] = "quantity"
 
-    k: int | None = setting(integer, None, least=1, meaning="classes per client")
-    equal: bool = setting(boolean, False)
+    k: int | None = setting(None, least=1, meaning="classes per client")
+    equal: bool = setting(False)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         rng = self.generator(seed)
@@ -53,7 +44,7 @@ class Quantity(Split):
             cuts = cut_points(len(dataset), clients, self.equal, rng)
             owner = np.empty(len(dataset), dtype=np.int64)
             owner[rng.permutation(len(owner))] = np.repeat(np.arange(clients), np.diff(cuts))
-            return Assignment(owner, client_names(clients))
+            return Assignment.numbered(owner, clients)
         labels, classes = class_labels(self, dataset)
         if classes % self.k:
             divisors = ", ".join(str(one) for one in range(1, classes + 1) if classes % one == 0)
@@ -67,4 +58,4 @@ class Quantity(Split):
         held = orders.reshape(lists * per_list, self.k)[:clients]
         slices = np.repeat(np.arange(clients)[:, None] // per_list, self.k, axis=1)
         owner = assign_slices(self, dataset, labels, held, slices, self.equal, rng, dataset.label_names)
-        return Assignment(owner, client_names(clients))
+        return Assignment.numbered(owner, clients)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.split import Assignment, Change, integer, setting
+from bespokefl.data.splits.split import Assignment, Change, setting
 from bespokefl.data.splits.transform import UNCHANGED, Transform
 
 
@@ -27,7 +27,7 @@ class Rotation(Change):
 
     kind: ClassVar[str] = "rotation"
 
-    groups: int = setting(integer, least=1, meaning="one for each quarter turn, at most 4")
+    groups: int = setting(least=1, meaning="one for each quarter turn, at most 4")
 
     def __post_init__(self) -> None:
         super().__post_init__()

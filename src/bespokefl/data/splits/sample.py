@@ -7,7 +7,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.split import Change, boolean, class_labels, integer, setting
+from bespokefl.data.splits.split import Change, class_labels, setting
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Sample(Change):
     kind: ClassVar[str] = "sample"
     order: ClassVar[int] = 1  # draws from what the other changes leave
 
-    examples: int = setting(integer, least=1, meaning="how many are used")
-    balanced: bool = setting(boolean, False)
+    examples: int = setting(least=1, meaning="how many are used")
+    balanced: bool = setting(False)
 
     def select(self, dataset: Dataset, chosen: np.ndarray, seed: int) -> np.ndarray:
         available = self.generator(seed).permutation(np.flatnonzero(chosen))

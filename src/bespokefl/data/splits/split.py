@@ -10,9 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -34,6 +33,11 @@ class Assignment:
     transforms: tuple[Transform, ...] | None = None  # applied to each client's examples
     tests: tuple[np.ndarray, ...] | None = None  # each client's test examples, if they are not its own
 
+    @classmethod
+    def numbered(cls, owner: np.ndarray, clients: int, groups: tuple[int, ...] | None = None) -> "Assignment":
+        """An assignment to clients with default names."""
+        return cls(owner, client_names(clients), groups)
+
 
 @dataclass(frozen=True)
 class Split(ABC):
@@ -47,8 +51,9 @@ class Split(ABC):
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if "check" in one.metadata and not (value is None and one.default is None):
-                object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
+            if "options" in one.metadata and not (value is None and one.default is None):
+                check = CHECKS[(get_args(one.type) or (one.type,))[0]]
+                object.__setattr__(self, one.name, check(one.name, value, **one.metadata["options"]))
 
     @abstractmethod
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
@@ -120,10 +125,9 @@ def client_names(clients: int) -> tuple[str, ...]:
 # -- settings
 
 
-def setting(check: Callable[..., Any], default: Any = MISSING, **options: Any) -> Any:
-    """A dataclass field whose value is checked by `check(name, value, **options)`; None is valid if it is the
-    default."""
-    return field(default=default, metadata={"check": partial(check, **options)})
+def setting(default: Any = MISSING, **options: Any) -> Any:
+    """A field whose value is checked by its type, with these options; None is valid if it is the default."""
+    return field(default=default, metadata={"options": options})
 
 
 def integer(name: str, value: Any, least: int, meaning: str = "") -> int:
@@ -153,6 +157,9 @@ def column_name(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InputError(f"{name} must be the name of a column, got {value!r}")
     return value
+
+
+CHECKS: dict[Any, Callable[..., Any]] = {int: integer, float: real, bool: boolean, str: column_name}
 
 
 # -- what splits need from the data

@@ -13,16 +13,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.allocation import assign_slices
-from bespokefl.data.splits.split import (
-    Assignment,
-    Split,
-    boolean,
-    class_labels,
-    client_names,
-    column_name,
-    column_values,
-    setting,
-)
+from bespokefl.data.splits.split import Assignment, Split, class_labels, column_values, setting
 
 
 @dataclass(frozen=True)
@@ -39,8 +30,8 @@ class Subclass(Split):
 
     kind: ClassVar[str] = "subclass"
 
-    column: str = setting(column_name, "subclass")
-    equal: bool = setting(boolean, False)
+    column: str = setting("subclass")
+    equal: bool = setting(False)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
@@ -65,7 +56,7 @@ class Subclass(Split):
             held[:, label] = np.concatenate([rng.permutation(subclasses) for _ in range(lists)])[:clients]
             slices[:, label] = np.arange(clients) // len(subclasses)
         owner = assign_slices(self, dataset, codes, held, slices, self.equal, rng, names)
-        return Assignment(owner, client_names(clients))
+        return Assignment.numbered(owner, clients)
 
     def test_key(self, dataset: Dataset) -> np.ndarray:
         """A client is tested on its subclasses."""
