@@ -103,7 +103,7 @@ def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
     assert found.preparation.features.names == expected.preparation.features.names
     assert found.preparation.pooled is not None and expected.preparation.pooled is not None
     np.testing.assert_allclose(found.preparation.pooled.mean, expected.preparation.pooled.mean, rtol=1e-12)
-    np.testing.assert_allclose(found.preparation.pooled.spread, expected.preparation.pooled.spread, rtol=1e-9)
+    np.testing.assert_allclose(found.preparation.pooled.std, expected.preparation.pooled.std, rtol=1e-9)
     models = {}
     for node in nodes:
         with safe_open(tmp_path / "place" / node / "run" / PERSONAL, framework="pt") as file:
@@ -180,7 +180,7 @@ def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"city": "Bern"}, "'city' is at south and not at north"),
-        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; write it alike"),
+        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; use one kind"),
         ({"smoker": "often"}, r"'smoker' has texts \(often\) at south and true and false at north"),
     ],
 )

@@ -20,7 +20,8 @@ def read(path: Path) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            Image.open(io.BytesIO(content), formats=["PNG"]).verify()  # checksums; the image cannot be read after it
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+                image.verify()  # checks checksums; after it, the image must be opened again
             with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
                 if image.mode not in MODES:
                     raise files.unreadable(
