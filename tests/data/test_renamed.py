@@ -5,9 +5,7 @@ import pytest
 from bespokefl import data
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("folder", "tables.client_directories"), ("hugging", "sources.hugging_face")]
-)
+@pytest.mark.parametrize(("old", "new"), [("folder", "tables.client_directories"), ("hugging", "sources.hugging_face")])
 def test_old_names_warn(old: str, new: str) -> None:
     with pytest.warns(FutureWarning, match=f"bespokefl.data.{old} is now bespokefl.data.{new}"):
         assert getattr(data, old).__name__ == f"bespokefl.data.{new}"

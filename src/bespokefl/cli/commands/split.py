@@ -40,11 +40,7 @@ SplitText = Annotated[
     str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …; see "bespoke split list".')
 ]
 SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.")]
-LOADED = (
-    *(key for key in LOADING if key != "split"),
-    "missing",
-    "seed",
-)  # the settings that determine the clients, apart from the split
+CLIENT_SETTINGS = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what determines the clients
 
 
 @app.callback(invoke_without_command=True)
@@ -54,7 +50,7 @@ def _root(context: typer.Context) -> None:
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def make(
     settings: Config,
     split: SplitText,
@@ -67,17 +63,17 @@ def make(
     """
     if out is not None and out.exists() and not overwrite:
         raise InputError(f"{str(out)!r} exists already; use --overwrite to replace it, or another name")
-    made = _clients(settings, split)
+    clients = _load_clients(settings, split)
     if out is None:
-        _draw(made, all_=False)
+        _draw(clients, all_=False)
         return
-    made.save_split(out)
-    _print_statistics(made)
+    clients.save_split(out)
+    _print_statistics(clients)
     print(f"Written to {out}; use it with --split {out}, show it with: bespoke split show {out}")
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def show(
     settings: Config,
     split: SplitOrFile,
@@ -88,21 +84,21 @@ def show(
 
     bespoke split show ds-3 --data digits
     """
-    found = _clients(settings, split)
+    clients = _load_clients(settings, split)
     if out is None:
-        _draw(found, all_)
+        _draw(clients, all_)
         return
     if out.suffix != ".html":
         raise InputError(f"the drawing is an HTML page, so --out must end in .html, got {str(out)!r}")
     from bespokefl.cli.split_drawing import page
 
-    write_text(out, page(found))
-    _print_statistics(found)
+    write_text(out, page(clients))
+    _print_statistics(clients)
     print(f"Written to {out}.")
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def export(
     settings: Config,
     split: SplitOrFile,
@@ -115,9 +111,9 @@ def export(
     """
     from bespokefl.data.export import export as write
 
-    found = _clients(settings, split)
-    write(found, to, out)
-    _print_statistics(found)
+    clients = _load_clients(settings, split)
+    write(clients, to, out)
+    _print_statistics(clients)
     print(f"Written to {out}.")
 
 
@@ -129,7 +125,7 @@ def list_() -> None:
 
     screen = terminal.console()
     kinds = [
-        (_signature(kind), "change" if issubclass(kind, Change) else "split", _first_sentence(kind))
+        (_signature(kind), "change" if issubclass(kind, Change) else "split", _description(kind))
         for kind in SPLITS.values()
     ]
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
@@ -146,26 +142,27 @@ def _signature(kind: Any) -> str:
     return f"{kind.kind}({given})" if given else str(kind.kind)
 
 
-def _first_sentence(kind: Any) -> str:
+def _description(kind: Any) -> str:
+    """The first paragraph of the module's docstring."""
     import sys
 
     text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
     return " ".join(text.split())
 
 
-def _clients(settings: Config, split: str) -> "Clients":
+def _load_clients(settings: Config, split: str) -> "Clients":
     """The clients of a new or a saved split; a saved one names its data."""
     from bespokefl.data.split_file import describe
     from bespokefl.workflows.run.client_loading import load_clients
 
     if not split.endswith(".json") or settings.data != Config.data:
         return load_clients(replace(settings, split=split))
-    made_for, _ = describe(split)
+    data_name, _ = describe(split)
     try:
-        return load_clients(replace(settings, split=split, data=made_for))
+        return load_clients(replace(settings, split=split, data=data_name))
     except InputError:
         raise InputError(
-            f"{split!r} was made for data called {made_for!r}, which cannot be loaded by that name; add --data"
+            f"{split!r} was made for data called {data_name!r}, which cannot be loaded by that name; add --data"
         ) from None
 
 
@@ -179,6 +176,7 @@ def _print_statistics(clients: "Clients") -> None:
 
 
 def _draw(clients: "Clients", all_: bool) -> None:
+    """Print the statistics and a bar for each client and class."""
     import numpy as np
     from rich.table import Table
     from rich.text import Text
@@ -192,21 +190,21 @@ def _draw(clients: "Clients", all_: bool) -> None:
     num, classes = counts.shape
     shown = np.arange(num) if all_ or num <= MAX_DRAWN else np.unique(np.linspace(0, num - 1, MAX_DRAWN).astype(int))
     names = clients.label_names or ("all",)
-    wide = classes <= 24 and max(map(len, names)) <= 3  # the names of the classes fit
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("client", no_wrap=True, max_width=20)
+    show_names = classes <= 24 and max(map(len, names)) <= 3  # the names of the classes fit
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("client", no_wrap=True, max_width=20)
     if clients.groups is not None:
-        drawn.add_column("group", justify="right")
-    drawn.add_column("train", justify="right")
-    for name in names if wide else ["classes"]:
-        drawn.add_column(name, no_wrap=True, justify="left")
+        table.add_column("group", justify="right")
+    table.add_column("train", justify="right")
+    for name in names if show_names else ["classes"]:
+        table.add_column(name, no_wrap=True, justify="left")
     largest = counts.max()
     for client in shown.tolist():
         cells = [_cell(count, largest) for count in counts[client].tolist()]
         group = [] if clients.groups is None else [str(clients.groups[client])]
         size = str(int(counts[client].sum()))
-        drawn.add_row(Text(clients.names[client]), *group, size, *(cells if wide else [Text.assemble(*cells)]))
-    screen.print(drawn)
+        table.add_row(Text(clients.names[client]), *group, size, *(cells if show_names else [Text.assemble(*cells)]))
+    screen.print(table)
     screen.print(f"{LEVELS[-1]} means {largest} examples, {LEVELS[0]} few, and a blank none.", markup=False)
     if len(shown) < num:
         screen.print(f"{len(shown)} of {num} clients, evenly spaced; use --all to draw all of them.", markup=False)

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from bespokefl.core.errors import said
 from bespokefl.data.readers import files
@@ -16,6 +15,8 @@ MODES = ("L", "LA", "RGB", "RGBA")  # 8 bits per channel
 
 def read(path: Path) -> np.ndarray:
     """The image as (height, width, channels), uint8."""
+    from PIL import Image, UnidentifiedImageError  # not at the top: few data sets need it, and importing it takes time
+
     content = files.read_bytes(path, KIND)
     try:
         with warnings.catch_warnings():
