@@ -11,7 +11,15 @@ from bespokefl.models.weights import initialize
 
 
 class Logistic(BaseAndHead):
-    """Logistic regression (linear regression for real-valued targets)."""
+    """Logistic regression (linear regression for real-valued targets).
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of one example.
+    classes : int
+        The number of outputs: classes, or 1 for regression.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -20,7 +28,19 @@ class Logistic(BaseAndHead):
 
 
 class MLP(BaseAndHead):
-    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output."""
+    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of one example.
+    classes : int
+        The number of outputs: classes, or 1 for regression.
+    hidden : int or tuple of int
+        The widths of the hidden layers.
+    init : {"torch", "glorot", "he"}
+        The initial weights.
+    """
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, hidden: int | tuple[int, ...] = (100,), init: str = "torch"

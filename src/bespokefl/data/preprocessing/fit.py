@@ -17,9 +17,9 @@ from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation, check_own_scale, reject_missing
 from bespokefl.data.tables import text
 from bespokefl.data.tables.features import WORD_KINDS, Features, Table
+from bespokefl.data.tables.table import MISSING
 
 SCALES = ("pooled", "own", "none")
-MISSING = ("refuse", "mean", "drop")  # drop: rows with missing values were dropped when the table was read
 
 
 def prepare(
