@@ -5,7 +5,7 @@ already, and `clients` keeps this division.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -28,8 +28,11 @@ class ClientFile:
     """The columns of one file of a client."""
 
     path: Path
-    client: str
     columns: table_files.Columns
+
+    @property
+    def client(self) -> str:
+        return self.path.parent.name
 
     @property
     def part(self) -> str:
@@ -70,22 +73,7 @@ def load(
         raise InputError(
             f"{str(path)!r} must hold a directory of {', '.join(table_files.SUFFIXES)} for each client, got {what}"
         )
-    as_text, labels = tables.text_columns(label, tables.CLIENT, text)
-    warnings: list[str] = []
-
-    def read_all(as_text: Collection[str]) -> list[ClientFile]:
-        options = {"as_text": as_text, "labels": labels, "drop": tables.as_names(drop), "warnings": warnings}
-        return [ClientFile(one, top.name, table_files.read(one, **options)) for top in found for one in found[top]]  # type: ignore[arg-type]
-
-    files = read_all(as_text)
-    _check_parts(files)
-    _check_columns(files)
-    mixed = _mixed_columns(files)
-    if mixed:
-        warnings.clear()
-        files = read_all(as_text | mixed)
-    if warnings:
-        log.warning("%s%s", warnings[0], f" (the same in {len(warnings)} files)" if len(warnings) > 1 else "")
+    files = _read_files([file for inside in found.values() for file in inside], label, drop, text)
     if tables.CLIENT in files[0].columns:
         raise InputError(
             f"the directories of {str(path)!r} name the clients, but its files have a column {tables.CLIENT!r}, too; "
@@ -112,6 +100,28 @@ def load(
         locate=locate,
         part=part if part[0] else None,
     )
+
+
+def _read_files(paths: Sequence[Path], label: str | None, drop: Collection[str], text: str | None) -> list[ClientFile]:
+    """Read the files, with the same columns and kinds of columns in all of them."""
+    as_text, labels = tables.text_columns(label, tables.CLIENT, text)
+    warnings: list[str] = []
+
+    def read(path: Path, more: Collection[str] = ()) -> ClientFile:
+        wanted = {*as_text, *more}
+        columns = table_files.read(path, as_text=wanted, labels=labels, drop=tables.as_names(drop), warnings=warnings)
+        return ClientFile(path, columns)
+
+    files = [read(path) for path in paths]
+    _check_parts(files)
+    _check_columns(files)
+    mixed = _mixed_columns(files)
+    if mixed:
+        warnings.clear()
+        files = [read(path, mixed) for path in paths]
+    if warnings:
+        log.warning("%s%s", warnings[0], f" (the same in {len(warnings)} files)" if len(warnings) > 1 else "")
+    return files
 
 
 def clients(table: Dataset) -> Clients:
