@@ -100,7 +100,7 @@ MISTAKES = {
     "run ditto --model nets_for_cli:failing": "'nets_for_cli:failing' failed with ValueError: two lines.",
     "run ditto --model nets_for_cli:tree": "did you mean 'three'?",
     "run ditto --model no_such_module:three": "cannot import 'no_such_module'",
-    "run ditto --data own.npz --split by_column --model lenet": "lenet needs pictures",
+    "run ditto --data own.npz --split by_column --model lenet": "lenet needs images",
     "run ditto --head tail": "the model has no head 'tail'",
     "run ditto --loss mse": "the loss 'mse' does not fit the data",
     "run ditto --set lrr=1": "unknown hyper-parameter of ditto 'lrr'; did you mean 'lr'?",

@@ -55,14 +55,14 @@ LINES = {
     f"run ditto {QUICK} --rounds 9223372036854775808": "rounds must be at most 1,000,000,000",
     f"run ditto {QUICK} --set lr=1e300": "lr must be at most 1e+38, got 1e+300",
     f"run ditto {QUICK} --model 'mlp(hidden=(10000000000,))'": "GB, more than this machine has in memory",
-    f"run ditto {QUICK} --model 'mlp(hidden=(100000000000000000000,))'": "more than can be counted",
-    f"run ditto {QUICK} --model 'mlp(hidden=(10000000000, 10000000000))'": "more than can be counted",
+    f"run ditto {QUICK} --model 'mlp(hidden=(100000000000000000000,))'": "more bytes than can be counted",
+    f"run ditto {QUICK} --model 'mlp(hidden=(10000000000, 10000000000))'": "more bytes than can be counted",
     f"run ditto {QUICK} --out {'a' * 300}": "File name too long; use a shorter name",
     f"run ditto {QUICK} --data pipe.npz": "'pipe.npz' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --split pipe.json": "'pipe.json' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --start pipe.safetensors": "'pipe.safetensors' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --data huge": "x of user 'a' must be lists of numbers",
-    f"run ditto {QUICK} --data surrogate": "client ids must be text that can be written as UTF-8",
+    f"run ditto {QUICK} --data surrogate": "client ids must be text that can be encoded as UTF-8",
     f"run ditto {QUICK} --state-dir own.npz": "give --state-dir a folder that can be written, then: start it again",
 }
 

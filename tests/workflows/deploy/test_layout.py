@@ -187,7 +187,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
     from bespokefl.data.preprocessing.transform import Preparation
     from bespokefl.data.tables.features import Features
 
-    preparation = Preparation(Features.of((1, 8, 8))).to_json()
+    preparation = Preparation(Features.of_arrays((1, 8, 8))).to_json()
     given = {"method": "ditto", "hyper": {"prox_weight": 0.5}, "model": "mlp", "head": None, "loss": "cross_entropy"}
     return given | {"precision": "float32", "labels": [str(d) for d in range(10)], "preparation": preparation} | changes
 

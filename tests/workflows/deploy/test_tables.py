@@ -103,7 +103,7 @@ def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
     assert found.preparation.features.names == expected.preparation.features.names
     assert found.preparation.pooled is not None and expected.preparation.pooled is not None
     np.testing.assert_allclose(found.preparation.pooled.mean, expected.preparation.pooled.mean, rtol=1e-12)
-    np.testing.assert_allclose(found.preparation.pooled.spread, expected.preparation.pooled.spread, rtol=1e-9)
+    np.testing.assert_allclose(found.preparation.pooled.std, expected.preparation.pooled.std, rtol=1e-9)
     models = {}
     for node in nodes:
         with safe_open(tmp_path / "place" / node / "run" / PERSONAL, framework="pt") as file:
@@ -139,8 +139,8 @@ def test_a_node_with_decimal_commas_and_one_with_points(tmp_path: Path) -> None:
 
 def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
     """Where one owner has a gap, all places of the column are a gap: filled by the shares of all texts."""
-    from bespokefl.data.preprocessing.feature_sums import Sums
-    from bespokefl.data.tables.features import together
+    from bespokefl.data.preprocessing.feature_sums import FeatureSums
+    from bespokefl.data.tables.features import merge_features
 
     tables = {}
     for name, towns in {"a": ["Oslo", "", "Rome"], "b": ["Bern", "Bern", "Rome"]}.items():
@@ -148,15 +148,15 @@ def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
         path = write(tmp_path / f"{name}.csv", lines, ["town", "age", "ill"])
         tables[name] = load(str(path), label="ill", missing="mean")
     own = {name: table.features for name, table in tables.items()}
-    whole = together(own)
+    whole = merge_features(own)
     nan = np.nan
-    wide = own["a"].widened(tables["a"].x.numpy(), whole)
+    wide = own["a"].widen(tables["a"].x.numpy(), whole)
     np.testing.assert_array_equal(wide, [[0, 1, 0, 0], [nan, nan, nan, 1], [0, 0, 1, 2]])
-    parts = {name: Sums.of(table.x.numpy(), own[name]).widened(own[name], whole) for name, table in tables.items()}
-    stacked = np.concatenate([own[name].widened(table.x.numpy(), whole) for name, table in tables.items()])
+    parts = {name: FeatureSums.of(table.x.numpy(), own[name]).widen(own[name], whole) for name, table in tables.items()}
+    stacked = np.concatenate([own[name].widen(table.x.numpy(), whole) for name, table in tables.items()])
     for one in ("count", "total", "squares"):
         found = getattr(parts["a"] + parts["b"], one)
-        np.testing.assert_array_equal(found, getattr(Sums.of(stacked, whole), one))
+        np.testing.assert_array_equal(found, getattr(FeatureSums.of(stacked, whole), one))
 
 
 def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"city": "Bern"}, "'city' is at south and not at north"),
-        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; write it alike"),
+        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; use one kind"),
         ({"smoker": "often"}, r"'smoker' has texts \(often\) at south and true and false at north"),
     ],
 )
@@ -239,7 +239,7 @@ def test_prepared_as_in_one_place(tmp_path: Path) -> None:
     whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
     clients, _ = prepare(load(str(whole), label="ill").split("by_column"))
     for one in nodes.values():
-        fitted, _ = preparation.fit(one._widened(preparation.features))
+        fitted, _ = preparation.prepare_clients(one._widened(preparation.features))
         for at, name in enumerate(fitted.names):
             there = clients.names.index(name)
             for part in ("train", "validation", "test"):

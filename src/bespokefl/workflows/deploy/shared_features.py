@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
 from bespokefl.core.errors import InputError, listing
-from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.data.tables.features import Features, together
+from bespokefl.data.tables.features import Features, merge_features
 from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.workflows.run.settings import Config
 
@@ -49,7 +47,7 @@ def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Pre
     own = {name: Features.from_dict(about["features"]) for name, about in abouts.items()}
     if any(one.kind == "text" for one in own.values()):
         raise InputError("texts cannot be deployed: every node would number words in its own way; use tokens.")
-    features = together(own)
+    features = merge_features(own)
     if features.kind == "tokens":
         tokens = max(int(about["tokens"]) for about in abouts.values())
         return Preparation(features, missing=config.missing, tokens=tokens)
@@ -57,9 +55,9 @@ def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Pre
         if config.scale in ("pooled", "own"):
             raise InputError(f"scale = {config.scale!r} is for tables; the nodes' data are arrays.")
         return Preparation(features, "none", config.missing)
-    nobody = Sums(*(np.zeros((0, features.channels)) for _ in range(3)))
-    pooled = Sums(*(np.zeros(features.channels) for _ in range(3)))
+    nobody = FeatureSums.zeros(0, features.channels)
+    pooled = FeatureSums.zeros(features.channels)
     for name, about in abouts.items():
-        pooled = pooled + Sums.from_dict(about["sums"]).widened(own[name], features)
+        pooled = pooled + FeatureSums.from_dict(about["sums"]).widen(own[name], features)
     scale = config.scale or "pooled"
     return Preparation(features, scale, config.missing, pooled, (), nobody if scale == "own" else None)

@@ -12,7 +12,6 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.data.tables.features import Table
 from bespokefl.workflows.newcomers import arrays
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.newcomers.trainer import train_newcomers
@@ -95,7 +94,7 @@ def personalize(
                 "newcomers of another table must be given as a file, not as Clients, so that its columns are read as "
                 "those of the run."
             )
-        chosen, preparation = preparation.fit(chosen)
+        chosen, preparation = preparation.prepare_clients(chosen)
     check_clients(chosen)
     chosen = _with_labels_of(result, chosen)
     return serve(result, chosen, workers=workers, device=device or result.config.device, preparation=preparation)

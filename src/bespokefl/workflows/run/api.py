@@ -18,7 +18,7 @@ from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
-from bespokefl.data.sources.synthetic import is_drawn
+from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.progress import Report
 from bespokefl.engines.storage.checkpoints import OtherRunError
@@ -229,7 +229,7 @@ def _inputs(settings: RunSettings, clients: Clients | None) -> RunInputs:
         )
     clients = load_clients(settings) if clients is None else clients
     comments: dict[str, str] = {}
-    named = settings.data in datasets.names() or is_drawn(settings.data)
+    named = settings.data in datasets.names() or is_synthetic(settings.data)
     data, split = settings.data if named else str(absolute(settings.data)), clients.split_name
     if settings.split is not None and settings.split.endswith(".json"):
         comments["split"] = f"{clients.split_name}, seed {clients.seed}"

@@ -6,7 +6,7 @@ from bespokefl import data as datasets
 from bespokefl.core import rng
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.data.tables.client_folders import divided
+from bespokefl.data.tables.client_directories import split_table
 from bespokefl.workflows.run.convert import select
 from bespokefl.workflows.run.settings import DEFAULT_SPLIT, RunSettings
 
@@ -21,7 +21,7 @@ def load_clients(settings: RunSettings) -> Clients:
     if settings.split is not None and settings.split.endswith(".json"):
         clients = dataset.with_split(settings.split)
     else:
-        clients = divided(
+        clients = split_table(
             dataset,
             settings.split,
             DEFAULT_SPLIT,

@@ -56,7 +56,7 @@ def _describe(directory: Path) -> str:
 def _check_inputs(directory: Path, settings: RunSettings) -> None:
     """Raise an error for a model or data that came from Python, and for data that do not exist any more."""
     data = Path(settings.data)
-    named = settings.data in sources.names() or synthetic.is_drawn(settings.data)
+    named = settings.data in sources.names() or synthetic.is_synthetic(settings.data)
     if settings.model.startswith("<") or not (named or data.is_absolute() or data.exists()):
         what = f"model, {settings.model}," if settings.model.startswith("<") else f"data, {settings.data!r},"
         raise InputError(f"the {what} of the run in {str(directory)!r} came from Python; {_same_call(directory)}.")

@@ -16,10 +16,10 @@ from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.nn import probe
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.fit import features_of
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.data.tables.client_folders import divided
+from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
 from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
@@ -87,7 +87,9 @@ class LocalHost:
                 f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
             )
         preparation = Preparation.from_json(recipe["preparation"])
-        clients, preparation = preparation.fit(self._relabelled(self._widened(preparation.features), labels))
+        clients, preparation = preparation.prepare_clients(
+            self._relabelled(self._widened(preparation.features), labels)
+        )
         classes, device = None if labels is None else len(labels), find_device(self.settings.device)
         spec = TaskSpec(
             model=model,
@@ -120,7 +122,7 @@ class LocalHost:
         """For tables: how many values each feature has, their sum and the sum of their squares, over all clients."""
         if self.features.kind != "table":
             return None
-        return Sums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
+        return FeatureSums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
 
     def _load(self) -> Clients:
         settings = self.settings
@@ -131,7 +133,7 @@ class LocalHost:
         if not isinstance(found, Dataset):
             raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
         alone = found.client is None
-        clients = divided(
+        clients = split_table(
             found, None, "iid", number=1 if alone else None, seed=settings.seed, fractions=settings.fractions
         )
         return replace(clients, names=(self.name,)) if alone else clients
@@ -149,7 +151,7 @@ class LocalHost:
         if features.kind != "table" or features.columns == own.columns:
             return clients
         try:
-            return replace(clients, x=torch.from_numpy(own.widened(clients.x.numpy(), features)))
+            return replace(clients, x=torch.from_numpy(own.widen(clients.x.numpy(), features)))
         except KeyError as error:
             raise InputError(f"node {self.name} has no column {error}, which the server's plan has.") from None
 
