@@ -19,7 +19,7 @@ from bespokefl.engines.faults import spoil
 from bespokefl.engines.screening import Entry, Screening
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
-from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.storage.client_states import ClientStates
 from bespokefl.engines.traffic import DownlinkCounter, Traffic, columns
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.wire import Values, under
@@ -43,7 +43,7 @@ class Federation:
         settings.privacy.check(method)
         self.method, self.data, self.settings = method, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
-        self.store = Store(
+        self.store = ClientStates(
             lambda new: method.start_clients(start, [data.names[i] for i in new]),
             len(data),
             None if settings.state_dir is None else Path(settings.state_dir),
@@ -182,8 +182,8 @@ class Federation:
     def restore(self, found: LoadedCheckpoint) -> None:
         """Be what this was then."""
         self.server = found.server
-        self.store.put(found.clients, found.states)
-        self.kept = found.kept
+        self.store.update(found.clients, found.states)
+        self.kept = found.kept_models
         record = found.record
         self.communication = Traffic(**record["communication"])
         self.history, self.client_notes = record["history"], record["client_notes"]
@@ -202,7 +202,7 @@ class Federation:
         if len(kept) < len(part):
             state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
         if kept:
-            self.store.put([part[at] for at in kept], state)
+            self.store.update([part[at] for at in kept], state)
 
     def _uploads(
         self, round: Round, parts: Sequence[Sequence[int]], replies: Sequence[Values], reports: set[int]

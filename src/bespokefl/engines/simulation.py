@@ -27,7 +27,7 @@ from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoint_format import RunSnapshot, understood
+from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.traffic import Traffic
 from bespokefl.engines.transports.processes import InProcessPool, Pool, num_workers, open_pool
@@ -122,7 +122,7 @@ class Simulation:
         with ExitStack() as leaving:
             pool, stopped = leaving.enter_context(self.pool()), leaving.enter_context(stop_softly())
             if checkpoints is not None:
-                leaving.callback(checkpoints.settle)  # whatever happens, none is on its way afterwards
+                leaving.callback(checkpoints.wait_ignoring_errors)  # whatever happens, none is on its way afterwards
             done = self._resume(checkpoints, planned)
             if done and "personal" not in self.federations[0].history[-1]:  # it was stopped while it scored this round
                 self._follow(pool, done, planned)
@@ -131,7 +131,7 @@ class Simulation:
                 self.round(pool, number, phase)
                 stop = stopped()
                 self._follow(pool, number, planned)
-                if checkpoints is not None and number < planned and (stop or checkpoints.due(number)):
+                if checkpoints is not None and number < planned and (stop or checkpoints.is_due(number)):
                     self._save(checkpoints, number)
                 if report is not None:
                     report(Progress(number, planned, phase.name, self._latest))
@@ -178,11 +178,11 @@ class Simulation:
 
     def _resume(self, checkpoints: Checkpoints | None, planned: int) -> int:
         """Go back to the last checkpoint, if there is one; how many rounds are done."""
-        found = None if checkpoints is None else checkpoints.latest(planned, len(self.data))
+        found = None if checkpoints is None else checkpoints.load_latest(planned, len(self.data))
         if found is None:
             return 0
         (federation,) = self.federations
-        with understood(found):
+        with reject_if_altered(found):
             federation.restore(found)
         self._seconds, self._saved = found.record["seconds"], found.number
         log.warning("going on after round %d", found.number)
@@ -249,7 +249,7 @@ class Simulation:
         """An answer, where states of its size belong until the round is over."""
         if len(self.federations) > 1:  # a study of small runs
             return values
-        return self.federations[0].store.aside(under("state", values), values)
+        return self.federations[0].store.spill(under("state", values), values)
 
     def _request(self, part: Chunk, rounds: Sequence[Round]) -> Values:
         homes = self._by_home(part)
@@ -289,7 +289,7 @@ class Simulation:
             for name, own in under("score", values).items():
                 scores.setdefault(name, torch.zeros(len(everybody), dtype=own.dtype))[at] = own
             if "rows" in values:
-                rows = federation.store.rows(values["rows"], len(everybody)) if rows is None else rows
+                rows = federation.store.allocate(values["rows"], len(everybody)) if rows is None else rows
                 for block, new in zip(rows.blocks, values["rows"].blocks, strict=True):
                     block[at] = new
         refuse_non_finite(scores, federation.data, len(federation.history))

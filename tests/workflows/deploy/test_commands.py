@@ -18,7 +18,7 @@ from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
 from bespokefl.workflows.deploy.node import main as nodes
 from bespokefl.workflows.deploy.node.host import LocalHost
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.deploy.status import RESULT, tell
+from bespokefl.workflows.deploy.status import RESULT, update_status
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_init_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keys, "write_pair", full)
+    monkeypatch.setattr(keys, "write_key_pair", full)
     refused("deploy init dir --node a", "cannot write to 'dir': No space left on device", capfd)
     assert not Path("dir").exists()
     Path("dir").mkdir()
@@ -95,8 +95,8 @@ def test_init_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (b"-----BEGIN PRIVATE KEY-----\nnonsense\n", "must be the authority's key, as deploy init wrote it"),
-        (b"", "must be the authority's key, as deploy init wrote it"),
+        (b"-----BEGIN PRIVATE KEY-----\nnonsense\n", "must be the authority's key as deploy init wrote it"),
+        (b"", "must be the authority's key as deploy init wrote it"),
         (None, "is not the key of the authority in"),
     ],
 )
@@ -138,8 +138,8 @@ def test_a_renewed_certificate_replaces_both_files() -> None:
 )
 def test_where_it_listens_is_where_it_is_asked(address: str, listen: str, local: str) -> None:
     deployment = made(address)
-    assert deployment.settings.listen == listen and deployment.local == local
-    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", deployment.host)
+    assert deployment.settings.listen == listen and deployment.local_address == local
+    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", deployment.local_host)
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", host_of(address))
 
 
@@ -147,9 +147,11 @@ def test_an_address_of_its_own_to_listen_on(capfd: pytest.CaptureFixture[str]) -
     deployment = made("server.example.org:9092")
     file = deployment.server / "server.toml"
     file.write_text(file.read_text().replace('listen = "0.0.0.0"', 'listen = "127.0.0.2"'))
-    assert deployment.local == "127.0.0.2:9092"
+    assert deployment.local_address == "127.0.0.2:9092"
     refused(
-        "deploy server dir", "is not for 127.0.0.2, where it is to listen; renew it: bespoke deploy renew dir", capfd
+        "deploy server dir",
+        f"listens on 127.0.0.2, but its certificate is not for that; renew it: bespoke deploy renew {deployment.root}",
+        capfd,
     )
     making.renew(deployment.root)
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", "127.0.0.2")
@@ -174,7 +176,7 @@ def test_settings_that_cannot_be(line: str, sentence: str, capfd: pytest.Capture
 
 def test_settings_that_are_missing(capfd: pytest.CaptureFixture[str]) -> None:
     (made().server / "server.toml").write_text("insecure = false\n")
-    refused("deploy server dir", r"must say address = \.\.\., as deploy init wrote it", capfd)
+    refused("deploy server dir", r"must have address = \.\.\., as deploy init wrote it", capfd)
 
 
 def test_folders_that_nobody_else_may_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +238,7 @@ def test_a_function_that_fails(name: str, sentence: str, function: str, capfd: p
         ("--method ditto --set prox_weigth=1", "did you mean 'prox_weight'"),
         ("--method ditto --loss msee", "unknown loss 'msee'; did you mean 'mse'"),
         ("--method ditto --start nowhere.safetensors", "there is no file 'nowhere.safetensors'"),
-        ("--method ditto --run node-id", "a run cannot be called 'node-id'"),
+        ("--method ditto --run node-id", "a run cannot be named 'node-id'"),
     ],
 )
 def test_what_can_be_known_at_once(
@@ -245,7 +247,7 @@ def test_what_can_be_known_at_once(
     deployment = made()
 
     def start(deployment: Deployment, config: object, run: str | None) -> str:
-        return deployment.run(run or "it").name
+        return deployment.run_directory(run or "it").name
 
     monkeypatch.setattr(runs, "start", start)
     refused(f"deploy start dir {options}", sentence, capfd)
@@ -254,11 +256,11 @@ def test_what_can_be_known_at_once(
 
 
 def finished(deployment: Deployment, name: str, text: str) -> None:
-    result = deployment.run(name) / RESULT
+    result = deployment.run_directory(name) / RESULT
     result.mkdir(parents=True)
     for file in ("config.toml", "result.json"):
         (result / file).write_text(text)
-    tell(deployment.run(name), state="done")
+    update_status(deployment.run_directory(name), state="done")
 
 
 def test_fetching_twice(capfd: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +277,7 @@ def test_fetching_twice(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fetching_what_failed(capfd: pytest.CaptureFixture[str]) -> None:
-    tell(made().run("one"), state="failed", error="no node came.")
+    update_status(made().run_directory("one"), state="failed", error="no node came.")
     refused("deploy fetch dir --out out", r"the run one is not done but failed: no node came\.$", capfd)
-    with pytest.raises(InputError, match="cannot be called"):
-        Deployment.at(Path("dir")).run("node-id")
+    with pytest.raises(InputError, match="cannot be named"):
+        Deployment.at(Path("dir")).run_directory("node-id")

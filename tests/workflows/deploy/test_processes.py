@@ -2,14 +2,13 @@
 killed on the way.
 
 All tests share one server and its nodes. Nothing here depends on how fast the machine is: a node that is to be caught
-in the middle of a round keeps its answer back until it is told otherwise (tests/deploy/odd.py).
+during a round holds its answer back until a file is gone (tests/engines/transports/flower/odd_messages.py).
 """
 
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,19 +29,20 @@ from bespokefl.data.clients import Clients
 from bespokefl.workflows.deploy import certificates, demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.lock import worked_on
-from bespokefl.workflows.deploy.processes import end, end_with_parent
+from bespokefl.workflows.deploy.lock import is_locked
+from bespokefl.workflows.deploy.processes import Process, end, spawn
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
-from bespokefl.workflows.deploy.status import told
+from bespokefl.workflows.deploy.status import read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 from tests.disks import small_disk
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
+ODD_NODE = "tests.engines.transports.flower.odd_messages"
 NODES = {"north": 2, "south": 1, "west": 3}
-PATIENCE = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
+TIMEOUTS = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
 LONGEST = 500.0  # seconds for whatever is waited for: a machine may be busy with other things
 THREE = {"rounds": 3, "eval_every": 0, "precision": "float64"}
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
@@ -51,14 +51,14 @@ LIMIT = {"float32": 1e-5, "float64": 1e-10}
 class Running:
     """A deployment and its processes."""
 
-    def __init__(self, deployment: Deployment, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    def __init__(self, deployment: Deployment, processes: dict[str, Process]) -> None:
         self.deployment, self.processes = deployment, processes
 
     def place(self, node: str) -> Path:
         return self.deployment.root / "nodes" / node
 
     @contextmanager
-    def told(self, node: str, what: str) -> Iterator[Path]:
+    def read_status(self, node: str, what: str) -> Iterator[Path]:
         """A node that is told to misbehave."""
         file = self.place(node) / what
         file.touch()
@@ -68,7 +68,7 @@ class Running:
             file.unlink(missing_ok=True)
 
     @contextmanager
-    def patience(self, text: str) -> Iterator[None]:
+    def timeouts(self, text: str) -> Iterator[None]:
         file = self.deployment.server / "server.toml"
         before = file.read_text()
         file.write_text(re.sub(r"(?m)^(minimum|timeout|give_up|gather|resend) = .*\n", "", before) + text)
@@ -81,8 +81,8 @@ class Running:
         return runs.start(self.deployment, Config(method=method, data="deployment", **settings))
 
     def wait(self, name: str) -> Result:
-        demo.follow(self.deployment, name, {}, longest=LONGEST)
-        return load_run(self.deployment.run(name) / "result")
+        demo.follow(self.deployment, name, {}, timeout=LONGEST)
+        return load_run(self.deployment.run_directory(name) / "result")
 
     def until(self, true: Callable[[], Any]) -> None:
         began = time.monotonic()
@@ -91,24 +91,19 @@ class Running:
             time.sleep(0.02)
 
     def launch(self, node: str, before: tuple[str, ...] = ()) -> None:
-        with (self.deployment.server / "logs" / f"{node}.txt").open("wb") as output:
-            self.processes[node] = subprocess.Popen(
-                [*before, sys.executable, "-m", "tests.engines.transports.flower.odd_messages", str(self.place(node))],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                preexec_fn=end_with_parent,
-            )
+        command = [*before, sys.executable, "-m", ODD_NODE, str(self.place(node))]
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        output = self.deployment.server / "logs" / f"{node}.txt"
+        self.processes[node] = spawn(command, output, {"PYTHONPATH": path})
 
     def ready(self, node: str) -> None:
-        demo.wait_for(self.deployment, node, self.processes[node], LONGEST)
+        demo.wait_until_ready(self.deployment, node, self.processes[node], LONGEST)
 
     def output(self, name: str) -> str:
         return (self.deployment.server / "logs" / f"{name}.txt").read_text()
 
     def log(self, name: str) -> str:
-        file = self.deployment.run(name) / LOG
+        file = self.deployment.run_directory(name) / LOG
         return file.read_text() if file.exists() else ""
 
     def models(self, name: str) -> dict[str, dict[str, torch.Tensor]]:
@@ -125,9 +120,9 @@ class Running:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("deployment") / "hospitals"
     deployment = init(folder, list(NODES), f"127.0.0.1:{demo.free_port()}")
-    demo.share_out(load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0), folder, NODES)
+    demo.distribute(load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0), folder, NODES)
     with (deployment.server / "server.toml").open("a") as file:
-        file.write(PATIENCE)
+        file.write(TIMEOUTS)
     with demo.running(deployment, ()) as processes:
         made = Running(deployment, processes)
         try:
@@ -194,17 +189,17 @@ def test_the_superlink_is_killed(running: Running, expected: Callable[..., Resul
     result = running.wait(name)
     assert not result.about["lost"]
     assert_equal(running, name, result, expected("ditto", **THREE))
-    assert "the SuperLink ended with code -9 and is started again" in running.output("server")
+    assert "the SuperLink ended with code -9 and is restarted" in running.output("server")
 
 
 def test_the_server_app_is_killed(running: Running, expected: Callable[..., Result]) -> None:
     with running.told("south", "hold"):
         name = running.start("pfedvem", **THREE)
         running.until(running.place("south").joinpath("held").exists)
-        killed = told(running.deployment.run(name))["pid"]
+        killed = read_status(running.deployment.run_directory(name))["pid"]
         os.kill(killed, signal.SIGKILL)
     result = running.wait(name)
-    assert not result.about["lost"] and told(running.deployment.run(name))["pid"] != killed
+    assert not result.about["lost"] and read_status(running.deployment.run_directory(name))["pid"] != killed
     assert "going on after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
 
@@ -214,7 +209,7 @@ def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[.
         name = running.start("ditto", **THREE)
         running.until(running.place("south").joinpath("held").exists)
         runs.stop(running.deployment, name)
-        assert told(running.deployment.run(name))["state"] == "stopped"
+        assert read_status(running.deployment.run_directory(name))["state"] == "stopped"
     assert runs.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
@@ -222,13 +217,13 @@ def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[.
 def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
     """Its process was about to say that it is running, whenever that is."""
     name = running.start("pfedvem", rounds=1000, eval_every=0, model="logistic")
-    place = running.deployment.run(name)
-    running.until(lambda: told(place).get("round", 0) >= 3)
+    place = running.deployment.run_directory(name)
+    running.until(lambda: read_status(place).get("round", 0) >= 3)
     runs.stop(running.deployment, name)
-    then = told(place)
-    assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not worked_on(place)
-    time.sleep(3 * supervisor.TURN)  # the server has looked for killed ones since
-    assert told(place) == then
+    then = read_status(place)
+    assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not is_locked(place)
+    time.sleep(3 * supervisor.POLL)  # the server has looked for killed ones since
+    assert read_status(place) == then
 
 
 def test_the_server_is_killed_with_all_that_it_started(running: Running, expected: Callable[..., Result]) -> None:
@@ -239,14 +234,14 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
         running.until(running.place("south").joinpath("held").exists)
         server = running.processes["server"]
         others = [child(running, "bespokefl.engines.transports.flower.superlink"), child(running, "flower-superexec")]
-        for pid in (server.pid, *others, told(running.deployment.run(name))["pid"]):
+        for pid in (server.pid, *others, read_status(running.deployment.run_directory(name))["pid"]):
             with suppress(ProcessLookupError):  # it may have ended with the one before
                 os.kill(pid, signal.SIGKILL)
         server.wait(LONGEST)
-        assert told(running.deployment.run(name))["state"] == "running"
+        assert read_status(running.deployment.run_directory(name))["state"] == "running"
         running.until(lambda: not any(alive(pid) for pid in others))
-        running.processes["server"] = demo.launch(running.deployment, "server", running.deployment.root)
-        demo.wait_for(running.deployment, "server", running.processes["server"], LONGEST)
+        running.processes["server"] = demo.launch(running.deployment, "server")
+        demo.wait_until_ready(running.deployment, "server", running.processes["server"], LONGEST)
     result = running.wait(name)
     assert not result.about["lost"] and "going on after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
@@ -257,7 +252,7 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
 def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
     """It has one client; a round waits for the other five however slow they are, and for it as long as is said."""
     with (
-        running.patience("timeout = 3\nminimum = 5\ngive_up = 500\ngather = 400\n"),
+        running.timeouts("timeout = 3\nminimum = 5\ngive_up = 500\ngather = 400\n"),
         running.told("south", "hold"),
     ):
         name = running.start("ditto", rounds=4, eval_every=0)
@@ -275,13 +270,13 @@ def test_a_node_with_another_key_is_refused_and_the_run_goes_on(
     stranger.mkdir()
     for file in ("ca.crt", "node.toml", "records.npz"):
         (stranger / file).write_bytes((running.place("north") / file).read_bytes())
-    certificates.write_pair(stranger / "node.key", stranger / "node.pub")
+    certificates.write_key_pair(stranger / "node.key", stranger / "node.pub")
     running.launch("stranger")
     try:
-        running.until(lambda: "refuses this node's key" in running.output("stranger"))
+        running.until(lambda: "rejects this node's key" in running.output("stranger"))
         name = running.start("fedavg", rounds=2, eval_every=0)
         assert_equal(running, name, running.wait(name), expected("fedavg", rounds=2, eval_every=0))
-        assert "ready" not in running.output("stranger").split()
+        assert demo.READY not in running.output("stranger")
     finally:
         end(running.processes.pop("stranger"))
 
@@ -298,7 +293,7 @@ def test_a_node_with_another_model_is_found_before_the_first_round(running: Runn
         name = running.start("ditto", rounds=2, eval_every=0)
         with pytest.raises(TrainingError, match="the model at node south is not the server's"):
             running.wait(name)
-    assert told(running.deployment.run(name))["round"] == 0
+    assert read_status(running.deployment.run_directory(name))["round"] == 0
     assert "the model at node south is not the server's" in running.output("south")
 
 
@@ -313,7 +308,9 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         result = running.wait(name)
         (full,) = result.about["nodes"]["south"]
         assert result.about["lost"] == {full: {"dropped out": 2}}
-        sentence = f"the states of {full} cannot be kept in '{state / name}': No space left on device; make room there."
+        sentence = (
+            f"cannot write the states of {full} to '{state / name}': No space left on device; free some space there."
+        )
         assert sentence in running.output("south") and f"node south: {sentence}" in running.log(name)
     finally:
         end(running.processes["south"])
@@ -322,7 +319,7 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
 
 
 def test_who_is_there(running: Running) -> None:
-    assert runs.present(running.deployment) == dict.fromkeys(NODES, "online")
+    assert runs.list_nodes(running.deployment) == dict.fromkeys(NODES, "online")
 
 
 def alive(pid: int) -> bool:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bespokefl import cli
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.workflows.deploy import entry as machines
 from bespokefl.workflows.deploy.node.host import LocalHost
 
 answer, train, prepare = Node.answer, ClientSide.train, LocalHost.prepare
@@ -55,4 +55,4 @@ def odd_prepare(self: LocalHost, plan: RunPlan) -> Prepared:
 
 if __name__ == "__main__":
     Node.answer, ClientSide.train, LocalHost.prepare = odd_answer, odd_train, odd_prepare  # type: ignore[method-assign]
-    sys.exit(machines.main(["node", str(PLACE)]))
+    cli.main(["deploy", "node", str(PLACE)])

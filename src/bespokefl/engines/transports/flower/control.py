@@ -1,6 +1,5 @@
-"""What the server's own machine asks of the SuperLink: register nodes, start and stop runs, see who is there."""
+"""Administration of the SuperLink from the server's machine: register nodes, start and stop runs, list both."""
 
-import hashlib
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -10,120 +9,90 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.cli.build import build_fab_from_disk
-from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    UnregisterNodeRequest,
-)
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.engines.transports.flower.adapter import ACTIVE_RUN, ControlClient, public_key_bytes
 
 log = logging.getLogger("bespokefl")
 
-GONE = "unregistered"  # the status of a node that was let in once and is not any more
-
 
 @dataclass(frozen=True)
-class Present:
-    """A node as the SuperLink knows it."""
+class NodeStatus:
+    """A registered node."""
 
     name: str
     status: str  # "online", "offline", "registered"
 
 
 class Control:
-    """Calls to the SuperLink on this machine."""
+    """Requests to the SuperLink on this machine."""
 
-    def __init__(self, client: ControlHttpClient) -> None:
+    def __init__(self, client: ControlClient) -> None:
         self._client = client
 
     def register(self, name: str, key: Path) -> None:
-        """Let the node in with this public key, and with no other any more; once is enough."""
+        """Accept the node with this public key and no longer with another; has no effect if it is registered."""
         try:
             public = load_ssh_public_key(key.read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the public key {str(key)!r}: {error}.") from None
         if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise InputError(f"{str(key)!r} must be a public key of an elliptic curve, as deploy init writes it.")
-        own = public_key_to_bytes(public)
-        before = [one for one in self._let_in() if one.name == name]
-        if any(one.public_key == own for one in before):
+            raise InputError(f"{str(key)!r} must be an elliptic-curve public key as deploy init writes it.")
+        registered = [node for node in self._client.registered_nodes() if node.name == name]
+        if any(node.public_key == public_key_bytes(public) for node in registered):
             return
-        try:
-            for one in before:
-                self._client.UnregisterNode(UnregisterNodeRequest(node_id=one.node_id))
-                log.warning("node %s has another key now: the one that it had is not let in any more", name)
-            self._client.RegisterNode(RegisterNodeRequest(public_key=own, name=name))
-        except httpx.HTTPStatusError as error:
-            raise TrainingError(
-                f"node {name} could not be registered: {error.response.text[:200]}; a key that a node has or had is "
-                "not let in again, so give it a new pair."
-            ) from None
+        with _explained(f"cannot register node {name}", "; a key can be registered once only, so create a new pair."):
+            for node in registered:
+                self._client.unregister_node(node.node_id)
+                log.warning("the key of node %s has changed: its previous key is no longer accepted", name)
+            self._client.register_node(name, public_key_bytes(public))
 
-    def shut_out_others(self, names: Collection[str]) -> None:
-        """Let in no nodes but these: for good, as Flower takes a key once only."""
-        for one in self._let_in():
-            if one.name not in names:
-                self._client.UnregisterNode(UnregisterNodeRequest(node_id=one.node_id))
-                log.warning("node %s has no key here any more, and is shut out", one.name)
+    def unregister_others(self, names: Collection[str]) -> None:
+        """Unregister all nodes but these, for good: Flower accepts each key once only."""
+        for node in self._client.registered_nodes():
+            if node.name not in names:
+                self._client.unregister_node(node.node_id)
+                log.warning("the server no longer has a key of node %s: the node is unregistered", node.name)
 
-    def nodes(self) -> list[Present]:
-        return sorted((Present(one.name, one.status) for one in self._let_in()), key=lambda one: one.name)
-
-    def _let_in(self) -> list[NodeInfo]:
-        return [one for one in self._client.ListNodes(ListNodesRequest()).nodes_info if one.status != GONE]
+    def nodes(self) -> list[NodeStatus]:
+        """The registered nodes, sorted by name."""
+        nodes = [NodeStatus(node.name, node.status) for node in self._client.registered_nodes()]
+        return sorted(nodes, key=lambda node: node.name)
 
     def start(self, app: Path, run: str) -> int:
-        """Flower's own number of the run."""
-        bundle = build_fab_from_disk(app)
-        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-        request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto({"run": run}))
-        try:
-            return int(self._client.StartRun(request).run_id)
-        except httpx.HTTPStatusError as error:
-            raise TrainingError(f"the run could not be started: {error.response.text[:200]}.") from None
+        """Start a run with the app in a directory; return Flower's id of the run."""
+        with _explained("cannot start the run"):
+            return self._client.start_run(app, run=run)
 
-    def stop(self, number: int) -> None:
-        try:
-            self._client.StopRun(StopRunRequest(run_id=number))
-        except httpx.HTTPStatusError as error:
-            raise TrainingError(f"the run could not be stopped: {error.response.text[:200]}.") from None
+    def stop(self, run_id: int) -> None:
+        with _explained("cannot stop the run"):
+            self._client.stop_run(run_id)
 
-    def status(self, number: int) -> str:
-        """ "pending", "starting", "running", "finished:completed", "finished:failed", …"""
-        try:
-            run = self._client.ListRuns(ListRunsRequest(run_id=number)).run_dict.get(number)
-        except httpx.HTTPStatusError:
-            return "unknown"
-        if run is None:
-            return "unknown"
-        return f"{run.status.status}:{run.status.sub_status}" if run.status.sub_status else str(run.status.status)
+    def is_active(self, run_id: int) -> bool:
+        """Whether a run has not finished yet."""
+        return self._client.run_status(run_id).partition(":")[0] in ACTIVE_RUN
+
+    def status(self, run_id: int) -> str:
+        return self._client.run_status(run_id)
 
 
 @contextmanager
-def control(address: str, authority: Path | None) -> Iterator[Control]:
-    """authority: the certificate of whoever vouches for the server; None: no TLS"""
-    client = ControlHttpClient.from_server_address(
-        server_address=address,
-        insecure=authority is None,
-        root_certificates=None if authority is None else authority.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )
+def connect(address: str, root_certificate: Path | None) -> Iterator[Control]:
+    """Connect to the SuperLink, with TLS if the authority's certificate is given."""
+    client = ControlClient.connect(address, None if root_certificate is None else root_certificate.read_bytes())
     try:
         yield Control(client)
     except httpx.TransportError as error:
         raise TrainingError(
-            f"the server at {address} does not answer ({type(error).__name__}): start it with bespoke deploy server."
+            f"the server at {address} does not respond ({type(error).__name__}): start it with bespoke deploy server."
         ) from None
     finally:
         client.close()
+
+
+@contextmanager
+def _explained(problem: str, advice: str = ".") -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise TrainingError(f"{problem}: {error.response.text[:200]}{advice}") from None

@@ -67,12 +67,12 @@ class NodeMessenger:
     def __init__(
         self,
         grid: Grid,
-        patience: Timeouts,
+        timeouts: Timeouts,
         clock: Callable[[], float] = time.monotonic,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """stopped: whether the run is to stop, in the middle of whatever it waits for"""
-        self.grid, self.patience, self.clock, self.stopped = grid, patience, clock, stopped
+        self.grid, self.timeouts, self.clock, self.stopped = grid, timeouts, clock, stopped
         self.known: dict[str, NodeInfo] = {}
         self._greeting: dict[int, PendingRequest] = {}
         self._greeted: set[int] = set()
@@ -81,10 +81,10 @@ class NodeMessenger:
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
         """Wait for nodes until there are enough, or the time is over."""
-        until = self.clock() + self.patience.gather
+        until = self.clock() + self.timeouts.gather
         while not enough(self.known) and self.clock() < until:
             self._turn({}, {})
-            time.sleep(self.patience.poll)
+            time.sleep(self.timeouts.poll)
 
     def exchange(
         self,
@@ -96,13 +96,13 @@ class NodeMessenger:
 
         until   whether the answers are enough after so many seconds; the time-out, if not given
         """
-        over = until or (lambda answers, seconds: seconds >= self.patience.timeout)
+        over = until or (lambda answers, seconds: seconds >= self.timeouts.timeout)
         letters = {name: PendingRequest(values) for name, values in requests.items()}
         answers: dict[str, Values] = {}
         began = self.clock()
         while len(answers) < len(letters) and not over(answers, self.clock() - began):
             if not self._turn(letters, answers, number):
-                time.sleep(self.patience.poll)
+                time.sleep(self.timeouts.poll)
         return answers
 
     # -- inside
@@ -141,12 +141,12 @@ class NodeMessenger:
             return False
         # a node that was started again does not know what it was sent before
         moved = letter.to != (node, self._present[node][1])
-        return letter.sent is None or moved or now - letter.sent >= self.patience.resend
+        return letter.sent is None or moved or now - letter.sent >= self.timeouts.resend
 
     def _send(self, due: list[tuple[int, PendingRequest]], number: int, now: float) -> None:
         if not due:
             return
-        time_to_live = max(self.patience.timeout, self.patience.give_up) + 60
+        time_to_live = max(self.timeouts.timeout, self.timeouts.give_up) + 60
         messages = [
             Message(records.pack(letter.values), node, KIND, ttl=time_to_live, group_id=str(number))
             for node, letter in due

@@ -10,8 +10,9 @@ from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import PARTS
 from bespokefl.engines.evaluation import Scores, without_number
+from bespokefl.engines.storage.client_states import concatenate
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.flower.client_state_store import join, stack
+from bespokefl.engines.transports.flower.client_state_store import merge_by_position
 from bespokefl.engines.transports.wire import Values, under
 
 TOGETHER = 1 << 30  # bytes of uploads that are put together into one matrix
@@ -51,7 +52,7 @@ def in_order(pieces: list[tuple[list[int], Values]], sizes: Sequence[int]) -> li
         clients = [client for part, _ in group for client in part]
         order = sorted(range(len(clients)), key=lambda at: (-sizes[clients[at]], clients[at]))
         index = torch.tensor(order)
-        values = {name: join([one[name] for _, one in group])[index] for name in group[0][1]}
+        values = {name: concatenate([one[name] for _, one in group])[index] for name in group[0][1]}
         found.append(([clients[at] for at in order], values))
     return sorted(found, key=lambda piece: piece[0][0])
 
@@ -59,7 +60,9 @@ def in_order(pieces: list[tuple[list[int], Values]], sizes: Sequence[int]) -> li
 def spread(parts: Sequence[tuple[Sequence[int], State]], size: int) -> Scores:
     """Scores of some clients as scores of all; NaN for the others."""
     heard = [client for part, _ in parts for client in part]
-    found = stack([(list(part), dict(scores)) for part, scores in parts], size) if len(heard) == size else None
+    found = (
+        merge_by_position([(list(part), dict(scores)) for part, scores in parts], size) if len(heard) == size else None
+    )
     if found is not None:
         return found
     scores: Scores = {}

@@ -24,11 +24,11 @@ from bespokefl.engines.federation import Draw, Federation
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoint_format import understood
+from bespokefl.engines.storage.checkpoint_format import reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.transports.flower import replies as answered
 from bespokefl.engines.transports.flower.client_registry import homes, remote_data
-from bespokefl.engines.transports.flower.client_state_store import LATEST
+from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
@@ -100,10 +100,10 @@ class Server:
         checkpoints.wait()  # nodes throw away what the server will not ask for again, so it must be on disk
 
     def _resume(self, checkpoints: Checkpoints | None, planned: int) -> int:
-        found = None if checkpoints is None else checkpoints.latest(planned, len(self.data))
+        found = None if checkpoints is None else checkpoints.load_latest(planned, len(self.data))
         if found is None:
             return 0
-        with understood(found):
+        with reject_if_altered(found):
             self.federation.restore(found)
             self.accepted = dict(found.record["accepted"])
         self._seconds = list(found.record["seconds"])
@@ -131,15 +131,15 @@ class Server:
 
     def _enough(self, parts: Mapping[str, Sequence[int]], number: int) -> Callable[[Mapping[str, Values], float], bool]:
         """Whether to wait no longer: after the time-out, if enough clients have answered; at last in any case."""
-        patience = self.post.patience
+        timeouts = self.post.timeouts
         needed = self._needed(parts)
         told: list[bool] = []
 
         def over(answers: Mapping[str, Values], seconds: float) -> bool:
-            if seconds < patience.timeout:
+            if seconds < timeouts.timeout:
                 return False
             heard = _heard(parts, answers)
-            if heard >= needed or seconds >= patience.give_up:
+            if heard >= needed or seconds >= timeouts.give_up:
                 return True
             if not told:
                 told.append(True)
@@ -149,14 +149,14 @@ class Server:
         return over
 
     def _needed(self, parts: Mapping[str, Sequence[int]]) -> int:
-        return min(self.post.patience.minimum, sum(map(len, parts.values())))
+        return min(self.post.timeouts.minimum, sum(map(len, parts.values())))
 
     def _refuse_too_few(self, parts: Mapping[str, Sequence[int]], answers: Mapping[str, Values], number: int) -> None:
         heard, needed = _heard(parts, answers), self._needed(parts)
         if heard >= needed:
             return
         wrong = [f"node {node}: {values['error']}" for node, values in answers.items() if "error" in values]
-        why = wrong[0] if wrong else f"start the other nodes (waited {self.post.patience.give_up:g} seconds)"
+        why = wrong[0] if wrong else f"start the other nodes (waited {self.post.timeouts.give_up:g} seconds)"
         raise TrainingError(
             f"only {heard} of at least {needed} clients answered in round {number}; {why.rstrip('.')}, then resume the "
             "run."
@@ -211,7 +211,7 @@ class Server:
             if client in heard and (draw.everyone or name not in lost):
                 self.accepted[name] = draw.round.number
             elif draw.everyone:  # whoever trains anyway does not go back
-                self.accepted[name] = LATEST
+                self.accepted[name] = LATEST_STATE
         if lost:
             log.warning("round %d: %s", draw.round.number, "; ".join(f"{who}: {why}" for who, why in lost.items()))
 
