@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError, TrainingError
-from bespokefl.engines.transports.flower import control
+from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.workflows.deploy import demo, lock, processes, runs
 from bespokefl.workflows.deploy import init as making
@@ -68,7 +68,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
     def connected(address: str, authority: Path | None) -> Iterator[Flower]:
         yield made
 
-    monkeypatch.setattr(control, "connect", connected)
+    monkeypatch.setattr(adapter, "connect_control", connected)
     return made
 
 

@@ -166,9 +166,9 @@ def flowers(width: int, rounds: int) -> list[float]:
         times, began = deployment.root / TIMES, time.monotonic()
         while not times.is_file():
             with runs.connect(deployment) as link:
-                state = link.status(number)
-            if (state.startswith("finished") and not times.is_file()) or time.monotonic() - began > LONGEST:
-                raise TrainingError(f"Flower's own rounds did not end well: {state}.")
+                active = link.is_active(number)
+            if (not active and not times.is_file()) or time.monotonic() - began > LONGEST:
+                raise TrainingError("Flower's own rounds failed or took too long.")
             time.sleep(1.0)
         seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))
         return seconds

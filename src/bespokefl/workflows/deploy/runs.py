@@ -10,8 +10,8 @@ from typing import Any
 
 from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.core.files import write_text
-from bespokefl.engines.transports.flower import control
-from bespokefl.engines.transports.flower.control import Control
+from bespokefl.engines.transports.flower import adapter
+from bespokefl.engines.transports.flower.adapter import Control
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.lock import locking_pid, request_stop, try_lock, withdraw_stop_request
 from bespokefl.workflows.deploy.processes import END_TIMEOUT, kill
@@ -26,7 +26,7 @@ SUBMITTED, UNFINISHED = "submitted", ("gathering", "running")  # states of a run
 
 def connect(deployment: Deployment) -> AbstractContextManager[Control]:
     """Connect to the deployment's SuperLink."""
-    return control.connect(deployment.local_address, deployment.root_certificate)
+    return adapter.connect_control(deployment.local_address, deployment.root_certificate)
 
 
 def start(deployment: Deployment, config: Config, name: str | None = None) -> str:
@@ -94,7 +94,7 @@ def list_nodes(deployment: Deployment) -> dict[str, str]:
     """Each node that may connect, and its status."""
     try:
         with connect(deployment) as link:
-            registered = {node.name: node.status for node in link.nodes()}
+            registered = link.nodes()
     except TrainingError:
         server = {"the server": "does not respond: start it with bespoke deploy server"}
         return server | dict.fromkeys(deployment.node_keys, "unknown")

@@ -416,7 +416,7 @@ def test_scores_that_are_none(lie: Any, tmp_path: Path) -> None:
 
 def test_a_run_s_name_is_no_path(tmp_path: Path) -> None:
     for name in ("../elsewhere", "a/b", "", ".hidden"):
-        with pytest.raises(InputError, match="a run's name must be"):
+        with pytest.raises(InputError, match="a run's name must consist of"):
             deployment(Ditto(), DATA, tmp_path, run=name)
 
 

@@ -5,14 +5,17 @@ Flower that Bespoke calls, replaces or relies on (HTTP routes, headers, states) 
 """
 
 import hashlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.cli.build import build_fab_from_disk
@@ -34,6 +37,10 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from bespokefl.core.errors import InputError, TrainingError
+
+log = logging.getLogger("bespokefl")
+
 HEARTBEAT_LEASE = 30  # seconds that a heartbeat is valid: Flower accepts no less
 STALL_TIMEOUT = 20.0  # seconds without a new part of a message until it counts as lost: its sender was killed
 OUTAGE = 3.0  # seconds: a request that took longer met a SuperLink that was away, for the sender as well
@@ -52,7 +59,6 @@ CALLER_HEADERS = (b"flwr-public-key", b"flwr-task-token")  # they identify the n
 # Flower waits a second before it asks again for the parts of a message that is still being uploaded.
 _pull_objects = partial(inflatable_utils.pull_objects, initial_backoff=0.03, backoff_cap=1.0)
 
-PublicKey = ec.EllipticCurvePublicKey
 Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
 
 
@@ -165,62 +171,90 @@ def fail_when_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
     return pull_part
 
 
-class ControlClient:
-    """An administrator's connection to the SuperLink."""
+class Control:
+    """An administrator's connection to the SuperLink: registers nodes, starts and stops runs."""
 
     def __init__(self, http: ControlHttpClient) -> None:
         self._http = http
 
-    @classmethod
-    def connect(cls, address: str, root_certificate: bytes | None) -> Self:
-        """Connect, with TLS if there is a root certificate."""
-        return cls(
-            ControlHttpClient.from_server_address(
-                server_address=address,
-                insecure=root_certificate is None,
-                root_certificates=root_certificate,
-                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-            )
-        )
+    def register(self, name: str, key: Path) -> None:
+        """Accept the node with this public key and no longer with another; has no effect if it is registered."""
+        try:
+            public = load_ssh_public_key(key.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the public key {str(key)!r}: {error}.") from None
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise InputError(f"{str(key)!r} must be an elliptic-curve public key as deploy init writes it.")
+        data = public_key_to_bytes(public)
+        registered = [node for node in self._registered() if node.name == name]
+        if any(node.public_key == data for node in registered):
+            return
+        with _explained(f"cannot register node {name}", "; a key can be registered once only, so create a new pair."):
+            for node in registered:
+                self._http.UnregisterNode(control_proto.UnregisterNodeRequest(node_id=node.node_id))
+                log.warning("the key of node %s has changed: its previous key is no longer accepted", name)
+            self._http.RegisterNode(control_proto.RegisterNodeRequest(public_key=data, name=name))
 
-    def close(self) -> None:
-        self._http.close()
+    def unregister_others(self, names: Collection[str]) -> None:
+        """Unregister all nodes but these, for good: Flower accepts each key once only."""
+        for node in self._registered():
+            if node.name not in names:
+                self._http.UnregisterNode(control_proto.UnregisterNodeRequest(node_id=node.node_id))
+                log.warning("the server no longer has a key of node %s: the node is unregistered", node.name)
 
-    def registered_nodes(self) -> list[NodeInfo]:
-        """The registered nodes, with `node_id`, `name`, `status` and `public_key`."""
-        response = self._http.ListNodes(control_proto.ListNodesRequest())
-        return [node for node in response.nodes_info if node.status != UNREGISTERED]
+    def nodes(self) -> dict[str, str]:
+        """The status of each registered node by name: "online", "offline" or "registered"."""
+        return dict(sorted((node.name, node.status) for node in self._registered()))
 
-    def register_node(self, name: str, public_key: bytes) -> None:
-        self._http.RegisterNode(control_proto.RegisterNodeRequest(public_key=public_key, name=name))
-
-    def unregister_node(self, node_id: int) -> None:
-        self._http.UnregisterNode(control_proto.UnregisterNodeRequest(node_id=node_id))
-
-    def start_run(self, app: Path, **config: str) -> int:
-        """Start a run of the app in a directory; return Flower's id of the run."""
+    def start(self, app: Path, run: str) -> int:
+        """Start the app in a directory for a run; return Flower's id of the run."""
         bundle = build_fab_from_disk(app)
         fab = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
-        request = control_proto.StartRunRequest(fab=fab, override_config=user_config_to_proto({**config}))
-        return int(self._http.StartRun(request).run_id)
+        request = control_proto.StartRunRequest(fab=fab, override_config=user_config_to_proto({"run": run}))
+        with _explained("cannot start the run"):
+            return int(self._http.StartRun(request).run_id)
 
-    def stop_run(self, run_id: int) -> None:
-        self._http.StopRun(control_proto.StopRunRequest(run_id=run_id))
+    def stop(self, run_id: int) -> None:
+        with _explained("cannot stop the run"):
+            self._http.StopRun(control_proto.StopRunRequest(run_id=run_id))
 
-    def run_status(self, run_id: int) -> str:
-        """Return "pending", "starting", "running", "finished:completed", "finished:failed", ... or "unknown"."""
-        try:
+    def is_active(self, run_id: int) -> bool:
+        """Whether a run is known and has not finished."""
+        with suppress(httpx.HTTPStatusError):
             run = self._http.ListRuns(control_proto.ListRunsRequest(run_id=run_id)).run_dict.get(run_id)
-        except httpx.HTTPStatusError:
-            run = None
-        if run is None:
-            return "unknown"
-        return f"{run.status.status}:{run.status.sub_status}" if run.status.sub_status else str(run.status.status)
+            return run is not None and run.status.status in ACTIVE_RUN
+        return False
+
+    def _registered(self) -> list[NodeInfo]:
+        nodes = self._http.ListNodes(control_proto.ListNodesRequest()).nodes_info
+        return [node for node in nodes if node.status != UNREGISTERED]
 
 
-def public_key_bytes(key: PublicKey) -> bytes:
-    """A public key in the form in which the SuperLink stores it."""
-    return public_key_to_bytes(key)
+@contextmanager
+def connect_control(address: str, root_certificate: Path | None) -> Iterator[Control]:
+    """Connect to the SuperLink on this machine, with TLS if the authority's certificate is given."""
+    http = ControlHttpClient.from_server_address(
+        server_address=address,
+        insecure=root_certificate is None,
+        root_certificates=None if root_certificate is None else root_certificate.read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield Control(http)
+    except httpx.TransportError as error:
+        raise TrainingError(
+            f"the server at {address} does not respond ({type(error).__name__}): start it with bespoke deploy server."
+        ) from None
+    finally:
+        http.close()
+
+
+@contextmanager
+def _explained(problem: str, advice: str = ".") -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise TrainingError(f"{problem}: {error.response.text[:200]}{advice}") from None
 
 
 def pull_replies_sooner() -> None:
@@ -231,14 +265,9 @@ def pull_replies_sooner() -> None:
 
 
 def run_superlink(middleware: Sequence[Any], app_start_timeout: int) -> None:
-    """Run Flower's SuperLink with the arguments on the command line.
+    """Run Flower's SuperLink with the arguments on the command line and ASGI middleware in front of Flower's own.
 
-    Parameters
-    ----------
-    middleware
-        ASGI middleware in front of Flower's own, the outermost first.
-    app_start_timeout
-        Seconds after which a server app that has not reported is started a second time.
+    A server app that has not reported within `app_start_timeout` seconds is started a second time.
     """
     from flwr.supercore.corestate import sql_corestate
     from flwr.superlink import extensions

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bespokefl.core.errors import TrainingError
-from bespokefl.engines.transports.flower.adapter import ControlClient
-from bespokefl.engines.transports.flower.control import Control, NodeStatus
+from bespokefl.engines.transports.flower.adapter import Control
 from bespokefl.workflows.deploy import certificates
 from tests.engines.transports.flower.flower_internals import ControlHandlers
 
@@ -20,7 +19,7 @@ def flower(tmp_path: Path) -> ControlHandlers:
 
 
 def pair(folder: Path, name: str) -> Path:
-    certificates.write_pair(folder / f"{name}.key", folder / f"{name}.pub")
+    certificates.write_key_pair(folder / f"{name}.key", folder / f"{name}.pub")
     return folder / f"{name}.pub"
 
 
@@ -31,9 +30,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_changed_key_replaces_the_previous_one(
     flower: ControlHandlers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    control = Control(ControlClient(flower))  # type: ignore[arg-type]
+    control = Control(flower)  # type: ignore[arg-type]
     old, new, other = (pair(tmp_path, name) for name in ("old", "new", "other"))
-    there = [NodeStatus("north", "registered"), NodeStatus("south", "registered")]
+    there = {"north": "registered", "south": "registered"}
     with caplog.at_level(logging.WARNING, "bespokefl"):
         for _ in range(2):
             control.register("north", old)
@@ -47,7 +46,7 @@ def test_a_changed_key_replaces_the_previous_one(
 
 
 def test_a_key_that_is_or_was_in_use_is_rejected(flower: ControlHandlers, tmp_path: Path) -> None:
-    control = Control(ControlClient(flower))  # type: ignore[arg-type]
+    control = Control(flower)  # type: ignore[arg-type]
     old, new = pair(tmp_path, "old"), pair(tmp_path, "new")
     control.register("north", old)
     control.register("north", new)
@@ -59,12 +58,12 @@ def test_a_key_that_is_or_was_in_use_is_rejected(flower: ControlHandlers, tmp_pa
 def test_nodes_without_a_key_at_the_server_are_unregistered(
     flower: ControlHandlers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    control, known = Control(ControlClient(flower)), {name: pair(tmp_path, name) for name in ("a", "b")}  # type: ignore[arg-type]
+    control, known = Control(flower), {name: pair(tmp_path, name) for name in ("a", "b")}  # type: ignore[arg-type]
     for name, key in known.items():
         control.register(name, key)
     control.unregister_others(["a"])
     assert flower.accepts(known["a"]) and not flower.accepts(known["b"])
-    assert [one.name for one in control.nodes()] == ["a"]
+    assert list(control.nodes()) == ["a"]
     assert "the server no longer has a key of node b" in caplog.text
     control.unregister_others(["a"])
     assert caplog.text.count("is unregistered") == 1
