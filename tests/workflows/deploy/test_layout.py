@@ -194,7 +194,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 def test_clients_are_those_of_the_column(tmp_path: Path) -> None:
     host = hosts(tmp_path)["hospital-a"]
     assert host.about()["clients"].keys() == {"0", "1"}
-    prefixed = LocalHost(replace(host.settings, prefix=True), host.place)
+    prefixed = LocalHost(replace(host.settings, prefix=True), host.directory)
     assert prefixed.about()["clients"].keys() == {"hospital-a/0", "hospital-a/1"}
     np.savez(tmp_path / "alone.npz", x=np.eye(20), y=np.arange(20) % 2)
     alone = LocalHost(NodeSettings("clinic", "a:1", data=str(tmp_path / "alone.npz")), tmp_path)

@@ -97,21 +97,13 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str,
 class Checkpoints:
     """The checkpoints of one run. A thread writes them, one at a time, while the run continues.
 
-    Parameters
-    ----------
-    folder
-        The directory of the checkpoints, in the directory of the run.
-    interval
-        How often to write one.
-    identity
-        What defines the run; the checkpoint of a run with another identity is rejected.
-    write_run_files
-        Called with the directory of the run before the first checkpoint is written to it.
-    replace_run
-        Given if the directory of the run has results of another run. It is called for the first checkpoint, with a
-        function that fills a new directory, and then replaces the previous directory by the new one.
-    environment
-        What else may influence bits; a difference to the checkpoint's is reported, not rejected.
+    folder           the directory of the checkpoints, in the directory of the run
+    interval         how often to write one
+    identity         what defines the run; a checkpoint with another identity is rejected
+    write_run_files  is called with the directory of the run before the first checkpoint is written
+    replace_run      given if the directory has results of another run: with the first checkpoint it is called with a
+                     function that fills a new directory, and then replaces the previous directory by that
+    environment      what else may influence bits; a difference is reported, not rejected
     """
 
     def __init__(

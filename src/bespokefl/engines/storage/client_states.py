@@ -41,14 +41,9 @@ MEMORY_SHARE = 0.4  # of the available memory: states that may exceed it are kep
 class ClientStates:
     """The states of all clients that have been active.
 
-    Parameters
-    ----------
-    start
-        Returns the states of clients that were never active.
-    clients
-        How many clients there are, to predict the size.
-    folder
-        A directory for memory-mapped files; None: memory, unless the states may not fit into it.
+    start    returns the states of clients that were never active
+    clients  how many clients there are, to predict the size
+    folder   a directory for memory-mapped files; None: memory, unless the states may not fit into it
     """
 
     def __init__(

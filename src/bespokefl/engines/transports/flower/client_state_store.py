@@ -52,17 +52,10 @@ class ClientStateStore:
     def load_states(
         self, clients: Sequence[str], accepted: Sequence[int], before: int
     ) -> list[tuple[list[int], State]]:
-        """Load the states of clients, as positions and their states.
+        """Load the states of clients, as positions and their states; clients without a state are left out.
 
-        Parameters
-        ----------
-        clients
-            Names of clients.
-        accepted
-            By client: the round whose state it continues from, 0 for none yet, or `LATEST_STATE`. Clients without a
-            state are left out of the result.
-        before
-            The round that is to be trained: `LATEST_STATE` is that of an earlier one.
+        accepted  by client: the round whose state it continues from, 0 for none yet, or `LATEST_STATE`
+        before    the round that is to be trained: `LATEST_STATE` is that of an earlier one
         """
         wanted: dict[int, list[int]] = {}
         for position, (client, number) in enumerate(zip(clients, accepted, strict=True)):

@@ -14,23 +14,11 @@ from bespokefl.workflows.results.models import HOME, PERSONAL, SavedModels, no_c
 def predict(
     state: Path, data: str | PathLike[str], *, client: str | None = None, run: str | None = None
 ) -> tuple[str, Predictions]:
-    """Predict the labels of the examples in a file.
+    """Predict the labels of the examples in a file; return the client and its model's predictions.
 
-    Parameters
-    ----------
-    state
-        The directory in which the node keeps clients' states and models.
-    data
-        The file with the examples.
-    client
-        Whose model to use; None: that of the node's only client.
-    run
-        The run that trained the model; None: the one whose models were written last.
-
-    Returns
-    -------
-    tuple
-        The client and the predictions of its model.
+    state   the directory in which the node keeps clients' states and models
+    client  whose model to use; None: that of the node's only client
+    run     the run that trained the model; None: the one whose models were written last
     """
     directory = _run_directory(state, run)
     about = json.loads(read_about(directory / PERSONAL))
