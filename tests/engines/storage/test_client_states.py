@@ -1,4 +1,4 @@
-"""The store gives back what was put in, and the start for clients it does not know."""
+"""Client states: an update is read back, and other clients have the initial state."""
 
 import errno
 import logging
@@ -41,7 +41,7 @@ def values(found: State) -> tuple[list[float], list[int]]:
     return found["personal"].matrix()[:, 0].tolist(), found["count"].tolist()
 
 
-def test_nobody_is_kept_before_having_been_active() -> None:
+def test_clients_that_were_never_active_take_no_space() -> None:
     store = ClientStates(begin)
     assert values(store.get([3, 1])) == ([-1.0, -1.0], [-3, -1])
     assert len(store) == 0
@@ -92,7 +92,7 @@ def test_as_a_dictionary_would(puts: list[list[int]]) -> None:
     assert len(store) == len(expected)
 
 
-def test_what_waits_is_where_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_are_spilled_to_where_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPILL_BYTES", 64)
     large = Rows(Layout(("w",), ((100,),)), [torch.arange(200.0).reshape(2, 100)])
     sent = {"upload/weights": large, "state/few": rows([1, 2]), "broken": torch.zeros(2)}
@@ -105,13 +105,13 @@ def test_what_waits_is_where_the_states_are(tmp_path: Path, monkeypatch: pytest.
     assert not any(path.is_file() for path in tmp_path.rglob("*"))  # the file went when it was mapped
 
 
-def test_nothing_waits_in_files_where_there_is_no_state(tmp_path: Path) -> None:
+def test_replies_without_a_state_stay_in_memory(tmp_path: Path) -> None:
     sent = {"upload/weights": rows([1, 2])}
     assert ClientStates(begin, 2, tmp_path).spill({}, sent) is sent
 
 
 def test_a_killed_process_leaves_no_states(tmp_path: Path) -> None:
-    """Nothing has a name, neither while it is used nor afterwards."""
+    """The files have no names, neither while they are used nor afterwards."""
     child = os.fork()
     if not child:
         store = ClientStates(begin, 100, tmp_path)
@@ -148,7 +148,7 @@ def test_a_snapshot_stays_while_files_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_a_snapshot_is_ended_where_it_would_take_too_many_slots(
+def test_a_snapshot_is_finished_before_it_pins_too_many_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
 ) -> None:
     monkeypatch.setattr(module, "SPARE_SHARE", 1 / 8)
@@ -169,13 +169,13 @@ def test_a_snapshot_is_ended_where_it_would_take_too_many_slots(
     assert not ended
     store.update(range(6, 11), state([-3] * 5))  # eleven of 81 rows would stand twice, more than an eighth
     assert ended == [81]
-    store.update(range(80), state(range(80)))  # nobody holds anything any more
+    store.update(range(80), state(range(80)))  # no snapshot pins a slot any more
     assert ended == [81] and store._used == 81 + 6
     assert values(store.get([0, 7, 90])) == ([0.0, 7.0, -2.0], [0, 7, -2])
 
 
 def test_rows_in_memory_are_never_moved() -> None:
-    """Room for everybody, and for what a snapshot may keep, is taken at once and costs nothing until it is used."""
+    """Space for all clients and for a snapshot is reserved at once and uses no memory until it is written."""
     store = ClientStates(begin, 1000)
     store.update([0], state([1]))
     place = store._tensors["personal"].blocks[0].data_ptr()
@@ -197,10 +197,10 @@ def test_rows_do_not_share_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "level"), [(False, module.NOTICE), (True, logging.INFO)])
-def test_files_that_nobody_asked_for_are_told(
+def test_an_automatic_choice_of_files_is_logged(
     asked: bool, level: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(memory, "limit", lambda: 100.0)  # everybody's states are 3 x 32 bytes
+    monkeypatch.setattr(memory, "limit", lambda: 100.0)  # all states have 3 x 32 bytes
     assert logging.INFO < module.NOTICE < logging.WARNING
     store = ClientStates(begin, 3, tmp_path if asked else None)
     with caplog.at_level(logging.INFO, logger="bespokefl"):
@@ -225,9 +225,7 @@ def test_states_that_fit_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
         (errno.EACCES, "give --state-dir a writable directory"),
     ],
 )
-def test_what_to_do_where_states_cannot_be_kept(
-    number: int, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_errors_say_what_to_do(number: int, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 

@@ -1,4 +1,4 @@
-"""What `bespoke deploy init` writes, who is let in, and what is said when something is wrong."""
+"""What `bespoke deploy init` writes, which requests the server accepts, and how a node loads its data."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.flower.superlink import LocalAdministration
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import demo, layout
-from bespokefl.workflows.deploy import init as making
+from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
 from bespokefl.workflows.deploy.node import main as nodes
 from bespokefl.workflows.deploy.node.host import LocalHost
@@ -52,7 +52,7 @@ LOOPBACKS = loopbacks()
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return making.init(tmp_path / "dir", NODES, "server.example.org:9092")
+    return initialization.init(tmp_path / "dir", NODES, "server.example.org:9092")
 
 
 def test_everything_is_written(deployment: Deployment) -> None:
@@ -80,7 +80,7 @@ def test_the_certificate_is_the_authority_s_and_for_this_address(deployment: Dep
     keys.check_certificate(certificates / "server.crt", "")
 
 
-def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deployment) -> None:
+def test_an_expired_certificate_is_rejected_and_can_be_renewed(deployment: Deployment) -> None:
     certificates = deployment.server / "certificates"
     for name in ("server.crt", "server.key"):
         (certificates / name).unlink()
@@ -88,7 +88,7 @@ def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deploymen
     keys.write_certificate(authority, certificates / "server.key", certificates / "server.crt", ["a"], days=0)
     with pytest.raises(InputError, match=r"certificate expired on \d{4}-\d\d-\d\d; renew it: bespoke deploy renew"):
         supervisor.run_server(deployment, threading.Event())
-    making.renew(deployment.root)
+    initialization.renew(deployment.root)
     keys.check_certificate(certificates / "server.crt", "")
 
 
@@ -103,15 +103,17 @@ def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deploymen
         (["a"], "example.org:9092", True, "--insecure is for 127.0.0.1 only"),
     ],
 )
-def test_what_init_refuses(nodes: list[str], address: str, insecure: bool, sentence: str, tmp_path: Path) -> None:
+def test_init_rejects_invalid_arguments(
+    nodes: list[str], address: str, insecure: bool, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=sentence):
-        making.init(tmp_path / "dir", nodes, address, insecure=insecure)
+        initialization.init(tmp_path / "dir", nodes, address, insecure=insecure)
     assert not (tmp_path / "dir").exists()
 
 
-def test_init_leaves_alone_what_is_there(deployment: Deployment) -> None:
+def test_init_does_not_change_an_existing_directory(deployment: Deployment) -> None:
     with pytest.raises(InputError, match="already exists"):
-        making.init(deployment.root, NODES, "a:1")
+        initialization.init(deployment.root, NODES, "a:1")
 
 
 @pytest.mark.parametrize("host", LOOPBACKS)
@@ -120,7 +122,7 @@ def test_a_port_in_use(host: str, tmp_path: Path) -> None:
         taken.bind((host, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        made = making.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        made = initialization.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         with pytest.raises(InputError, match=f"cannot listen on {re.escape(host)}:{port}: .* in use"):
             supervisor.run_server(made, threading.Event())
     supervisor._check_server(made, made.settings)
@@ -140,7 +142,7 @@ def test_a_node_without_data_or_with_wrong_settings(deployment: Deployment) -> N
         layout.find_node(deployment.root, "hospital-x")
 
 
-def test_only_this_machine_may_do_more_than_nodes_do() -> None:
+def test_only_this_machine_may_use_routes_of_administrators() -> None:
     reached: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -175,7 +177,7 @@ def test_only_this_machine_may_do_more_than_nodes_do() -> None:
 
 
 def hosts(tmp_path: Path) -> dict[str, LocalHost]:
-    made = making.init(tmp_path / "dir", NODES, "127.0.0.1:1")
+    made = initialization.init(tmp_path / "dir", NODES, "127.0.0.1:1")
     clients = load("digits").split("dirichlet(alpha=0.4)", clients=3, seed=0)
     demo.distribute(clients, made.root, {"hospital-a": 2, "hospital-b": 1})
     places = {name: made.root / "nodes" / name for name in NODES}
@@ -208,7 +210,7 @@ def test_the_server_cannot_name_code_that_the_node_has_not_agreed_to(tmp_path: P
         host.prepare(plan)
 
 
-def test_classes_are_numbered_alike_everywhere(tmp_path: Path) -> None:
+def test_classes_have_the_same_numbers_at_all_nodes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     known = {}
     for name, labels in {"a": ["cold", "flu"], "b": ["ache", "flu"]}.items():
@@ -246,7 +248,7 @@ def test_tables_are_scaled_by_the_sums_of_all_nodes(tmp_path: Path) -> None:
         )
 
 
-def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
+def test_nodes_with_different_data_are_rejected(tmp_path: Path) -> None:
     known = {}
     for name, width in {"a": 4, "b": 5}.items():
         np.savez(tmp_path / f"{name}.npz", x=np.ones((30, width)), y=np.arange(30) % 2)
@@ -256,7 +258,7 @@ def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
         agree_on_features(known, Config(method="local"))
 
 
-# -- what a node is told that cannot begin
+# -- a node that cannot start
 
 
 def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path
         nodes.run_node(own, layout.read_node_settings(own, data=data), threading.Event(), lambda: None)
 
 
-def test_a_node_says_how_many_clients_it_has(
+def test_a_node_logs_its_number_of_clients(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supernode, "serve_messages", lambda *_: None)
@@ -289,12 +291,12 @@ def test_a_node_says_how_many_clients_it_has(
 @pytest.mark.parametrize(
     ("days", "authority", "reason"), [(0, "own", "expired"), (9, "another", "verify failed"), (9, "none", "TLS")]
 )
-def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
+def test_a_node_does_not_connect_to_a_server_that_it_cannot_trust(
     days: int, authority: str, reason: str, tmp_path: Path
 ) -> None:
-    """A certificate that is over, one of somebody else, and a server without any."""
-    made = making.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
-    other = making.init(tmp_path / "other", ["a"], "127.0.0.1:1")
+    """An expired certificate, one of another authority, and a server without TLS."""
+    made = initialization.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
+    other = initialization.init(tmp_path / "other", ["a"], "127.0.0.1:1")
     signer = other if authority == "another" else made
     pair = tmp_path / "server.key", tmp_path / "server.crt"
     signing = signer.root / "authority" / "ca.key", signer.server / "certificates" / "ca.crt"
@@ -326,7 +328,7 @@ def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
 
 
 def test_a_node_whose_disk_is_full_when_it_connects(tmp_path: Path) -> None:
-    """There is always somewhere that nothing can be written to: a folder below a file."""
+    """A directory below a file can never be written."""
     (tmp_path / "file").touch()
     endpoint = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
 

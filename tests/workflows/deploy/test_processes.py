@@ -1,5 +1,5 @@
-"""A deployment of real processes on this machine, with TLS and keys: the same numbers as in simulation, whatever is
-killed on the way.
+"""A deployment of real processes on this machine, with TLS and keys: the results equal those of the simulation, also
+if a process is killed.
 
 All tests share one server and its nodes. Nothing here depends on how fast the machine is: a node that is to be caught
 during a round holds its answer back until a file is gone (tests/engines/transports/flower/odd_messages.py).
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[3]
 ODD_NODE = "tests.engines.transports.flower.odd_messages"
 NODES = {"north": 2, "south": 1, "west": 3}
 TIMEOUTS = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
-LONGEST = 500.0  # seconds for whatever is waited for: a machine may be busy with other things
+TIMEOUT = 500.0  # seconds to wait for anything: the machine may be busy
 THREE = {"rounds": 3, "eval_every": 0, "precision": "float64"}
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
@@ -54,13 +54,13 @@ class Running:
     def __init__(self, deployment: Deployment, processes: dict[str, Process]) -> None:
         self.deployment, self.processes = deployment, processes
 
-    def place(self, node: str) -> Path:
+    def node_directory(self, node: str) -> Path:
         return self.deployment.root / "nodes" / node
 
     @contextmanager
-    def read_status(self, node: str, what: str) -> Iterator[Path]:
-        """A node that is told to misbehave."""
-        file = self.place(node) / what
+    def misbehaving(self, node: str, what: str) -> Iterator[Path]:
+        """Make a node misbehave, see odd_messages.py."""
+        file = self.node_directory(node) / what
         file.touch()
         try:
             yield file
@@ -81,23 +81,23 @@ class Running:
         return runs.start(self.deployment, Config(method=method, data="deployment", **settings))
 
     def wait(self, name: str) -> Result:
-        demo.follow(self.deployment, name, {}, timeout=LONGEST)
+        demo.follow(self.deployment, name, {}, timeout=TIMEOUT)
         return load_run(self.deployment.run_directory(name) / "result")
 
     def until(self, true: Callable[[], Any]) -> None:
         began = time.monotonic()
         while not true():
-            assert time.monotonic() - began < LONGEST
+            assert time.monotonic() - began < TIMEOUT
             time.sleep(0.02)
 
     def launch(self, node: str, before: tuple[str, ...] = ()) -> None:
-        command = [*before, sys.executable, "-m", ODD_NODE, str(self.place(node))]
+        command = [*before, sys.executable, "-m", ODD_NODE, str(self.node_directory(node))]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         output = self.deployment.server / "logs" / f"{node}.txt"
         self.processes[node] = spawn(command, output, {"PYTHONPATH": path})
 
     def ready(self, node: str) -> None:
-        demo.wait_until_ready(self.deployment, node, self.processes[node], LONGEST)
+        demo.wait_until_ready(self.deployment, node, self.processes[node], TIMEOUT)
 
     def output(self, name: str) -> str:
         return (self.deployment.server / "logs" / f"{name}.txt").read_text()
@@ -107,10 +107,10 @@ class Running:
         return file.read_text() if file.exists() else ""
 
     def models(self, name: str) -> dict[str, dict[str, torch.Tensor]]:
-        """Everybody's own, from the nodes' disks."""
+        """The personal models of all clients, from the nodes' disks."""
         found = {}
         for node in NODES:
-            with safe_open(self.place(node) / "state" / name / "personal.safetensors", framework="pt") as file:
+            with safe_open(self.node_directory(node) / "state" / name / "personal.safetensors", framework="pt") as file:
                 for at, client in enumerate(json.loads(file.metadata()["bespoke"])["clients"]):
                     found[client] = {key: file.get_tensor(key)[at] for key in file.keys()}  # noqa: SIM118
         return found
@@ -137,8 +137,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def expected(running: Running) -> Callable[..., Any]:
-    """The same clients in one place, divided as the nodes divide them, and what the simulation makes of them."""
-    files = [np.load(running.place(node) / "records.npz") for node in NODES]
+    """The result of the simulation with the same clients, divided as the nodes divide them."""
+    files = [np.load(running.node_directory(node) / "records.npz") for node in NODES]
     x, y, client = (np.concatenate([file[key] for file in files]) for key in ("x", "y", "client"))
     clients = Clients.from_arrays(x, y, client)
 
@@ -171,10 +171,10 @@ def test_same_numbers_as_in_simulation(running: Running, expected: Callable[...,
         assert_equal(running, name, result, expected(method, **two))
 
 
-def test_a_node_is_killed_while_it_trains_and_comes_back(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("west", "die"):
+def test_a_node_is_killed_while_it_trains_and_restarted(running: Running, expected: Callable[..., Result]) -> None:
+    with running.misbehaving("west", "die"):
         name = running.start("ditto", **THREE)
-        assert running.processes["west"].wait(LONGEST) == -signal.SIGKILL
+        assert running.processes["west"].wait(TIMEOUT) == -signal.SIGKILL
     running.launch("west")
     result = running.wait(name)
     assert not result.about["lost"]
@@ -182,9 +182,9 @@ def test_a_node_is_killed_while_it_trains_and_comes_back(running: Running, expec
 
 
 def test_the_superlink_is_killed(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("ditto", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         os.kill(child(running, "bespokefl.engines.transports.flower.superlink"), signal.SIGKILL)
     result = running.wait(name)
     assert not result.about["lost"]
@@ -193,9 +193,9 @@ def test_the_superlink_is_killed(running: Running, expected: Callable[..., Resul
 
 
 def test_the_server_app_is_killed(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("pfedvem", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         killed = read_status(running.deployment.run_directory(name))["pid"]
         os.kill(killed, signal.SIGKILL)
     result = running.wait(name)
@@ -204,18 +204,18 @@ def test_the_server_app_is_killed(running: Running, expected: Callable[..., Resu
     assert_equal(running, name, result, expected("pfedvem", **THREE))
 
 
-def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+def test_a_run_can_be_stopped_and_resumed(running: Running, expected: Callable[..., Result]) -> None:
+    with running.misbehaving("south", "hold"):
         name = running.start("ditto", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         runs.stop(running.deployment, name)
         assert read_status(running.deployment.run_directory(name))["state"] == "stopped"
     assert runs.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
 
-def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
-    """Its process was about to say that it is running, whenever that is."""
+def test_a_stopped_run_stays_stopped_while_its_process_updates_the_status(running: Running) -> None:
+    """Its process may be about to write that it is running."""
     name = running.start("pfedvem", rounds=1000, eval_every=0, model="logistic")
     place = running.deployment.run_directory(name)
     running.until(lambda: read_status(place).get("round", 0) >= 3)
@@ -227,21 +227,21 @@ def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
 
 
 def test_the_server_is_killed_with_all_that_it_started(running: Running, expected: Callable[..., Result]) -> None:
-    """As if its machine had lost power; nodes wait for it and are not started again."""
+    """As in a power failure; nodes wait for the server and are not restarted."""
     nodes = {node: running.processes[node].pid for node in NODES}
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("pfedvem", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         server = running.processes["server"]
         others = [child(running, "bespokefl.engines.transports.flower.superlink"), child(running, "flower-superexec")]
         for pid in (server.pid, *others, read_status(running.deployment.run_directory(name))["pid"]):
             with suppress(ProcessLookupError):  # it may have ended with the one before
                 os.kill(pid, signal.SIGKILL)
-        server.wait(LONGEST)
+        server.wait(TIMEOUT)
         assert read_status(running.deployment.run_directory(name))["state"] == "running"
         running.until(lambda: not any(alive(pid) for pid in others))
         running.processes["server"] = demo.launch(running.deployment, "server")
-        demo.wait_until_ready(running.deployment, "server", running.processes["server"], LONGEST)
+        demo.wait_until_ready(running.deployment, "server", running.processes["server"], TIMEOUT)
     result = running.wait(name)
     assert not result.about["lost"] and "going on after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
@@ -250,10 +250,10 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
 
 
 def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
-    """It has one client; a round waits for the other five however slow they are, and for it as long as is said."""
+    """It has one client; a round waits for the other five however slow they are, and for it until the time-out."""
     with (
         running.timeouts("timeout = 3\nminimum = 5\ngive_up = 500\ngather = 400\n"),
-        running.told("south", "hold"),
+        running.misbehaving("south", "hold"),
     ):
         name = running.start("ditto", rounds=4, eval_every=0)
         running.until(lambda: re.search(r"round 2: .*dropped out", running.log(name)))
@@ -263,13 +263,13 @@ def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
     assert result.about["rounds_done"] == 4
 
 
-def test_a_node_with_another_key_is_refused_and_the_run_goes_on(
+def test_a_node_with_another_key_is_rejected_and_the_run_continues(
     running: Running, expected: Callable[..., Result]
 ) -> None:
-    stranger = running.place("stranger")
+    stranger = running.node_directory("stranger")
     stranger.mkdir()
     for file in ("ca.crt", "node.toml", "records.npz"):
-        (stranger / file).write_bytes((running.place("north") / file).read_bytes())
+        (stranger / file).write_bytes((running.node_directory("north") / file).read_bytes())
     certificates.write_key_pair(stranger / "node.key", stranger / "node.pub")
     running.launch("stranger")
     try:
@@ -281,15 +281,15 @@ def test_a_node_with_another_key_is_refused_and_the_run_goes_on(
         end(running.processes.pop("stranger"))
 
 
-def test_a_lying_node_is_refused_and_counted(running: Running) -> None:
-    with running.told("south", "lie"):
+def test_uploads_that_are_not_finite_are_rejected_and_counted(running: Running) -> None:
+    with running.misbehaving("south", "lie"):
         result = running.wait(running.start("ditto", rounds=2, eval_every=0))
     (liar,) = result.about["nodes"]["south"]
     assert result.about["lost"] == {liar: {"not finite": 2}} and result.about["rounds_done"] == 2
 
 
 def test_a_node_with_another_model_is_found_before_the_first_round(running: Running) -> None:
-    with running.told("south", "other"):
+    with running.misbehaving("south", "other"):
         name = running.start("ditto", rounds=2, eval_every=0)
         with pytest.raises(TrainingError, match="the model at node south is not the server's"):
             running.wait(name)
@@ -298,9 +298,9 @@ def test_a_node_with_another_model_is_found_before_the_first_round(running: Runn
 
 
 def test_a_full_disk_at_a_node(running: Running) -> None:
-    """Its states are on a disk of 16 kB, which only its own process sees."""
+    """Its states are on a disk of 16 kB, which only its own process has."""
     end(running.processes["south"])
-    state = running.place("south") / "state"
+    state = running.node_directory("south") / "state"
     running.launch("south", before=small_disk(state, 16 * 1024))
     try:
         running.ready("south")
@@ -318,7 +318,7 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         running.ready("south")
 
 
-def test_who_is_there(running: Running) -> None:
+def test_nodes_are_listed_as_online(running: Running) -> None:
     assert runs.list_nodes(running.deployment) == dict.fromkeys(NODES, "online")
 
 

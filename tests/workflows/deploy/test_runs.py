@@ -1,4 +1,4 @@
-"""Runs of a deployment are started once, stopped for good, and gone on with as they began; Flower is a stand-in."""
+"""Runs of a deployment are started once, stay stopped, and resume with the same settings. Flower is a stub."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.workflows.deploy import demo, lock, processes, runs
-from bespokefl.workflows.deploy import init as making
+from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
 from bespokefl.workflows.deploy.server import run as serve
 from bespokefl.workflows.deploy.server import supervisor
@@ -27,7 +27,7 @@ CONFIG = Config(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "si
 
 
 class Flower:
-    """What the SuperLink knows of runs."""
+    """The SuperLink's record of runs."""
 
     def __init__(self) -> None:
         self.runs: dict[int, str] = {}
@@ -57,7 +57,7 @@ class Flower:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return making.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
+    return initialization.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
 
 @contextmanager
 def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
-    """A server's app at work, which says again and again that the run is running, until it is asked to stop."""
+    """A server app that writes repeatedly that the run is running, until it is asked to stop."""
     begun = threading.Event()
 
     def work() -> None:
@@ -109,7 +109,7 @@ def submitted(flower: Flower) -> list[str]:
 # -- start
 
 
-def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, flower: Flower) -> None:
+def test_a_run_that_cannot_be_started_leaves_no_directory(deployment: Deployment, flower: Flower) -> None:
     flower.away = True
     for name in (None, "mine"):
         with pytest.raises(TrainingError, match="does not answer"):
@@ -174,7 +174,7 @@ def test_a_run_whose_process_is_gone_can_be_started_again(deployment: Deployment
         ({"set": {"lr": 0.2}}, r"was started with set = \{'lr': 0.1, 'sizes': \(1, 2\)\}, got \{'lr': 0.2\}"),
     ],
 )
-def test_a_run_goes_on_only_as_it_began(
+def test_a_run_resumes_only_with_the_same_settings(
     other: dict[str, Any], sentence: str, deployment: Deployment, flower: Flower
 ) -> None:
     runs.start(deployment, CONFIG, "mine")
@@ -201,7 +201,7 @@ def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower:
 
 
 def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> None:
-    """Its process says that it is running until it is gone, and stop returns when it is."""
+    """Its process writes that it is running until it ends, and stop returns then."""
     runs.start(deployment, CONFIG, "mine")
     where = deployment.run_directory("mine")
     with app(deployment, "mine") as process:
@@ -215,8 +215,8 @@ def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> 
     assert submitted(flower) == ["mine", "mine"] and not lock.stop_requested(where)
 
 
-def test_what_is_to_stop_is_not_taken_for_killed(deployment: Deployment, flower: Flower) -> None:
-    """The moment when its process is gone and nobody has said that it is stopped."""
+def test_a_run_that_is_to_stop_is_not_resumed(deployment: Deployment, flower: Flower) -> None:
+    """Its process has ended, and the status does not say yet that it is stopped."""
     runs.start(deployment, CONFIG, "mine")
     update_status(deployment.run_directory("mine"), state="running", pid=1)
     lock.request_stop(deployment.run_directory("mine"))
@@ -224,7 +224,7 @@ def test_what_is_to_stop_is_not_taken_for_killed(deployment: Deployment, flower:
     assert submitted(flower) == ["mine"]
 
 
-def test_a_process_that_does_not_see_the_wish_is_ended(
+def test_a_process_that_ignores_the_stop_request_is_killed(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "END_TIMEOUT", 5.0)
@@ -245,7 +245,7 @@ def test_a_process_that_does_not_see_the_wish_is_ended(
 
 
 def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, flower: Flower) -> None:
-    """It does not go on when the server comes back."""
+    """It does not resume when the server restarts."""
     runs.start(deployment, CONFIG, "mine")
     update_status(deployment.run_directory("mine"), state="running", pid=1)
     flower.away = True
@@ -255,7 +255,7 @@ def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, f
     assert submitted(flower) == ["mine"] and read_status(deployment.run_directory("mine"))["state"] == "stopped"
 
 
-def test_what_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
+def test_runs_that_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
     for state, sentence in (("done", "is done already"), ("submitted", "never reached the server")):
         deployment.run_directory(state).mkdir(parents=True)
         update_status(deployment.run_directory(state), state=state)
@@ -300,8 +300,8 @@ def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, 
 # -- the server
 
 
-def test_a_run_whose_process_died_goes_on(deployment: Deployment, flower: Flower) -> None:
-    """Flower forgets the old one first: nodes may have letters of it that were never finished."""
+def test_a_run_whose_process_died_resumes(deployment: Deployment, flower: Flower) -> None:
+    """The previous Flower run is stopped first: nodes may have incomplete messages of it."""
     runs.start(deployment, CONFIG, "mine")
     with app(deployment, "mine"):
         supervisor._resume_killed(deployment, {})
@@ -320,7 +320,7 @@ def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deplo
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
-def test_that_is_the_first_thing_that_it_does(
+def test_it_does_so_before_anything_else(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.start(deployment, CONFIG, "mine")
@@ -334,7 +334,7 @@ def test_that_is_the_first_thing_that_it_does(
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
-def test_a_process_that_never_began_is_told(
+def test_a_run_whose_process_never_started_is_marked_as_failed(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 0.0)
@@ -347,8 +347,8 @@ def test_a_process_that_never_began_is_told(
     assert "ended before the run started" in read_status(deployment.run_directory("mine"))["error"]
 
 
-def test_runs_are_known_while_the_server_is_away(deployment: Deployment) -> None:
-    """Nobody listens there."""
+def test_runs_are_listed_while_the_server_is_down(deployment: Deployment) -> None:
+    """No server listens there."""
     deployment.run_directory("mine").mkdir(parents=True)
     update_status(deployment.run_directory("mine"), state="running", round=2)
     assert runs.list_nodes(deployment) == {
@@ -374,7 +374,7 @@ Serve = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def served(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """What is known of a run after its app was started."""
+    """Start the app of a run; returns the status afterwards."""
     monkeypatch.setenv(DEPLOYMENT_VARIABLE, str(deployment.root))
     runs.start(deployment, CONFIG, "mine")
 
@@ -423,7 +423,7 @@ def test_an_app_that_is_asked_to_stop_does(
     assert served()["state"] == "stopped"  # and one that is started late does not begin
 
 
-def test_what_was_done_is_known_while_nodes_are_gathered_again(
+def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
     served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = deployment.run_directory("mine")

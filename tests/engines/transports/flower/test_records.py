@@ -1,4 +1,4 @@
-"""What a message is made of: few pieces, and what all nodes are told is one and the same piece."""
+"""The records of a message: few, and what all nodes receive alike is one shared record."""
 
 from typing import Any
 

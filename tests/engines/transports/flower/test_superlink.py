@@ -92,7 +92,7 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("send", PULLS)
-def test_a_request_is_kept_until_there_is_a_message(send: str) -> None:
+def test_a_request_is_held_until_there_is_a_message(send: str) -> None:
     async def story() -> None:
         flower, look = Flower(), PULLS[send]
         assert await at_once(flower.ask(look)) == b""  # nothing is known of who asks for the first time
@@ -109,7 +109,7 @@ def test_a_request_is_kept_until_there_is_a_message(send: str) -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_while_there_are_messages() -> None:
+def test_no_request_is_held_while_there_are_messages() -> None:
     """Two messages at once, and they are fetched one by one."""
 
     async def story() -> None:
@@ -123,7 +123,7 @@ def test_nobody_waits_while_there_are_messages() -> None:
 
 
 @pytest.mark.parametrize("send", [PUSH, ANSWER])
-def test_that_another_found_nothing_makes_nobody_wait(send: str) -> None:
+def test_an_empty_response_to_another_caller_holds_no_request(send: str) -> None:
     """Two nodes, by their keys, and two runs, by their tokens."""
 
     async def story() -> None:
@@ -135,7 +135,7 @@ def test_that_another_found_nothing_makes_nobody_wait(send: str) -> None:
     asyncio.run(story())
 
 
-def test_that_one_of_the_same_name_found_nothing_of_another_kind_makes_nobody_wait() -> None:
+def test_an_empty_response_on_another_route_holds_no_request() -> None:
     async def story() -> None:
         flower = Flower()
         await at_once(flower.ask(PUSH, b"south"))
@@ -146,7 +146,7 @@ def test_that_one_of_the_same_name_found_nothing_of_another_kind_makes_nobody_wa
     asyncio.run(story())
 
 
-def test_one_message_wakes_everybody() -> None:
+def test_one_message_releases_all_requests() -> None:
     async def story() -> None:
         flower = Flower()
         for who in (b"north", b"south"):
@@ -158,7 +158,7 @@ def test_one_message_wakes_everybody() -> None:
     asyncio.run(story())
 
 
-def test_who_was_woken_in_vain_is_kept_again() -> None:
+def test_a_request_without_a_message_is_held_again() -> None:
     async def story() -> None:
         flower = Flower()
         await at_once(flower.ask(PULL, b"south"))
@@ -170,7 +170,7 @@ def test_who_was_woken_in_vain_is_kept_again() -> None:
     asyncio.run(story())
 
 
-def test_who_is_woken_finds_the_message() -> None:
+def test_a_released_request_finds_the_message() -> None:
     """Held requests are released when the message is stored, not when it arrives."""
 
     async def story() -> None:
@@ -187,7 +187,7 @@ def test_who_is_woken_finds_the_message() -> None:
     asyncio.run(story())
 
 
-def test_what_comes_during_a_look_is_found_by_the_next() -> None:
+def test_a_message_that_arrives_during_a_request_is_found_by_the_next() -> None:
     async def story() -> None:
         flower = Flower()
         flower.replies.clear()
@@ -201,7 +201,7 @@ def test_what_comes_during_a_look_is_found_by_the_next() -> None:
     asyncio.run(story())
 
 
-def test_what_is_being_stored_during_a_look_is_found_by_the_next() -> None:
+def test_a_message_that_is_stored_during_a_request_is_found_by_the_next() -> None:
     async def story() -> None:
         flower = Flower()
         flower.stores.clear()
@@ -214,7 +214,7 @@ def test_what_is_being_stored_during_a_look_is_found_by_the_next() -> None:
     asyncio.run(story())
 
 
-def test_nobody_looks_in_the_place_of_one_who_hung_up() -> None:
+def test_the_request_of_a_disconnected_caller_is_dropped() -> None:
     """It would take the message with it."""
 
     async def story() -> None:
@@ -230,7 +230,7 @@ def test_nobody_looks_in_the_place_of_one_who_hung_up() -> None:
     asyncio.run(story())
 
 
-def test_to_be_refused_is_not_to_find_nothing() -> None:
+def test_a_rejected_request_is_not_an_empty_one() -> None:
     async def story() -> None:
         flower = Flower()
         flower.status = 401

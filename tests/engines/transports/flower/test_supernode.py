@@ -1,4 +1,4 @@
-"""A node's connection: whatever becomes of one message, the next is answered; who is refused is told so, once."""
+"""A node's connection: a failure costs one message only, and a rejected node logs it once and ends."""
 
 import logging
 import threading
@@ -84,7 +84,7 @@ def test_pieces_that_never_come_are_not_waited_for_long(
 
 
 def test_pieces_that_come_one_by_one_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten of them, each as late as may be, and the SuperLink away in between."""
+    """Several parts, each as late as allowed, and the SuperLink down in between."""
     clock = [0.0]
     monkeypatch.setattr(adapter.time, "monotonic", lambda: clock[0])
     late = ObjectUnavailableError
@@ -112,8 +112,8 @@ def test_pieces_that_come_one_by_one_are_waited_for(monkeypatch: pytest.MonkeyPa
         one("a")
 
 
-class Refusing(FleetStub):
-    """Does not answer at first, then refuses every key, but is away again after the first time."""
+class Rejecting(FleetStub):
+    """Does not respond at first, then rejects every key, but is down again after the first time."""
 
     def __init__(self, away: int) -> None:
         super().__init__()
@@ -126,11 +126,11 @@ class Refusing(FleetStub):
         raise httpx.HTTPStatusError("no", request=httpx.Request("POST", "http://a"), response=httpx.Response(400))
 
 
-def test_a_node_that_is_refused_is_told_once_and_ends(
+def test_a_rejected_node_logs_it_once_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However long the server was away before it refused."""
-    made = Refusing(away=20)
+    """However long the server was down before it rejected the node."""
+    made = Rejecting(away=20)
     monkeypatch.setattr(adapter.FleetHttpClient, "from_server_address", lambda *_, **__: made)
     monkeypatch.setattr(supernode, "RETRY_DELAY", 0.01)
     monkeypatch.setattr(supernode, "REJECTION_TIMEOUT", 0.15)
