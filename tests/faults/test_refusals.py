@@ -76,7 +76,7 @@ def test_other_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = told(place, capfd)
     hashes = said.partition("(split ")[2].partition(")")[0]
     assert said == (
-        f"the checkpoint in '{place}' is of another run: its data, or whose they are, were others (split {hashes}); "
+        f"the checkpoint in '{place}' is of another run: its data or split differ (split {hashes}); "
         f"put the data '{file}' back as they were, {anew(place)}"
     )
     assert can_begin_anew(said, place)
@@ -100,8 +100,8 @@ def test_another_version(place: Path, capfd: pytest.CaptureFixture[str], monkeyp
     was = training.version("bespokefl")
     monkeypatch.setattr(training, "version", lambda name: "99.1")
     assert told(place, capfd) == (
-        f"the checkpoint in '{place}' is of another run: bespokefl {was} made it, and this is 99.1; use that version "
-        f"to go on, {anew(place)}"
+        f"the checkpoint in '{place}' is of another run: it was made by bespokefl {was}, and this is 99.1; use that "
+        f"version to go on, {anew(place)}"
     )
 
 
@@ -173,7 +173,7 @@ def end_at_once(step: Any) -> None:
 def test_another_hyper_parameter_in_a_comparison(place: Path) -> None:
     """Its runs can be replaced, and --overwrite is one of its options."""
     with pytest.raises(
-        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another folder, or --overwrite to repl"
+        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another directory, or --overwrite to repl"
     ):
         run_config(
             replace(config(place.parent / "own.npz", "ditto", place), set={"prox_weight": 0.5}, overwrite=True),
@@ -249,14 +249,14 @@ def test_the_one_value_that_differs(tmp_path: Path) -> None:
     for other, difference in (
         ({"set": {"prox_weight": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
         ({"set": {"lr": 0.1}}, "its prox_weight was 1.0, not None;"),
-        ({"version": "2", "a": 1}, "bespokefl 1 made it, and this is 2;"),
+        ({"version": "2", "a": 1}, "it was made by bespokefl 1, and this is 2;"),
         ({"rounds": "9" * 5000}, f"its rounds was 3, not '{'9' * 198}…;"),
     ):
         now = json.loads(json.dumps(base | other))
         with pytest.raises(OtherRunError) as refused:
-            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._compare(base)
+            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._check_identity(base)
         assert difference in str(refused.value)
-    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._compare(base)
+    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._check_identity(base)
 
 
 def test_advice_about_a_full_disk_can_be_pasted(place: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import absolute, locked, sync, unwritten
 from bespokefl.core.files import write_text as write_text
-from bespokefl.engines.storage.checkpoints import any_in, kept
+from bespokefl.engines.storage.checkpoints import describe_latest, has_checkpoint
 
 log = logging.getLogger("bespokefl")
 
@@ -32,7 +32,7 @@ EXCHANGE, HERE = 2, -100  # of Linux: to swap two names, and for paths that begi
 
 def is_unfinished(path: Path) -> bool:
     """Whether a run was begun here that can go on."""
-    return (path / "config.toml").is_file() and any_in(path / CHECKPOINTS)
+    return (path / "config.toml").is_file() and has_checkpoint(path / CHECKPOINTS)
 
 
 def no_room(error: DiskError, path: Path, *, stays: bool = False) -> DiskError:
@@ -40,7 +40,7 @@ def no_room(error: DiskError, path: Path, *, stays: bool = False) -> DiskError:
 
     stays   what is there is still the run that was to be replaced
     """
-    left, again = kept(path / CHECKPOINTS), "start it again"
+    left, again = describe_latest(path / CHECKPOINTS), "start it again"
     if stays:
         left = f"there is no checkpoint yet, and the run that was in {str(path)!r} before is as it was"
     elif is_unfinished(path):

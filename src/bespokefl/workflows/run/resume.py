@@ -6,7 +6,7 @@ from pathlib import Path
 from bespokefl.core.errors import InputError
 from bespokefl.data.sources import loader as sources
 from bespokefl.data.sources import synthetic
-from bespokefl.engines.storage.checkpoints import OtherRunError, any_in
+from bespokefl.engines.storage.checkpoints import OtherRunError, has_checkpoint
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run import settings as configs
 from bespokefl.workflows.run.settings import Config
@@ -16,7 +16,7 @@ def read(place: Path) -> Config:
     """What is to be gone on with in this folder; refuses one without an unfinished run."""
     file = place / "config.toml"
     run_directory.sweep(place)
-    if not any_in(place / run_directory.CHECKPOINTS):
+    if not has_checkpoint(place / run_directory.CHECKPOINTS):
         raise InputError(_instead(place))
     if not file.is_file():
         again = "" if run_directory.is_strange(place) else ", or give the command that began it once more: it goes on"

@@ -26,7 +26,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, any_in, kept
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.models import build
 from bespokefl.workflows.newcomers.personalize import serve
@@ -137,15 +137,15 @@ def train(
         identity = _identity(final_config, everybody, task) | {"python": python}
         made_with = {"device": str(device), "method": mark(method), "first losses": _first_losses(task, data)}
         checkpoints = Checkpoints(
-            place / run_directory.CHECKPOINTS, every, identity, begin, put=put, made_with=made_with
+            place / run_directory.CHECKPOINTS, every, identity, begin, replace_run=put, environment=made_with
         )
     began = time.perf_counter()
     try:
         outcome = simulation.run(progress, checkpoints)
     except Exception as error:
-        if place is None or not simulation.failed or not any_in(place / run_directory.CHECKPOINTS):
+        if place is None or not simulation.failed or not has_checkpoint(place / run_directory.CHECKPOINTS):
             raise
-        left, again = kept(place / run_directory.CHECKPOINTS), command or "the same call"
+        left, again = describe_latest(place / run_directory.CHECKPOINTS), command or "the same call"
         if isinstance(error, WorkerError):
             fewer = f"{again} with workers=1" if command is None else f"{command} --workers 1"
             then = f"{fewer} goes on from there and needs less memory"
