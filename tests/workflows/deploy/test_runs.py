@@ -324,6 +324,29 @@ def test_it_does_so_before_anything_else(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.start(deployment, CONFIG, "mine")
+    run_server_once(deployment, monkeypatch)
+    assert flower.runs == {1: "finished:stopped", 2: "pending"}
+
+
+def test_a_server_replaces_the_app_of_an_earlier_version(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run of before could not be resumed: the earlier app imports modules that do not exist any more."""
+    file = deployment.server / "app" / "bespoke_app.py"
+    file.write_text("from bespokefl.experiments.deployment.apps import client, server\n")
+    runs.start(deployment, CONFIG, "mine")
+    seen: list[str] = []
+    before = flower.start
+    monkeypatch.setattr(flower, "start", lambda app, run: seen.append(file.read_text()) or before(app, run))
+    run_server_once(deployment, monkeypatch)
+    assert seen == [initialization.APP]
+    names: dict[str, Any] = {}
+    exec(seen[0], names)
+    assert {"client", "server"} <= names.keys()
+
+
+def run_server_once(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the server without Flower's processes, for one check of its runs."""
     for name in ("_check_server", "_wait_until_up", "_register_nodes"):
         monkeypatch.setattr(supervisor, name, lambda *_: None)
     for name in ("start", "stop"):
@@ -331,7 +354,6 @@ def test_it_does_so_before_anything_else(
     stopped = threading.Event()
     stopped.set()
     supervisor.run_server(deployment, stopped)
-    assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
 def test_a_run_whose_process_never_started_is_marked_as_failed(
@@ -414,9 +436,9 @@ def test_an_app_that_is_asked_to_stop_does(
 ) -> None:
     where = deployment.run_directory("mine")
 
-    def run(post: NodeMessenger, *_: Any) -> None:
+    def run(messenger: NodeMessenger, *_: Any) -> None:
         lock.request_stop(where)
-        post.gather(lambda known: False)  # would take ten minutes
+        messenger.gather(lambda known: False)  # would take ten minutes
 
     monkeypatch.setattr(serve, "run", run)
     assert served()["state"] == "stopped"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import unwritten
+from bespokefl.core.files import unwritten, write_text
 from bespokefl.workflows.deploy import certificates
 from bespokefl.workflows.deploy.addresses import host_of, is_loopback
 from bespokefl.workflows.deploy.layout import Deployment, make_private
@@ -136,9 +136,8 @@ def renew(directory: Path, days: int = 365) -> None:
 
 def write_app(directory: Path) -> None:
     """Write the Flower app; the server does so when it starts, as earlier versions wrote another one."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bespoke_app.py").write_text(APP, encoding="utf-8")
-    (directory / "pyproject.toml").write_text(APP_PROJECT, encoding="utf-8")
+    write_text(directory / "bespoke_app.py", APP)
+    write_text(directory / "pyproject.toml", APP_PROJECT)
 
 
 def _write_server(directory: Path, address: str, insecure: bool, days: int) -> None:

@@ -131,11 +131,11 @@ def deployment(
 ) -> tuple[Server, LocalGrid]:
     """Three nodes and a server that has met them."""
     grid = local_grid(method, data, folder, hosts=hosts) if grid is None else grid
-    post = NodeMessenger(grid, timeouts)
-    post.gather(lambda known: len(known) == len(grid.nodes) - len(grid.away))
+    messenger = NodeMessenger(grid, timeouts)
+    messenger.gather(lambda known: len(known) == len(grid.nodes) - len(grid.away))
     task = Task(mlp, "cross_entropy", dtype=data.x.dtype)
     chosen = Settings(**({"rounds": 2, "batch_size": BATCH} | settings))
-    return Server(method, task, chosen, post, run, {}), grid
+    return Server(method, task, chosen, messenger, run, {}), grid
 
 
 def local_grid(
