@@ -63,7 +63,7 @@ LINES = {
     f"run ditto {QUICK} --start pipe.safetensors": "'pipe.safetensors' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --data huge": "x of user 'a' must be lists of numbers",
     f"run ditto {QUICK} --data surrogate": "client ids must be text that can be encoded as UTF-8",
-    f"run ditto {QUICK} --state-dir own.npz": "give --state-dir a folder that can be written, then: start it again",
+    f"run ditto {QUICK} --state-dir own.npz": "give --state-dir a writable directory, then: start it again",
 }
 
 
@@ -83,8 +83,8 @@ def test_a_deeply_nested_record_is_a_damaged_checkpoint(here: Path, caplog: pyte
     place = here / "checkpoints" / "round-00000001"
     place.mkdir(parents=True)
     (place / "record.json").write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(InputError, match=r"no checkpoint in .* is whole"):
-        Checkpoints(place.parent, CheckpointInterval(rounds=1), {}).latest(1, 1)
+    with pytest.raises(InputError, match=r"no checkpoint in .* is intact"):
+        Checkpoints(place.parent, CheckpointInterval(rounds=1), {}).load_latest(1, 1)
     assert "is damaged" in caplog.text
 
 

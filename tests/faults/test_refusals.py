@@ -173,7 +173,7 @@ def end_at_once(step: Any) -> None:
 def test_another_hyper_parameter_in_a_comparison(place: Path) -> None:
     """The runs of a comparison can be replaced, so --overwrite is suggested."""
     with pytest.raises(
-        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another folder, or --overwrite to repl"
+        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another directory, or --overwrite to repl"
     ):
         run_config(
             replace(config(place.parent / "own.npz", "ditto", place), set={"prox_weight": 0.5}, overwrite=True),
@@ -249,14 +249,14 @@ def test_the_error_names_the_value_that_differs(tmp_path: Path) -> None:
     for other, difference in (
         ({"set": {"prox_weight": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
         ({"set": {"lr": 0.1}}, "its prox_weight was 1.0, not None;"),
-        ({"version": "2", "a": 1}, "bespokefl 1 made it, and this is 2;"),
+        ({"version": "2", "a": 1}, "it was made by bespokefl 1, and this is 2;"),
         ({"rounds": "9" * 5000}, f"its rounds was 3, not '{'9' * 198}…;"),
     ):
         now = json.loads(json.dumps(base | other))
         with pytest.raises(OtherRunError) as refused:
-            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._compare(base)
+            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._check_identity(base)
         assert difference in str(refused.value)
-    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._compare(base)
+    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._check_identity(base)
 
 
 def test_the_command_suggested_on_a_full_disk_is_quoted(place: Path) -> None:

@@ -22,7 +22,7 @@ from bespokefl.data import Clients
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.storage import checkpoint_format, checkpoints, client_states, safetensors_writer
 from bespokefl.engines.storage.checkpoints import CheckpointInterval
-from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.storage.client_states import ClientStates
 from bespokefl.workflows.compare.api import compare_config
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory
@@ -93,8 +93,8 @@ def die() -> None:
 # A process is killed before or after one of these calls.
 INSTANTS: list[tuple[Any, str]] = [
     (Federation, "commit"),
-    (Store, "put"),
-    (Store, "snapshot"),
+    (ClientStates, "update"),
+    (ClientStates, "snapshot"),
     (checkpoint_format, "write_tensors"),
     (checkpoints, "sync"),
     (Path, "rename"),
@@ -328,7 +328,7 @@ def test_no_run_starts_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for one in kept:
         damage(one, "cut")
     whole = run("ditto", clients(), **SMALL)
-    with pytest.raises(InputError, match=r"no checkpoint in .* is whole; delete that folder to begin again"):
+    with pytest.raises(InputError, match=r"no checkpoint in .* is intact; delete that directory to start again"):
         run("ditto", clients(), checkpoint=tmp_path, **SMALL)
     assert sorted((tmp_path / "checkpoints").iterdir()) == sorted(kept)
     shutil.rmtree(tmp_path / "checkpoints")

@@ -12,6 +12,7 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.data.tables.features import Table
 from bespokefl.workflows.newcomers import arrays
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.newcomers.trainer import train_newcomers

@@ -17,7 +17,7 @@ from pathlib import Path
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import absolute, locked, sync, unwritten
 from bespokefl.core.files import write_text as write_text
-from bespokefl.engines.storage.checkpoints import any_in, kept
+from bespokefl.engines.storage.checkpoints import describe_latest, has_checkpoint
 
 log = logging.getLogger("bespokefl")
 
@@ -39,7 +39,7 @@ def is_run(path: Path, signs: tuple[str, ...] = SIGNS) -> bool:
 
 def is_unfinished(path: Path) -> bool:
     """Whether the directory holds a run that can be resumed."""
-    return (path / "config.toml").is_file() and any_in(path / CHECKPOINTS)
+    return (path / "config.toml").is_file() and has_checkpoint(path / CHECKPOINTS)
 
 
 def has_foreign_files(path: Path) -> bool:
@@ -52,7 +52,7 @@ def explain_disk_error(error: DiskError, path: Path, *, unchanged: bool = False)
 
     unchanged : whether the directory still holds the run that was to be replaced.
     """
-    left, again = kept(path / CHECKPOINTS), "start it again"
+    left, again = describe_latest(path / CHECKPOINTS), "start it again"
     if unchanged:
         left = f"there is no checkpoint yet, and the previous run in {str(path)!r} is unchanged"
     elif is_unfinished(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from bespokefl.core.errors import InputError
 from bespokefl.data.sources import loader as sources
 from bespokefl.data.sources import synthetic
-from bespokefl.engines.storage.checkpoints import OtherRunError, any_in
+from bespokefl.engines.storage.checkpoints import OtherRunError, has_checkpoint
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run import settings as run_settings
 from bespokefl.workflows.run.settings import RunSettings
@@ -17,7 +17,7 @@ def read(directory: Path) -> RunSettings:
     """Return the settings of the unfinished run in this directory; raises `InputError` if there is none."""
     file = directory / "config.toml"
     run_directory.remove_leftovers(directory)
-    if not any_in(directory / run_directory.CHECKPOINTS):
+    if not has_checkpoint(directory / run_directory.CHECKPOINTS):
         raise InputError(_describe(directory))
     if not file.is_file():
         started = not run_directory.has_foreign_files(directory)

@@ -26,7 +26,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, any_in, kept
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
@@ -71,7 +71,7 @@ class RunStorage:
 
     def add_advice(self, error: Exception) -> Exception:
         """Return the error of a failed round, extended by how to resume from the checkpoints that there are."""
-        left, again = kept(self.checkpoints), self.command or "the same call"
+        left, again = describe_latest(self.checkpoints), self.command or "the same call"
         if isinstance(error, WorkerError):
             fewer = f"{again} with workers=1" if self.command is None else f"{again} --workers 1"
             return WorkerError(error.fact, kept=left, then=f"{fewer} resumes from there and needs less memory")
@@ -195,14 +195,14 @@ def simulate(run: BuiltRun, progress: Report | None = None, storage: RunStorage 
             CheckpointInterval.of(run.settings.checkpoint_every),
             run.identity(),
             run.write_config,
-            put=None if storage.replaced is None else storage.replaced.replace,
-            made_with=run.environment(),
+            replace_run=None if storage.replaced is None else storage.replaced.replace,
+            environment=run.environment(),
         )
     started = time.perf_counter()
     try:
         outcome = run.simulation.run(progress, checkpoints)
     except Exception as error:
-        if storage is not None and run.simulation.failed and any_in(storage.checkpoints):
+        if storage is not None and run.simulation.failed and has_checkpoint(storage.checkpoints):
             advised = storage.add_advice(error)
             if advised is not error:
                 raise advised from None

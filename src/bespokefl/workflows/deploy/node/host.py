@@ -1,4 +1,4 @@
-"""What a node has: its data, as its own configuration names them, and the model that the server's plan asks for."""
+"""A node's data, as node.toml names them, and the method and model that the server's plan asks for."""
 
 import logging
 from dataclasses import asdict, replace
@@ -35,11 +35,10 @@ log = logging.getLogger("bespokefl")
 
 
 class LocalHost:
-    """The clients of one machine."""
+    """The clients of one machine. Paths in the settings are relative to `directory`."""
 
-    def __init__(self, settings: NodeSettings, place: Path) -> None:
-        """place: the folder that paths in the settings start from"""
-        self.settings, self.place = settings, place
+    def __init__(self, settings: NodeSettings, directory: Path) -> None:
+        self.settings, self.directory = settings, directory
 
     @property
     def name(self) -> str:
@@ -119,7 +118,7 @@ class LocalHost:
     # -- inside
 
     def _sums(self) -> dict[str, Any] | None:
-        """For tables: how many values each feature has, their sum and the sum of their squares, over all clients."""
+        """For tables: the number of values of each feature, their sum and sum of squares, over all clients."""
         if self.features.kind != "table":
             return None
         return FeatureSums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
@@ -132,43 +131,43 @@ class LocalHost:
             return found
         if not isinstance(found, Dataset):
             raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
-        alone = found.client is None
-        clients = split_table(
-            found, None, "iid", number=1 if alone else None, seed=settings.seed, fractions=settings.fractions
-        )
-        return replace(clients, names=(self.name,)) if alone else clients
+        single = found.client is None
+        number = 1 if single else None
+        clients = split_table(found, None, "iid", number=number, seed=settings.seed, fractions=settings.fractions)
+        return replace(clients, names=(self.name,)) if single else clients
 
     def _read(self, source: str) -> Dataset:
-        own = self.place / source
+        path = self.directory / source
         options = {"label": self.settings.label, "client": self.settings.client}
-        return datasets.load(
-            str(own) if own.exists() else source, **{key: value for key, value in options.items() if value is not None}
-        )
+        given = {key: value for key, value in options.items() if value is not None}
+        return datasets.load(str(path) if path.exists() else source, **given)
 
     def _widened(self, features: Features) -> Clients:
-        """The clients with a place for each text that a category has anywhere in the federation."""
+        """The clients with a column for each value that a category has at any node."""
         clients, own = self.clients, self.features
         if features.kind != "table" or features.columns == own.columns:
             return clients
         try:
             return replace(clients, x=torch.from_numpy(own.widen(clients.x.numpy(), features)))
         except KeyError as error:
-            raise InputError(f"node {self.name} has no column {error}, which the server's plan has.") from None
+            raise InputError(f"node {self.name} has no column {error}, which the server's plan requires.") from None
 
     def _relabelled(self, clients: Clients, labels: list[str] | None) -> Clients:
-        """The clients with the classes numbered as in the whole federation."""
+        """The clients with their classes numbered as in the server's plan."""
         if (labels is None) != (clients.classes is None):
-            raise InputError(f"node {self.name} has other labels than the server's plan: classes, or real numbers.")
+            raise InputError(
+                f"node {self.name} does not have the kind of labels in the server's plan: classes or real numbers."
+            )
         own = labels_of(clients)
         if labels is None or list(own) == labels:
             return clients
-        place = {name: at for at, name in enumerate(labels)}
-        codes = torch.tensor([place[name] for name in own])
+        code = {name: index for index, name in enumerate(labels)}
+        codes = torch.tensor([code[name] for name in own])
         return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
 
 
 def _frozen(value: Any) -> Any:
-    """JSON has lists only; hyper-parameters have tuples."""
+    """Turn the lists of JSON into tuples, as hyper-parameters have them."""
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
