@@ -1,5 +1,6 @@
 """Methods are found by name and built from what stands on a command line."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -41,3 +42,19 @@ def test_build() -> None:
 def test_what_does_not_fit(hyper: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         build("fedavg", hyper)
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedprox", "pfedme"])
+def test_former_names_of_hyper_parameters_work_with_a_warning(name: str) -> None:
+    expected = methods.build(name, {"prox_weight": 0.25})
+    with pytest.warns(FutureWarning, match=f"pull of {name} is now prox_weight"):
+        assert methods.build(name, {"pull": 0.25}) == expected
+    with pytest.warns(FutureWarning, match=f"pull of {name} is now prox_weight"):
+        assert methods.REGISTRY[name](pull=0.25) == expected
+
+
+def test_the_former_module_of_local_sgd_works_with_a_warning() -> None:
+    sys.modules.pop("bespokefl.core.descend", None)
+    with pytest.warns(FutureWarning, match="is now bespokefl.core.local_sgd"):
+        from bespokefl.core.descend import descend
+    assert callable(descend)

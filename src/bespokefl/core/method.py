@@ -5,7 +5,8 @@ which consist of named rows, tensors and numbers. All functions are pure: they r
 """
 
 import inspect
-from abc import ABC, abstractmethod
+import warnings
+from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -188,8 +189,15 @@ class Uploads:
         return total
 
 
+class _AcceptsFormerNames(ABCMeta):
+    """Lets a method be built with former names of its hyper-parameters, with a warning."""
+
+    def __call__(cls, *args: Any, **hyper: Any) -> Any:
+        return super().__call__(*args, **cls.rename(hyper))  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method(metaclass=_AcceptsFormerNames):
     """A personalized federated learning method.
 
     A subclass is a frozen dataclass whose fields are the hyper-parameters. Only `local_update` and `newcomer` are
@@ -203,6 +211,8 @@ class Method(ABC):
         The BibTeX entry of the paper.
     limits : mapping of str to Limit
         The valid values of hyper-parameters, see `core.hyper_parameters`.
+    former_names : mapping of str to str
+        Former names of hyper-parameters and their present names.
 
     Raises
     ------
@@ -213,6 +223,14 @@ class Method(ABC):
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     limits: ClassVar[Limits] = {}
+    former_names: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def rename(cls, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace former names of hyper-parameters, as in `former_names`, by the present ones."""
+        for name in hyper.keys() & cls.former_names.keys():
+            warnings.warn(f"{name} of {cls.name} is now {cls.former_names[name]}", FutureWarning, stacklevel=3)
+        return {cls.former_names.get(name, name): value for name, value in hyper.items()}
 
     def __post_init__(self) -> None:
         _reject_former_declarations(type(self))

@@ -24,7 +24,12 @@ from bespokefl.data.sources.loader import load, names
 
 __all__ = ["Clients", "Dataset", "load", "names", "splits"]
 
-_RENAMED = {"folder": "tables.client_directories", "hugging": "sources.hugging_face"}  # old names, which warn
+_RENAMED = {  # former names, which still work with a warning
+    "folder": "tables.client_directories",
+    "hugging": "sources.hugging_face",
+    "prepare": "preprocessing.fit",
+    "synthetic": "sources.synthetic",
+}
 
 
 def __getattr__(name: str) -> Any:

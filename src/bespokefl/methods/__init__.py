@@ -93,10 +93,11 @@ def find(name: str) -> type[Method]:
 def build(name: str, hyper: dict[str, Any] | None = None) -> Method:
     """Return a registered method with these hyper-parameters, and its defaults for the others."""
     method = find(name)
-    for key in hyper or ():
+    hyper = method.rename(hyper or {})
+    for key in hyper:
         if key not in method().hyper():
             raise unknown(f"hyper-parameter of {name}", key, method().hyper(), see=f"bespoke methods {name}")
-    return method(**(hyper or {}))
+    return method(**hyper)
 
 
 def of(method: Method | str) -> Method:

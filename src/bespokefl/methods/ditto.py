@@ -5,7 +5,7 @@ Li et al., ICML 2021, arXiv:2012.04221, Algorithm 1.
 Differs from the paper: both models see the same batches; a client that never trained uses the initial weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ class Ditto(Method):
   year={2021}
 }"""
     limits: ClassVar[Limits] = {"prox_weight": at_least(0, "λ")}
+    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
 
     # Learning rate and λ are those of github.com/litian96/ditto for Fashion MNIST, run_fashion_clean_ditto_lam1.sh,
     # which uses one rate for both models. In the paper clients choose λ among .1, 1 and 2 on validation data, or use 1

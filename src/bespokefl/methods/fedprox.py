@@ -6,6 +6,7 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 `weights` chooses between the paper's n_k weights and equal ones.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,6 +32,7 @@ class FedProx(Method):
   year={2020}
 }"""
     limits: ClassVar[Limits] = {"prox_weight": at_least(0, "μ")}
+    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
 
     # The authors recommend no values for all problems (github.com/litian96/FedProx, README.md): tune the rate, and μ
     # among .001, .01, .1, .5 and 1. Here μ is the middle one and η is FedAvg's. See the docs for MNIST's.

@@ -8,7 +8,7 @@ Differs from the paper: R is the run's number of local steps, and K a number of 
 each round at the received w and continues from step to step, as in the authors' code, but without its weight decay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,8 +37,10 @@ class PFedMe(Method):
         "inner_steps": at_least(1, "K"),
         "mix": above(0, "β"),
     }
+    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
 
     # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, neural network: 800 rounds of 20 steps on batches of 20.
+
     lr: float = 0.005  # η, for w
     personal_lr: float = 0.09  # η_p, for θ; .1 for logistic regression; η_p (λ + curvature) must stay below 2
     prox_weight: float = 15.0  # λ

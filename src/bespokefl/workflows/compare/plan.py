@@ -93,7 +93,7 @@ class ComparisonPlan:
             before, ended = score_tables.plain(result.hyper), not result.interrupted
         else:
             return False
-        now = score_tables.plain(one.method.hyper())
+        before, now = one.method.rename(before), score_tables.plain(one.method.hyper())
         name = next((name for name in now if before.get(name) != now[name]), None)
         if name is not None:
             raise InputError(

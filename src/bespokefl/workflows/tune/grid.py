@@ -41,6 +41,7 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
     """Return all points of a grid, the last key varying fastest; reject keys and values that cannot be used."""
     if not isinstance(grid, Mapping) or not grid:
         raise InputError('a grid needs at least one key and its values, such as "prox_weight=0.1,1,2", got none.')
+    grid = method.rename(grid)
     hyper, name = method.hyper(), method.name or type(method).__name__
     tried = {key: _values(values) for key, values in grid.items()}
     for key, values in tried.items():
