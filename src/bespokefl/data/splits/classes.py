@@ -1,18 +1,7 @@
-"""Each client sees only k of the classes, and all clients have the same number of examples.
-
-1. Each class is given to about clients · k / classes clients, to fewer only if it has fewer examples than that.
-   Otherwise the k classes of a client are random.
-2. Each client's proportions of its classes are random. Where a class would be asked for much more than it has, the
-   proportions are reduced, so that about 90 % of the data are used.
-3. The number of examples per client is as large as the classes allow with about these proportions.
-
-Every step is bounded, and a request that passes step 1 succeeds. If classes differ much in size, the smallest ones
-limit the number of examples per client.
-"""
+"""The split into k random classes per client."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,16 +15,22 @@ ITERATIONS = 50  # measured: more of them increase the clients' sizes by less th
 
 
 @dataclass(frozen=True)
-class Classes(Split):
-    """k random classes per client, equal totals, random counts per class.
+class Classes(Split, kind="classes"):
+    """Each client sees only k of the classes, and all clients have the same number of examples.
+
+    1. Each class is given to about clients · k / classes clients, to fewer only if it has fewer examples than that.
+       Otherwise the k classes of a client are random.
+    2. Each client's proportions of its classes are random. Where a class would be asked for much more than it has, the
+       proportions are reduced, so that about 90 % of the data are used.
+    3. The number of examples per client is as large as the classes allow with about these proportions.
+
+    Every step is bounded, and a request that passes step 1 succeeds. If classes differ much in size, the smallest ones
+    limit the number of examples per client.
 
     Parameters
     ----------
-    k : int
-        Classes per client.
+    k : int, classes per client
     """
-
-    kind: ClassVar[str] = "classes"
 
     k: int = setting(least=1, meaning="classes per client")
 

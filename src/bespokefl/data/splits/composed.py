@@ -1,21 +1,18 @@
 """A sum of splits: one of them assigns the examples, the others modify the result."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.iid import IID
+from bespokefl.data.splits.label_free import IID
 from bespokefl.data.splits.split import Assignment, Change, Split
 
 
 @dataclass(frozen=True)
-class Composed(Split):
+class Composed(Split, kind="composed"):
     """At most one split that assigns the examples (by default iid) and any number of changes, applied in order."""
-
-    kind: ClassVar[str] = "composed"
 
     members: tuple[Split, ...]
 

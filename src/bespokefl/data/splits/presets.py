@@ -1,31 +1,21 @@
 """Splits under the names that papers gave them, with the papers' numbers of clients."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
 from bespokefl.data.splits.classes import Classes
-from bespokefl.data.splits.dirichlet import Dirichlet
-from bespokefl.data.splits.fallah import Fallah
-from bespokefl.data.splits.iid import IID
-from bespokefl.data.splits.lognormal import LogNormal
-from bespokefl.data.splits.official_test import OfficialTest
-from bespokefl.data.splits.permuted_labels import PermutedLabels
-from bespokefl.data.splits.pfedme import PFedMe
-from bespokefl.data.splits.quantity import Quantity
-from bespokefl.data.splits.rotation import Rotation
-from bespokefl.data.splits.sample import Sample
+from bespokefl.data.splits.label_free import IID
+from bespokefl.data.splits.label_skew import Dirichlet, Fallah, LogNormal, PFedMe
+from bespokefl.data.splits.slices import Quantity, Subclass
 from bespokefl.data.splits.split import Assignment, Split
-from bespokefl.data.splits.subclass import Subclass
 
 
 @dataclass(frozen=True)
-class Preset(Split):
+class Preset(Split, kind="preset"):
     """A split with a name, a number of clients and the papers that use it."""
-
-    kind: ClassVar[str] = "preset"
 
     name: str
     split: Split
