@@ -31,22 +31,7 @@ from bespokefl.data.dataset import PARTS
 
 
 def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
-    """Write the clients' examples into a new directory, atomically.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients to write.
-    to : {"pflib", "flower"}
-        The layout.
-    out : path
-        The directory; it must not exist.
-
-    Returns
-    -------
-    Path
-        The directory.
-    """
+    """Write the clients' examples into a new directory `out` in the layout "pflib" or "flower", atomically."""
     if to not in LAYOUTS:
         raise unknown("layout", to, LAYOUTS)
     target = Path(out)

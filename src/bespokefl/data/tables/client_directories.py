@@ -125,18 +125,7 @@ def _read_files(paths: Sequence[Path], label: str | None, drop: Collection[str],
 
 
 def clients(table: Dataset) -> Clients:
-    """Create the clients of data that are divided already, as given by their column "part".
-
-    Parameters
-    ----------
-    table : Dataset
-        Data with client ids and a column "part" of "train", "validation" and "test", as `load` returns them.
-
-    Returns
-    -------
-    Clients
-        A part without rows is empty.
-    """
+    """Create the clients of data that are divided already, as given by their column "part"; a part may be empty."""
     if table.client is None or "part" not in table.columns:
         raise InputError("the data must name the client and the part (train, validation or test) of each row")
     names, owner = np.unique(table.client.astype(np.str_), return_inverse=True)

@@ -79,32 +79,14 @@ def from_columns(
     Parameters
     ----------
     columns : mapping of str to array, or pandas.DataFrame
-        The columns.
-    label : str, optional
-        The column to predict; by default "y" or "label". Integers, booleans and texts are classes, other numbers are
-        regression targets, unless `task` is given.
-    client : str, optional
-        The column with the client ids; by default "client", if it exists.
-    missing : {"refuse", "mean", "drop"}
-        What to do with missing values: raise an error; keep them, to be filled by the mean of the training data; or
-        drop the rows.
-    drop : collection of str
-        Columns to ignore.
-    task : {"classification", "regression"}, optional
-        The task, if the label does not determine it.
-    text : str, optional
-        The column with documents. All other columns, except label and client, are ignored then.
-    name : str
-        The name of the data.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    InputError
-        If a column is missing or has values that cannot be used.
+    label : str, the column to predict; by default "y" or "label". Integers, booleans and texts are classes, other
+        numbers are regression targets, unless `task` is given.
+    client : str, the column with the client ids; by default "client", if it exists
+    missing : "refuse" missing values, keep them to be filled by the "mean" of the training data, or "drop" the rows
+    drop : collection of str, columns to ignore
+    task : "classification" or "regression", if the label does not determine it
+    text : str, the column with documents; all other columns, except label and client, are ignored then
+    name : str, the name of the data
     """
     keys = getattr(columns, "keys", None)
     if keys is None:
@@ -164,20 +146,7 @@ def build(
 
 
 def inputs(path: str | PathLike[str], features: Features) -> Inputs:
-    """Read new examples from a file with the same columns.
-
-    Parameters
-    ----------
-    path : path
-        A .csv, .tsv, .parquet or .npz file.
-    features : Features
-        The features of the training data, such as ``result.preparation.features``.
-
-    Returns
-    -------
-    Inputs
-        The examples `x` for `Preparation.apply`, and labels `y` and `client` ids if the file has them.
-    """
+    """Read new examples from a file with the same columns, such as those of ``result.preparation.features``."""
     needed = {column.name for column in features.columns}
     as_text = {column.name for column in features.columns if column.kind in ("category", "text", "truth")}
     found = table_files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
