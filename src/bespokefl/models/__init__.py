@@ -1,10 +1,9 @@
 """Models: ordinary PyTorch modules, built in or the user's own.
 
-dense    logistic regression and fully connected networks
-images   convolutional networks for images
-series   convolutions along time
-text     bag of words and LSTM
-module   the base class of built-in models, initial weights
+dense          logistic regression and fully connected networks
+convolutional  networks for images and series
+text           bag of words and LSTM
+module         the base class of built-in models, initial weights
 
 All are created with the shape of one example and the number of outputs, `classes` (1 for regression); `init` selects
 the initial weights: "torch", "glorot" or "he". A built-in model has its last linear layer under the name `head` and all
@@ -24,9 +23,8 @@ from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.spec import bind, parse_call
+from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
-from bespokefl.models.images import CifarCNN, DeepCNN, LeNet, PFedVEMCNN
-from bespokefl.models.series import CNN1d
 from bespokefl.models.text import LSTM, Bag
 
 MODELS: dict[str, type[nn.Module]] = {

@@ -211,7 +211,5 @@ def _cell(count: int, largest: int) -> "Text":
     if count == 0:
         return Text(" ")
     share = (count / largest) ** 0.5  # keeps small numbers visible
-    return Text(
-        LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)],
-        style=SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)],
-    )
+    level, shade = (min(int(share * len(scale)), len(scale) - 1) for scale in (LEVELS, SHADES))
+    return Text(LEVELS[level], style=SHADES[shade])

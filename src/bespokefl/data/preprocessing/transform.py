@@ -106,10 +106,9 @@ class Preparation:
         check_own_scale([name], np.array([len(raw)]))
         sums, kept = FeatureSums.of(raw, self.features), self.own
         assert kept is not None
-        stacked = [
-            np.concatenate([getattr(kept, one), getattr(sums, one)[None]]) for one in ("count", "total", "squares")
-        ]
-        return replace(self, names=(*self.names, name), own=FeatureSums(*stacked))
+        pairs = ((kept.count, sums.count), (kept.total, sums.total), (kept.squares, sums.squares))
+        own = FeatureSums(*(np.concatenate([old, new[None]]) for old, new in pairs))
+        return replace(self, names=(*self.names, name), own=own)
 
     def to_json(self) -> str:
         """The content of preparation.json; `from_json` restores it exactly."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.allocation import assign_counts
+from bespokefl.data.splits.label_skew import assign_counts
 from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, setting
 
 USED_SHARE = 0.9

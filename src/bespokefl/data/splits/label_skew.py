@@ -6,7 +6,6 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.allocation import assign_counts, check_class_sizes, consecutive_classes
 from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, client_names, setting
 
 MAX_DRAWS = 100
@@ -193,3 +192,42 @@ def _draw_balanced(clients: int, first: int, end: int, rng: np.random.Generator)
     order = rng.permutation(np.arange(first, end))
     chosen: np.ndarray = rng.permutation(order[np.arange(clients) % len(order)])
     return chosen
+
+
+# -- given numbers of each class; `held`, (clients, k), are the classes of each client
+
+
+def consecutive_classes(split: Split, dataset: Dataset, clients: int, k: int) -> np.ndarray:
+    """Client u holds the classes u, u + 1, … u + k − 1, modulo the number of classes: (clients, k)."""
+    _, classes = class_labels(split, dataset)
+    if k > classes:
+        raise InputError(
+            f"k must be at most the number of classes, {classes} in {dataset.name!r}, got {k}; use k={classes} or less"
+        )
+    return (np.arange(clients)[:, None] + np.arange(k)[None, :]) % classes
+
+
+def check_class_sizes(split: Split, dataset: Dataset, held: np.ndarray, counts: np.ndarray) -> None:
+    """Check that every class has as many examples as the clients take of it."""
+    labels, classes = class_labels(split, dataset)
+    sizes = np.bincount(labels, minlength=classes)
+    wanted = np.bincount(held.ravel(), counts.ravel(), minlength=classes).astype(np.int64)
+    short = int((wanted - sizes).argmax())
+    if wanted[short] > sizes[short]:
+        raise InputError(
+            f"{split} needs {wanted[short]} examples of class {dataset.label_names[short]!r} for {len(held)} clients, "
+            f"got {sizes[short]} in {dataset.name!r}; use fewer clients or ask for fewer examples"
+        )
+
+
+def assign_counts(labels: np.ndarray, held: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The owner of each example: client u gets counts[u, i] random examples of class held[u, i]."""
+    k = held.shape[1]
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    order = np.argsort(held.ravel(), kind="stable")
+    owned = np.repeat(order // k, counts.ravel()[order])  # the owners in class 0, then those in class 1, …
+    ends = np.bincount(held.ravel(), counts.ravel()).astype(np.int64).cumsum()
+    for label, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+        pool = rng.permutation(np.flatnonzero(labels == label))
+        owner[pool[: end - start]] = owned[start:end]
+    return owner
