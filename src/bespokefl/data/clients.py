@@ -91,9 +91,7 @@ class Clients:
         >>> clients = bf.Clients.from_arrays(x, y).split("iid", clients=10)
         """
         dataset = Dataset.from_arrays(x, y, client, name, tokens=tokens)
-        if client is None:
-            return dataset.split("iid", clients=1, seed=seed, fractions=fractions)
-        return dataset.split("by_column", seed=seed, fractions=fractions)
+        return dataset.split("iid" if client is None else "by_column", clients=1, seed=seed, fractions=fractions)
 
     @classmethod
     def from_sets(

@@ -1,9 +1,8 @@
 """Models: ordinary PyTorch modules, built in or the user's own.
 
-dense          logistic regression and fully connected networks
+dense          logistic regression and fully connected networks; base class and initial weights
 convolutional  networks for images and series
 text           bag of words and LSTM
-module         the base class of built-in models, initial weights
 
 All are created with the shape of one example and the number of outputs, `classes` (1 for regression); `init` selects
 the initial weights: "torch", "glorot" or "he". A built-in model has its last linear layer under the name `head` and all

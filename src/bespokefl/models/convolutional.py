@@ -17,7 +17,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.module import BaseAndHead, check_sizes, initialize
+from bespokefl.models.dense import BaseAndHead, check_sizes, initialize
 
 KERNEL = 5
 DEPTHS = (32, 64, 128, 256, 100)  # channels of the deep network

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.module import check_sizes
+from bespokefl.models.dense import check_sizes
 
 PADDING = 0
 

@@ -84,7 +84,7 @@ def _prepare_numbers(
     has_missing = bool(np.isnan(x.sum(dtype=np.float64)))
     if has_missing and missing != "mean":
         reject_missing(x, features)
-    if scale == "none" and not has_missing and not features.is_category.any():
+    if scale == "none" and not has_missing and not features.are("category").any():
         return _with_preparation(clients, Preparation(features, scale, missing))
     pooled = FeatureSums.of(x[clients.train.take(learners).indices.numpy()], features)
     empty = next((name for name, count in zip(features.names, pooled.count, strict=True) if not count), None)

@@ -78,7 +78,7 @@ class Preparation:
         """Fill missing values and scale; `own` has one row of statistics for each number in `owner`."""
         assert self.pooled is not None
         features, pooled = self.features, self.pooled
-        is_number, unseen = features.is_number, features.is_category & (pooled.total == 0)
+        is_number, unseen = features.are("number"), features.are("category") & (pooled.total == 0)
         mean, std = pooled.mean[None], pooled.std[None]
         if own is not None:
             std = np.where(np.isnan(own.mean), std, own.std)

@@ -114,11 +114,9 @@ def _obtain(info: DatasetInfo, origin: Path | None = None) -> tuple[cache.Entry,
         try:
             entry = cache.write(info.stored, arrays, contents, where, fingerprints, report)
         except (OSError, BespokeError) as error:
+            where_to, why = str(cache.directory()), getattr(error, "strerror", None) or error
             log.warning(
-                "%s cannot be cached in %r (%s); set BESPOKE_DATA to a writable directory",
-                info.name,
-                str(cache.directory()),
-                getattr(error, "strerror", None) or error,
+                "%s cannot be cached in %r (%s); set BESPOKE_DATA to a writable directory", info.name, where_to, why
             )
             return cache.Entry(info.stored, contents, where, fingerprints, {}), arrays
     return entry, cache.read(entry) or arrays

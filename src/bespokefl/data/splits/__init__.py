@@ -2,8 +2,7 @@
 
 split       base classes, settings and checks
 label_free  iid, domains and by_column: splits that ignore the labels
-label_skew  dirichlet, lognormal, pfedme and fallah: different class proportions
-classes     k random classes, equal totals
+label_skew  dirichlet, classes, lognormal, pfedme and fallah: different class proportions
 slices      quantity and subclass: sizes from uniform cut points
 changes     rotation, permuted_labels, official_test and sample, which modify other splits
 composed    sums of splits, and splits by the names of papers
@@ -15,10 +14,9 @@ from itertools import pairwise
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
 from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
-from bespokefl.data.splits.classes import Classes
 from bespokefl.data.splits.composed import PRESETS, Composed, Preset
 from bespokefl.data.splits.label_free import IID, ByColumn, Domains
-from bespokefl.data.splits.label_skew import Dirichlet, Fallah, LogNormal, PFedMe
+from bespokefl.data.splits.label_skew import Classes, Dirichlet, Fallah, LogNormal, PFedMe
 from bespokefl.data.splits.slices import Quantity, Subclass
 from bespokefl.data.splits.split import Assignment, Change, Split
 from bespokefl.data.splits.transform import Transform

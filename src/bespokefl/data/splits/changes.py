@@ -112,10 +112,8 @@ class OfficialTest(Change, kind="official_test"):
         _, code = np.unique(test_key, return_inverse=True)
         num_codes = int(code.max()) + 1
         tests = np.flatnonzero(self._is_test(dataset))
-        by_code = np.split(
-            tests[np.argsort(code[tests], kind="stable")],
-            np.bincount(code[tests], minlength=num_codes).cumsum()[:-1],
-        )
+        ends = np.bincount(code[tests], minlength=num_codes).cumsum()[:-1]
+        by_code = np.split(tests[np.argsort(code[tests], kind="stable")], ends)
         owned = assignment.owner >= 0
         pairs = np.unique(assignment.owner[owned] * num_codes + code[owned])
         codes_of = np.split(pairs % num_codes, np.searchsorted(pairs // num_codes, np.arange(1, len(assignment.names))))

@@ -7,9 +7,8 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
-from bespokefl.data.splits.classes import Classes
 from bespokefl.data.splits.label_free import IID
-from bespokefl.data.splits.label_skew import Dirichlet, Fallah, LogNormal, PFedMe
+from bespokefl.data.splits.label_skew import Classes, Dirichlet, Fallah, LogNormal, PFedMe
 from bespokefl.data.splits.slices import Quantity, Subclass
 from bespokefl.data.splits.split import Assignment, Change, Split
 

@@ -27,13 +27,9 @@ class IID(Split, kind="iid"):
 class Domains(Split, kind="domains"):
     """Each client sees one source of the data, such as photographs or sketches: feature skew.
 
-    A column names the source of each example. Consecutive clients share a source, sources have equally many clients to
+    `column` names the source of each example. Consecutive clients share a source, sources have equally many clients to
     within one, and a source's examples are divided evenly and randomly among its clients. The source is the client's
     true group.
-
-    Parameters
-    ----------
-    column : str, default "domain"; names the source of each example
     """
 
     column: str = setting("domain")

@@ -106,7 +106,12 @@ def build(
     for option, value, known in (("missing", missing, MISSING), ("task", task, (None, *TASKS))):
         if value not in known:
             raise unknown(option, str(value), [one for one in known if one])
-    label = _default_label(found) if label is None else label
+    label = next((name for name in LABELS if name in found), None) if label is None else label
+    if label is None:
+        raise InputError(
+            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
+            "label"
+        )
     client = client if client is not None else CLIENT if CLIENT in found else None
     for what, wanted in (("label", label), ("client", client), ("text", text)):
         if wanted is not None and wanted not in found:
@@ -165,16 +170,6 @@ def text_columns(label: str | None, client: str | None, text: str | None) -> tup
     """Columns to read as text, because 007 and 7 are two clients, and those that may be the label."""
     as_text = {CLIENT if client is None else client, *([] if text is None else [text])}
     return as_text, set(LABELS if label is None else [label]) - as_text
-
-
-def _default_label(found: Mapping[str, np.ndarray]) -> str:
-    label = next((name for name in LABELS if name in found), None)
-    if label is None:
-        raise InputError(
-            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
-            "label"
-        )
-    return label
 
 
 def _parse_texts(values: np.ndarray) -> np.ndarray:
