@@ -17,13 +17,8 @@ def statistics(clients: Clients) -> list[tuple[str, str, str]]:
     found = split_statistics.measure(clients)
     rows = []
     if found.label_distance is not None:
-        rows.append(
-            (
-                "label distance",
-                f"{found.label_distance:.3f}",
-                "mean over pairs; 0: same proportions, 1: no class in common",
-            )
-        )
+        meaning = "mean over pairs; 0: same proportions, 1: no class in common"
+        rows.append(("label distance", f"{found.label_distance:.3f}", meaning))
     if found.effective_classes is not None:
         meaning = f"mean over clients, of {clients.classes}"
         rows.append(("effective classes", f"{found.effective_classes:.2f}", meaning))
@@ -77,9 +72,8 @@ def _bubbles(clients: Clients) -> str:
         group = 0 if clients.groups is None else clients.groups[client]
         colour = COLOURS[group % len(COLOURS)]
         for label in np.flatnonzero(counts[client]).tolist():
-            radius = max(
-                CELL / 2 * (counts[client, label] / largest) ** 0.5, 1
-            )  # the area is proportional to the count
+            # the area is proportional to the count
+            radius = max(CELL / 2 * (counts[client, label] / largest) ** 0.5, 1)
             tooltip = f"{name}, {names[label]}: {counts[client, label]}"
             drawn.append(
                 f'<circle cx="{MARGIN + (label + 0.5) * CELL}" cy="{y}" r="{radius:.1f}" fill="{colour}">'

@@ -33,24 +33,15 @@ class Clients:
 
     Attributes
     ----------
-    x, y : Tensor
-        The examples and labels of all clients.
-    names : tuple of str
-        The names of the clients.
-    train, validation, test : ClientIndex
-        For each client the indices of its examples.
-    classes : int, optional
-        The number of classes; None for regression.
-    data_name, split_name : str
-        The names of the data and of the split.
-    hash : str
-        SHA-256 of names, parts, groups, transforms and data, the same on every machine.
-    groups : tuple of int, optional
-        The true group of each client, if the split creates groups.
-    label_names : tuple of str
-        The names of the classes.
-    seed : int
-        The seed of the split.
+    x, y : Tensor, the examples and labels of all clients
+    names : tuple of str, the names of the clients
+    train, validation, test : ClientIndex, for each client the indices of its examples
+    classes : int, or None for regression
+    data_name, split_name : str, the names of the data and of the split
+    hash : str, SHA-256 of names, parts, groups, transforms and data, the same on every machine
+    groups : tuple of int, the true group of each client, or None if the split creates no groups
+    label_names : tuple of str, the names of the classes
+    seed : int, the seed of the split
     """
 
     x: Tensor
@@ -89,17 +80,9 @@ class Clients:
 
         Parameters
         ----------
-        x, y, client, name, tokens
-            See `Dataset.from_arrays`.
-        seed : int
-            Determines how each client's examples are divided into train, validation and test.
-        fractions : tuple of three floats
-            The fractions for train, validation and test.
-
-        Returns
-        -------
-        Clients
-            Without ids, call `split` on the result to divide the examples among several clients.
+        x, y, client, name, tokens : see `Dataset.from_arrays`
+        seed : int, determines how each client's examples are divided into train, validation and test
+        fractions : three floats, for train, validation and test
 
         Examples
         --------
@@ -108,9 +91,7 @@ class Clients:
         >>> clients = bf.Clients.from_arrays(x, y).split("iid", clients=10)
         """
         dataset = Dataset.from_arrays(x, y, client, name, tokens=tokens)
-        if client is None:
-            return dataset.split("iid", clients=1, seed=seed, fractions=fractions)
-        return dataset.split("by_column", seed=seed, fractions=fractions)
+        return dataset.split("iid" if client is None else "by_column", clients=1, seed=seed, fractions=fractions)
 
     @classmethod
     def from_sets(
@@ -127,19 +108,11 @@ class Clients:
 
         Parameters
         ----------
-        train, validation, test : iterables of (x, y)
-            One pair of arrays for each client. The same arrays may occur several times, such as a common test set, and
-            are stored once. Without validation or test sets these parts are empty.
-        names : iterable of str or int, optional
-            The names of the clients.
-        name : str
-            The name of the data.
-        tokens : bool
-            Whether x holds token ids.
-
-        Returns
-        -------
-        Clients
+        train, validation, test : iterables of (x, y), one pair of arrays for each client. The same arrays may occur
+            several times, such as a common test set, and are stored once. A part that is None is empty.
+        names : iterable of str or int, the names of the clients
+        name : str, the name of the data
+        tokens : bool, whether x holds token ids
         """
         dataset, client_names, parts = pool_sets(train, validation, test, names, name, tokens)
         return build_clients(dataset, client_names, parts, split_name="given", seed=0)

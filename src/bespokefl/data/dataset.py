@@ -32,20 +32,13 @@ class Dataset:
 
     Attributes
     ----------
-    name : str
-        The name shown in results.
-    x : Tensor
-        The examples along the first axis, float32 or, for tokens, int64.
-    y : Tensor
-        The labels, int64 from 0 to classes - 1, or float32 regression targets.
-    client : numpy.ndarray, optional
-        The client id of each example, int64 or text.
-    classes : int, optional
-        The number of classes; None for regression.
-    label_names : tuple of str
-        The names of the classes.
-    columns : mapping of str to numpy.ndarray
-        More about each example, such as "test" or "subclass"; some splits use them.
+    name : str, shown in results
+    x : Tensor, the examples along the first axis, float32 or, for tokens, int64
+    y : Tensor, the labels, int64 from 0 to classes - 1, or float32 regression targets
+    client : numpy.ndarray, the client id of each example, int64 or text; or None
+    classes : int, or None for regression
+    label_names : tuple of str, the names of the classes
+    columns : mapping of str to numpy.ndarray, more about each example; some splits use "test" or "subclass"
     """
 
     name: str
@@ -76,33 +69,15 @@ class Dataset:
 
         Parameters
         ----------
-        x : array
-            The examples. Floats are converted to float32, bytes (uint8 images) are divided by 255, and other integers
-            are converted to float32.
-        y : array
-            The labels. Integers, text and booleans are classes, recoded to 0, 1, … if needed (`label_names` keeps the
-            original labels). Floats are regression targets.
-        client : array, optional
-            The client id of each example, integers or text.
-        name : str
-            The name shown in results.
-        tokens : bool
-            Whether x holds token ids, which stay integers.
-        classes : int, optional
-            The number of classes. The labels must be below it and are not recoded, even if some do not occur.
-        columns : mapping of str to array, optional
-            More about each example, such as "test" or "subclass".
-        locate : callable
-            Describes an example in error messages, given its index.
-
-        Returns
-        -------
-        Dataset
-
-        Raises
-        ------
-        InputError
-            If shapes or types do not match, or values are not finite.
+        x : array, converted to float32; bytes (uint8 images) are divided by 255
+        y : array; integers, text and booleans are classes, recoded to 0, 1, … if needed (`label_names` keeps the
+            original labels), floats are regression targets
+        client : array, the client id of each example, integers or text
+        name : str, shown in results
+        tokens : bool, whether x holds token ids, which stay integers
+        classes : int; the labels must be below it and are not recoded, even if some do not occur
+        columns : mapping of str to array, more about each example, such as "test" or "subclass"
+        locate : callable, describes an example in error messages, given its index
 
         Examples
         --------
@@ -129,36 +104,17 @@ class Dataset:
 
         Parameters
         ----------
-        split : Split or str
-            For example ``bf.splits.Dirichlet(alpha=0.4)`` or "dirichlet(alpha=0.4)".
-        clients : int, optional
-            The number of clients; by default that of the split's paper, else 20.
-        seed : int
-            The same seed gives the same clients on every machine.
-        fractions : tuple of three floats
-            The fractions of a client's examples for train, validation and test.
-
-        Returns
-        -------
-        Clients
-
-        Raises
-        ------
-        InputError
-            If the split cannot be made with these data.
+        split : Split or str, such as ``bf.splits.Dirichlet(alpha=0.4)`` or "dirichlet(alpha=0.4)"
+        clients : int; by default that of the split's paper, else 20
+        seed : int; the same seed gives the same clients on every machine
+        fractions : three floats, of a client's examples for train, validation and test
         """
         from bespokefl.data.clients import split_dataset
 
         return split_dataset(self, split, clients, seed, fractions)
 
     def with_split(self, path: str | PathLike[str]) -> "Clients":
-        """Read a split that `Clients.save_split` wrote for the same data.
-
-        Raises
-        ------
-        InputError
-            If the file is damaged or belongs to other data.
-        """
+        """Read a split that `Clients.save_split` wrote for the same data."""
         from bespokefl.data.split_file import read
 
         return read(path, self)

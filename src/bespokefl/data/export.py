@@ -31,22 +31,7 @@ from bespokefl.data.dataset import PARTS
 
 
 def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
-    """Write the clients' examples into a new directory, atomically.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients to write.
-    to : {"pflib", "flower"}
-        The layout.
-    out : path
-        The directory; it must not exist.
-
-    Returns
-    -------
-    Path
-        The directory.
-    """
+    """Write the clients' examples into a new directory `out` in the layout "pflib" or "flower", atomically."""
     if to not in LAYOUTS:
         raise unknown("layout", to, LAYOUTS)
     target = Path(out)
@@ -57,7 +42,9 @@ def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
         try:
             temporary.mkdir(parents=True)
             LAYOUTS[to](clients, temporary)
-            _write_json(temporary / "bespoke.json", _metadata(clients))
+            known = {"data": clients.data_name, "split": clients.split_name, "seed": clients.seed, "hash": clients.hash}
+            more = {"names": clients.names, "groups": clients.groups, "label_names": clients.label_names}
+            _write_json(temporary / "bespoke.json", {**known, **more})
             temporary.rename(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -120,18 +107,6 @@ def _to_short_floats(values: np.ndarray) -> Any:
 
 
 LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _write_pflib, "flower": _write_flower}
-
-
-def _metadata(clients: Clients) -> dict[str, Any]:
-    return {
-        "data": clients.data_name,
-        "split": clients.split_name,
-        "seed": clients.seed,
-        "hash": clients.hash,
-        "names": list(clients.names),
-        "groups": None if clients.groups is None else list(clients.groups),
-        "label_names": list(clients.label_names),
-    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

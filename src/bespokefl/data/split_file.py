@@ -36,7 +36,7 @@ VERSION = 2
 
 def write(path: str | PathLike[str], clients: Clients) -> None:
     """Write the split atomically."""
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "data": clients.data_name,
@@ -44,11 +44,13 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
         "split": clients.split_name,
         "seed": clients.seed,
         "hash": clients.hash,
-        "names": list(clients.names),
-        "groups": None if clients.groups is None else list(clients.groups),
+        "names": clients.names,
+        "groups": clients.groups,
         "transforms": None if clients.transforms is None else [one.to_dict() for one in clients.transforms],
-        **{name: _to_lists(part) for name, part in zip(PARTS, clients.original_parts, strict=True)},
     }
+    for name, part in zip(PARTS, clients.original_parts, strict=True):
+        flat, offsets = part.indices.tolist(), part.offsets.tolist()
+        content[name] = [flat[start:end] for start, end in pairwise(offsets)]
     # one key per line, so that the head of the file is readable
     lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
     write_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
@@ -143,11 +145,6 @@ def _to_transforms(file: str, content: Any, clients: int, classes: int | None) -
             f"each of {clients} clients under 'transforms'; use the original file or split again"
         )
     return tuple(Transform(one["turns"], None if one["labels"] is None else tuple(one["labels"])) for one in content)
-
-
-def _to_lists(part: ClientIndex) -> list[list[int]]:
-    flat, offsets = part.indices.tolist(), part.offsets.tolist()
-    return [flat[start:end] for start, end in pairwise(offsets)]
 
 
 def _is_integers(values: Any) -> bool:

@@ -1,14 +1,12 @@
 """Models: ordinary PyTorch modules, built in or the user's own.
 
-dense    logistic regression and fully connected networks
-images   convolutional networks for images
-series   convolutions along time
-text     bag of words and LSTM
-module   the base class of built-in models
-weights  initial weights
+dense          logistic regression and fully connected networks; base class and initial weights
+convolutional  networks for images and series
+text           bag of words and LSTM
 
-A built-in model has its last linear layer under the name `head` and all layers before it under `base`. Models for text
-have an embedding with one row per word id; `tokens` is the number of ids.
+All are created with the shape of one example and the number of outputs, `classes` (1 for regression); `init` selects
+the initial weights: "torch", "glorot" or "he". A built-in model has its last linear layer under the name `head` and all
+layers before it under `base`. Models for text have an embedding with one row for each of the `tokens` word ids.
 """
 
 import copy
@@ -24,9 +22,8 @@ from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.spec import bind, parse_call
+from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
-from bespokefl.models.images import CifarCNN, DeepCNN, LeNet, PFedVEMCNN
-from bespokefl.models.series import CNN1d
 from bespokefl.models.text import LSTM, Bag
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -71,27 +68,9 @@ def names() -> dict[str, str]:
 def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None = None) -> Factory:
     """Return a function that creates a new model at each call.
 
-    Parameters
-    ----------
-    spec : str, callable or torch.nn.Module
-        A built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for your own, a function, or a module to
-        copy. A function is called with those of the arguments `shape`, `classes` and `tokens` that it declares.
-    shape : tuple of int
-        The shape of one example.
-    outputs : int
-        The number of classes, or 1 for regression.
-    tokens : int, optional
-        For text, the number of word ids.
-
-    Returns
-    -------
-    callable
-        Takes no arguments and returns a `torch.nn.Module`.
-
-    Raises
-    ------
-    InputError
-        If the model is unknown, does not fit the data or is too large for the machine's memory.
+    `spec` is a built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for your own, a function, or a module
+    to copy. A function is called with those of the arguments `shape`, `classes` and `tokens` that it declares.
+    `outputs` is the number of classes, or 1 for regression; `tokens`, for text, the number of word ids.
     """
     if isinstance(spec, nn.Module):
         return partial(copy.deepcopy, spec)

@@ -1,25 +1,59 @@
-"""Models without structure: logistic regression and fully connected layers."""
+"""Logistic regression, fully connected networks, and what all models share: base class and initial weights."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
-from bespokefl.core.errors import InputError
-from bespokefl.models.module import BaseAndHead
-from bespokefl.models.weights import initialize
+from bespokefl.core.errors import InputError, unknown
+
+INITS: dict[str, Callable[[Tensor], Tensor] | None] = {
+    "torch": None,
+    "glorot": nn.init.xavier_uniform_,  # AISTATS 2010; the default of Keras
+    "he": nn.init.kaiming_normal_,  # ICCV 2015
+}
+
+
+class BaseAndHead(nn.Module):
+    """A model of two parts: `base` computes features, `head` is the last linear layer."""
+
+    base: nn.Module
+    head: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.base(x))
+        return output
+
+
+def check_sizes(**sizes: object) -> None:
+    """Check that all values are integers >= 1."""
+    for name, value in sizes.items():
+        if type(value) is not int or value < 1:
+            raise InputError(f"{name} must be an integer >= 1, got {value!r}")
+
+
+def initialize(module: nn.Module, init: str) -> None:
+    """Draw linear and convolutional weights again and set biases to zero; "torch" leaves all weights unchanged.
+
+    Initial weights matter for methods that use gradients before training: PyTorch's default reduces the scale of
+    activations about threefold per layer; after five layers the outputs, and hence the gradients, hardly depend on the
+    input.
+    """
+    if init not in INITS:
+        raise unknown("init", init, INITS)
+    draw = INITS[init]
+    if draw is None:
+        return
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+            draw(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 class Logistic(BaseAndHead):
-    """Logistic regression (linear regression for real-valued targets).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    """
+    """Logistic regression (linear regression for real-valued targets)."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -28,19 +62,7 @@ class Logistic(BaseAndHead):
 
 
 class MLP(BaseAndHead):
-    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    hidden : int or tuple of int
-        The widths of the hidden layers.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
-    """
+    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output."""
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, hidden: int | tuple[int, ...] = (100,), init: str = "torch"

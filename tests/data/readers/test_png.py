@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.readers import png
+from bespokefl.data.readers.cifar import read_png
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
@@ -66,7 +66,7 @@ def test_any_filters_in_any_order(tmp_path_factory: pytest.TempPathFactory, draw
     picture, filters = drawn
     path = tmp_path_factory.mktemp("png") / "a.png"
     path.write_bytes(encoded(picture, filters, pieces))
-    assert np.array_equal(png.read(path), picture)
+    assert np.array_equal(read_png(path), picture)
 
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (6, 5, 3)).astype(np.uint8)
@@ -101,5 +101,5 @@ def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
     with pytest.raises(InputError, match=sentence) as error:
-        png.read(path)
+        read_png(path)
     assert str(path) in str(error.value)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.readers import archive, cifar, idx, leaf, npz, png, safe_pickle
+from bespokefl.data.readers import archive, cifar, idx, leaf, npz, safe_pickle
 from tests import sandbox
 from tests.data.readers import test_archive, test_idx, test_png
 
@@ -26,7 +26,7 @@ LEAF = {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[0.5] * 78
 WHOLE: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "idx": (idx.read, test_idx.encoded(ARRAY)),
     "idx.gz": (idx.read, gzip.compress(test_idx.encoded(ARRAY), mtime=0)),
-    "png": (png.read, test_png.WHOLE),
+    "png": (cifar.read_png, test_png.WHOLE),
     "pickle2": (safe_pickle.read, pickle.dumps(PLAIN, 2)),
     "pickle4": (safe_pickle.read, pickle.dumps(PLAIN, 4)),
     "pickle0": (safe_pickle.read, pickle.dumps({"labels": [1, 2], "more": (None, "a")}, 0)),

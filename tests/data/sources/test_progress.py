@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bespokefl.data.readers import files
-from bespokefl.data.sources import progress
+from bespokefl.data.sources.fetching import show_progress
 
 
 class Screen(io.StringIO):
@@ -23,7 +23,7 @@ def test_bar(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     screen = Screen(terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with progress.show("mini") as report:
+    with show_progress("mini") as report:
         report("unpacking", 3, 0)
         report("reading", 1, 4)
     assert ("mini" in screen.getvalue() and "reading" in screen.getvalue()) == terminal

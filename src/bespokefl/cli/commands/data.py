@@ -7,11 +7,7 @@ import typer
 
 from bespokefl.core.errors import InputError
 
-app = typer.Typer(
-    name="data",
-    help="List, describe and fetch data sets that are known by name.",
-    no_args_is_help=True,
-)
+app = typer.Typer(name="data", help="List, describe and fetch data sets that are known by name.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help='A data set; see "bespoke data list".')]
 

@@ -1,6 +1,7 @@
 """`bespoke split`: create, draw and export splits of data among clients."""
 
-from dataclasses import replace
+import inspect
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +126,11 @@ def list_() -> None:
 
     screen = terminal.console()
     kinds = [
-        (_signature(kind), "change" if issubclass(kind, Change) else "split", _description(kind))
+        (
+            _signature(kind),
+            "change" if issubclass(kind, Change) else "split",
+            inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0],
+        )
         for kind in SPLITS.values()
     ]
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
@@ -136,18 +141,8 @@ def list_() -> None:
 
 def _signature(kind: Any) -> str:
     """The split with its parameters, such as dirichlet(alpha, min_examples=3)."""
-    from dataclasses import MISSING, fields
-
     given = ", ".join(one.name if one.default is MISSING else f"{one.name}={one.default!r}" for one in fields(kind))
     return f"{kind.kind}({given})" if given else str(kind.kind)
-
-
-def _description(kind: Any) -> str:
-    """The first paragraph of the module's docstring."""
-    import sys
-
-    text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
-    return " ".join(text.split())
 
 
 def _load_clients(settings: RunSettings, split: str) -> "Clients":
@@ -216,7 +211,5 @@ def _cell(count: int, largest: int) -> "Text":
     if count == 0:
         return Text(" ")
     share = (count / largest) ** 0.5  # keeps small numbers visible
-    return Text(
-        LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)],
-        style=SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)],
-    )
+    level, shade = (min(int(share * len(scale)), len(scale) - 1) for scale in (LEVELS, SHADES))
+    return Text(LEVELS[level], style=SHADES[shade])

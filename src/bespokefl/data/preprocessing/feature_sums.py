@@ -63,9 +63,8 @@ class FeatureSums:
         """The sums for `wider`, which has more category values than `own`; these do not occur in the data."""
         index, first = own.index_in(wider)
         known = index >= 0
-        return FeatureSums(
-            self.count[first], np.where(known, self.total[index], 0.0), np.where(known, self.squares[index], 0.0)
-        )
+        total, squares = (np.where(known, one[index], 0.0) for one in (self.total, self.squares))
+        return FeatureSums(self.count[first], total, squares)
 
     def __getitem__(self, rows: slice) -> "FeatureSums":
         return FeatureSums(self.count[rows], self.total[rows], self.squares[rows])

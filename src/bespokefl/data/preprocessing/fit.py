@@ -34,30 +34,15 @@ def prepare(
 ) -> tuple[Clients, Preparation]:
     """Scale features, fill missing values and encode words, as fitted on the clients' training examples.
 
-    Parameters
-    ----------
-    clients : Clients
-        The clients, not prepared yet.
-    features : Features, optional
-        What the examples consist of; by default the features of the table that was split, else arrays.
-    scale : {"pooled", "own", "none"}, optional
-        Scale numbers to mean 0 and standard deviation 1 over all clients, or over each client's own examples, or not
-        at all. By default "pooled" for a table and "none" for arrays, such as images.
-    missing : {"refuse", "mean", "drop"}
-        Raise an error if values are missing, or fill them with the mean of the feature (pooled or own, like the scale).
-    vocabulary : int, optional
-        For text, the maximum number of words; the most frequent ones are kept.
-    length : int, optional
-        For text, the number of words that documents are cut or padded to; by default 95 % of training documents fit.
-    learn_from : collection of str, optional
-        The names of the clients to learn from; by default all.
+    features    what the examples consist of; by default the features of the table that was split, else arrays
+    scale       numbers have mean 0 and standard deviation 1 over all clients ("pooled", the default of a table), over
+                each client's "own" examples, or are not scaled ("none", the default of arrays, such as images)
+    missing     "refuse" missing values, or fill them with the "mean" of the feature (pooled or own, like the scale)
+    vocabulary  for text, the maximum number of words; the most frequent ones are kept
+    length      for text, the number of words that documents are cut or padded to; by default 95 % of them fit
+    learn_from  the names of the clients to learn from; by default all
 
-    Returns
-    -------
-    clients : Clients
-        The clients with prepared examples.
-    preparation : Preparation
-        The fitted preprocessing, for other examples.
+    Returns the clients with prepared examples, and the fitted preprocessing for other examples.
     """
     if clients.preparation is not None:
         raise InputError("these clients are prepared already; prepare those that split() returned")
@@ -99,7 +84,7 @@ def _prepare_numbers(
     has_missing = bool(np.isnan(x.sum(dtype=np.float64)))
     if has_missing and missing != "mean":
         reject_missing(x, features)
-    if scale == "none" and not has_missing and not features.is_category.any():
+    if scale == "none" and not has_missing and not features.are("category").any():
         return _with_preparation(clients, Preparation(features, scale, missing))
     pooled = FeatureSums.of(x[clients.train.take(learners).indices.numpy()], features)
     empty = next((name for name, count in zip(features.names, pooled.count, strict=True) if not count), None)

@@ -22,27 +22,15 @@ from bespokefl.data.tables.features import WORD_KINDS, Features
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Fitted preprocessing; `apply` prepares other examples.
-
-    Attributes
-    ----------
-    features : Features
-        What an example consists of.
-    scale : {"pooled", "own", "none"}
-        Which statistics scale the numbers.
-    missing : {"refuse", "mean", "drop"}
-        What happens to missing values.
-    tokens : int, optional
-        For text, the number of word ids.
-    """
+    """Fitted preprocessing; `apply` prepares other examples."""
 
     features: Features
-    scale: str = "none"
-    missing: str = "refuse"
+    scale: str = "none"  # "pooled", "own" or "none": the statistics that scale numbers
+    missing: str = "refuse"  # or "mean" or "drop"
     pooled: FeatureSums | None = None  # None: nothing is scaled or filled
     names: tuple[str, ...] = ()  # of the clients in `own`
     own: FeatureSums | None = None  # (clients, features), if the scale is "own"
-    tokens: int | None = None
+    tokens: int | None = None  # for text, the number of word ids
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,18 +56,9 @@ class Preparation:
         return replace(clients, x=torch.from_numpy(x)), made
 
     def apply(self, x: Array | Sequence[str], client: str | None = None) -> Tensor:
-        """Prepare examples for a model.
+        """Prepare examples for a model: arrays, texts, or what `tables.inputs` returns.
 
-        Parameters
-        ----------
-        x : array or sequence of str
-            Examples as `tables.inputs` returns them, arrays, or texts.
-        client : str, optional
-            The client of the examples; required if every client has its own scale. See `with_client` for a new one.
-
-        Returns
-        -------
-        Tensor
+        `client` is required if every client has its own scale; add a new one by `with_client`.
         """
         if self.features.kind in WORD_KINDS:
             return torch.from_numpy(self._encode_words(x))
@@ -99,7 +78,7 @@ class Preparation:
         """Fill missing values and scale; `own` has one row of statistics for each number in `owner`."""
         assert self.pooled is not None
         features, pooled = self.features, self.pooled
-        is_number, unseen = features.is_number, features.is_category & (pooled.total == 0)
+        is_number, unseen = features.are("number"), features.are("category") & (pooled.total == 0)
         mean, std = pooled.mean[None], pooled.std[None]
         if own is not None:
             std = np.where(np.isnan(own.mean), std, own.std)
@@ -120,29 +99,16 @@ class Preparation:
         return result
 
     def with_client(self, name: str, x: Array) -> "Preparation":
-        """Add the statistics of a new client, if the scale is "own".
-
-        Parameters
-        ----------
-        name : str
-            The client.
-        x : array
-            Its training examples.
-
-        Returns
-        -------
-        Preparation
-        """
+        """Add the statistics of a new client's training examples, if the scale is "own"."""
         if self.scale != "own":
             return self
         raw = as_array(x, "x").astype(np.float32)
         check_own_scale([name], np.array([len(raw)]))
         sums, kept = FeatureSums.of(raw, self.features), self.own
         assert kept is not None
-        stacked = [
-            np.concatenate([getattr(kept, one), getattr(sums, one)[None]]) for one in ("count", "total", "squares")
-        ]
-        return replace(self, names=(*self.names, name), own=FeatureSums(*stacked))
+        pairs = ((kept.count, sums.count), (kept.total, sums.total), (kept.squares, sums.squares))
+        own = FeatureSums(*(np.concatenate([old, new[None]]) for old, new in pairs))
+        return replace(self, names=(*self.names, name), own=own)
 
     def to_json(self) -> str:
         """The content of preparation.json; `from_json` restores it exactly."""

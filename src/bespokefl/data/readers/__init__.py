@@ -1,11 +1,10 @@
 """Readers of file formats; each module reads one format.
 
 archive      tar and zip archives
-cifar        CIFAR-10 and CIFAR-100
+cifar        CIFAR-10 and CIFAR-100, PNG images
 idx          IDX files, the format of MNIST
 leaf         LEAF's JSON files
 npz          numpy's .npz files
-png          PNG images
 safe_pickle  pickles of plain arrays, without executing them
 files        shared functions: find files, limit their size, report damage
 

@@ -5,14 +5,16 @@
 - PNG sheets: one PNG per batch with a row of pixels for each image, and the labels as lists in JSON.
 """
 
+import io
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
-from bespokefl.data.readers import files, png, safe_pickle
+from bespokefl.core.errors import InputError, said
+from bespokefl.data.readers import files, safe_pickle
 from bespokefl.data.readers.files import Arrays, Report
 
 SHAPE = (3, 32, 32)
@@ -22,6 +24,8 @@ NAMES_100 = ("train", "test")
 KIND = "a CIFAR batch"
 KIND_BINARY = "a CIFAR binary file"
 KIND_LABELS = "a JSON list of labels"
+KIND_PNG = "a PNG image"
+PNG_MODES = ("L", "LA", "RGB", "RGBA")  # 8 bits per channel
 
 
 def read_cifar10(directory: Path, report: Report = files.no_report) -> Arrays | None:
@@ -60,10 +64,33 @@ def read_binary(path: Path, labels: int) -> tuple[np.ndarray, ...]:
 
 def read_sheet(path: Path) -> np.ndarray:
     """Images of one PNG sheet."""
-    sheet = png.read(path)
+    sheet = read_png(path)
     if sheet.shape[1:] != (32 * 32, 3):
         raise files.unreadable(path, "a sheet of CIFAR images", f"it has shape {sheet.shape}, not rows of 1024 pixels")
     return sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+
+
+def read_png(path: Path) -> np.ndarray:
+    """A PNG image as (height, width, channels), uint8."""
+    from PIL import Image, UnidentifiedImageError  # not at the top: few data sets need it, and importing it takes time
+
+    content = files.read_bytes(path, KIND_PNG)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+                image.verify()  # checks checksums; after it, the image must be opened again
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+                if image.mode not in PNG_MODES:
+                    raise files.unreadable(
+                        path, KIND_PNG, f"expected grey or RGB with 8 bits per channel, got {image.mode}"
+                    )
+                pixels = np.array(image)
+    except UnidentifiedImageError:
+        raise files.unreadable(path, KIND_PNG, "it is damaged or has another format") from None
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Warning) as error:
+        raise files.unreadable(path, KIND_PNG, said(error)) from None
+    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def _check_labels(path: Path, key: str, values: Any, count: int) -> np.ndarray:

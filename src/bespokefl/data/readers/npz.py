@@ -1,6 +1,5 @@
 """Numpy's .npz files of named arrays."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,8 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
             raise InputError(f"{str(path)!r} must be an .npz file with named arrays, got a single array")
         with file:
             wanted = file.files if keys is None else [key for key in keys if key in file]
-            size = sum(file.zip.getinfo(_member(file.zip, key)).file_size for key in wanted)
+            inside = file.zip.NameToInfo
+            size = sum(inside[f"{key}.npy" if f"{key}.npy" in inside else key].file_size for key in wanted)
             if size > memory.limit():
                 raise InputError(f"{str(path)!r} has {size:,} bytes uncompressed, more than this machine has in memory")
             return {key: file[key] for key in wanted}
@@ -39,10 +39,6 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
                 "objects or something else; save it with np.savez"
             ) from None
         raise InputError(f"cannot read {str(path)!r} as an .npz file ({said(error)}); save it with np.savez") from None
-
-
-def _member(archive: zipfile.ZipFile, key: str) -> str:
-    return f"{key}.npy" if f"{key}.npy" in archive.NameToInfo else key
 
 
 def read_parts(path: Path, report: Report = files.no_report) -> Arrays | None:

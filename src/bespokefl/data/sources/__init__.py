@@ -7,6 +7,5 @@ cache         decoded data sets on disk
 npm           downloads from npm packages
 hub           downloads from the Hugging Face hub
 hugging_face  converts a Hugging Face `Dataset`
-progress      the progress bar of downloads
 synthetic     generated data
 """

@@ -71,17 +71,11 @@ def verify(info: DatasetInfo, arrays: Arrays, origin: str) -> tuple[dict[str, np
 
     if expected.shape:
         shape, dtype = stored["x"].shape[1:], stored["x"].dtype
-        check(
-            shape == expected.shape and dtype == np.uint8,
-            f"images of shape {expected.shape}, uint8",
-            f"{shape}, {dtype}",
-        )
-    largest = int(stored["y"].max())
-    check(
-        int(stored["y"].min()) >= 0 and largest < expected.classes,
-        f"labels from 0 to {expected.classes - 1}",
-        str(largest),
-    )
+        fits = shape == expected.shape and dtype == np.uint8
+        check(fits, f"images of shape {expected.shape}, uint8", f"{shape}, {dtype}")
+    smallest, largest = int(stored["y"].min()), int(stored["y"].max())
+    fits = smallest >= 0 and largest < expected.classes
+    check(fits, f"labels from 0 to {expected.classes - 1}", str(largest))
     found = int((~stored["test"]).sum()), int(stored["test"].sum())
     if expected.counts is not None:
         wanted = "{} training and {} test examples".format(*expected.counts)

@@ -5,8 +5,10 @@ of a system package; npm; the Hugging Face hub.
 """
 
 import logging
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +19,8 @@ import torch
 from bespokefl.core.errors import BespokeError, InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import archive, npz
-from bespokefl.data.readers.files import Arrays, Report
-from bespokefl.data.sources import cache, catalogue, hub, npm, progress
+from bespokefl.data.readers.files import Arrays, Report, no_report
+from bespokefl.data.sources import cache, catalogue, hub, npm
 from bespokefl.data.sources.catalogue import CATALOGUE, DatasetInfo
 
 log = logging.getLogger("bespokefl")
@@ -71,6 +73,25 @@ def describe_location(info: DatasetInfo) -> str:
     return info.how_to_get if info.package else f"{info.how_to_get}; bespoke data fetch {info.name} --from PATH"
 
 
+@contextmanager
+def show_progress(name: str) -> Iterator[Report]:
+    """Show reports in a progress bar with this name, on standard error, if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield no_report
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("[bold]{task.fields[data]}"), BarColumn(bar_width=30), TextColumn("{task.description}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("looking", total=None, data=name)
+
+        def report(what: str, done: float, total: float) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield report
+
+
 def _read_cached(info: DatasetInfo) -> tuple[cache.Entry, dict[str, np.ndarray]] | None:
     for _ in range(2):  # another process may replace the data set between the two steps
         entry = cache.find(info.stored)
@@ -82,7 +103,7 @@ def _read_cached(info: DatasetInfo) -> tuple[cache.Entry, dict[str, np.ndarray]]
 
 def _obtain(info: DatasetInfo, origin: Path | None = None) -> tuple[cache.Entry, dict[str, np.ndarray]]:
     """Find the data set, decode it and store it in the cache."""
-    with progress.show(info.name) as report:
+    with show_progress(info.name) as report:
         arrays, contents, where = _decode(info, origin, report)
         report("checking", 0, 0)
         fingerprints = {
@@ -93,11 +114,9 @@ def _obtain(info: DatasetInfo, origin: Path | None = None) -> tuple[cache.Entry,
         try:
             entry = cache.write(info.stored, arrays, contents, where, fingerprints, report)
         except (OSError, BespokeError) as error:
+            where_to, why = str(cache.directory()), getattr(error, "strerror", None) or error
             log.warning(
-                "%s cannot be cached in %r (%s); set BESPOKE_DATA to a writable directory",
-                info.name,
-                str(cache.directory()),
-                getattr(error, "strerror", None) or error,
+                "%s cannot be cached in %r (%s); set BESPOKE_DATA to a writable directory", info.name, where_to, why
             )
             return cache.Entry(info.stored, contents, where, fingerprints, {}), arrays
     return entry, cache.read(entry) or arrays

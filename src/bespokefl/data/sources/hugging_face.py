@@ -24,24 +24,9 @@ def from_dataset(
 ) -> Table:
     """Convert one split of a Hugging Face data set, such as ``load_dataset("imdb")["train"]``.
 
-    Parameters
-    ----------
-    dataset : datasets.Dataset
-        The split.
-    label : str, optional
-        The column to predict; by default "y" or "label". The names of a ClassLabel are kept.
-    features : str or collection of str, optional
-        The columns to learn from; by default all others. Images become (channel, height, width).
-    client : str, optional
-        The column with the client ids.
-    text : str, optional
-        The column with documents, or with lists of word ids, which are padded with 0.
-    missing, task, name
-        See `bespokefl.data.tables.from_columns`.
-
-    Returns
-    -------
-    Table
+    `features` are the columns to learn from, by default all others; images become (channel, height, width). The names
+    of a ClassLabel are kept, and lists of word ids in the column `text` are padded with 0. The other options are those
+    of `bespokefl.data.tables.from_columns`.
     """
     known = getattr(dataset, "column_names", None)
     if isinstance(known, dict) or (known is None and hasattr(dataset, "keys")):

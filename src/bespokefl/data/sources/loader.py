@@ -33,25 +33,13 @@ def load(
 
     Parameters
     ----------
-    source : str or path
-        One of
-
+    source : str or path; one of
         - a name such as "mnist" (see "bespoke data list") or generated data such as "gaussian(between=1.0)",
         - an .npz file with arrays x, y and, optionally, client,
         - a directory with IDX files, CIFAR batches or LEAF's JSON files,
         - a table: a .csv, .tsv or .parquet file, or an .npz file of columns if `label` or another option is given,
         - a directory with a subdirectory of tables for each client.
-    label, client, drop, task, text, missing
-        Options of tables; see `bespokefl.data.tables.from_columns`.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    InputError
-        If there are no such data, or they are damaged.
+    label, client, drop, task, text, missing : options of tables; see `bespokefl.data.tables.from_columns`
 
     Examples
     --------

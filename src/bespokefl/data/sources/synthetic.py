@@ -30,24 +30,8 @@ def gaussian(
 ) -> Dataset:
     """Generate Self-FL's two-level Gaussian data.
 
-    Parameters
-    ----------
-    clients : int
-        The number of clients.
-    mean : float
-        θ_0, the mean of the clients' parameters.
-    between : float
-        σ_0², the variance between clients.
-    within : float
-        σ_m², the variance of a client's data.
-    sizes : tuple of two ints
-        The smallest and the largest number of examples of a client.
-    seed : int
-        The seed of the random numbers.
-
-    Returns
-    -------
-    Dataset
+    `mean` is θ_0, `between` is σ_0², the variance between clients, `within` is σ_m², the variance of a client's data;
+    `sizes` are the smallest and the largest number of examples of a client.
     """
     num, seed = integer("clients", clients, 1), integer("seed", seed, 0)
     center = real("mean", mean, "the mean over clients", positive=False)

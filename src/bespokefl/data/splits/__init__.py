@@ -1,47 +1,24 @@
-"""Splits: rules that divide a data set among clients, one module for each.
+"""Splits: rules that divide a data set among clients.
 
-split            base classes, settings and checks
-allocation       assigns numbers or slices of each class to clients
-iid              same number of examples, drawn from all
-dirichlet        class proportions from a Dirichlet distribution
-classes          k random classes, equal totals
-lognormal        k consecutive classes, log-normal sizes
-pfedme           k consecutive classes, pFedMe's sizes
-fallah           two kinds of clients, from Per-FedAvg
-quantity         sizes from uniform cut points
-subclass         one subclass of every class
-domains          one source of the data
-by_column        clients named in the data
-rotation         change: groups with rotated images
-permuted_labels  change: groups with permuted labels
-official_test    change: test on the official test set
-sample           change: use a subset of the data
-composed         sums of splits
-presets          splits by the names of papers
-transform        rotations and label permutations of examples
+split       base classes, settings and checks
+label_free  iid, domains and by_column: splits that ignore the labels
+label_skew  dirichlet, classes, lognormal, pfedme and fallah: different class proportions
+slices      quantity and subclass: sizes from uniform cut points
+changes     rotation, permuted_labels, official_test and sample, which modify other splits
+composed    sums of splits, and splits by the names of papers
+transform   rotations and label permutations of examples
 """
 
 from itertools import pairwise
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
-from bespokefl.data.splits.by_column import ByColumn
-from bespokefl.data.splits.classes import Classes
-from bespokefl.data.splits.composed import Composed
-from bespokefl.data.splits.dirichlet import Dirichlet
-from bespokefl.data.splits.domains import Domains
-from bespokefl.data.splits.fallah import Fallah
-from bespokefl.data.splits.iid import IID
-from bespokefl.data.splits.lognormal import LogNormal
-from bespokefl.data.splits.official_test import OfficialTest
-from bespokefl.data.splits.permuted_labels import PermutedLabels
-from bespokefl.data.splits.pfedme import PFedMe
-from bespokefl.data.splits.presets import PRESETS, Preset
-from bespokefl.data.splits.quantity import Quantity
-from bespokefl.data.splits.rotation import Rotation
-from bespokefl.data.splits.sample import Sample
+from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
+from bespokefl.data.splits.composed import PRESETS, Composed, Preset
+from bespokefl.data.splits.label_free import IID, ByColumn, Domains
+from bespokefl.data.splits.label_skew import Classes, Dirichlet, Fallah, LogNormal, PFedMe
+from bespokefl.data.splits.slices import Quantity, Subclass
 from bespokefl.data.splits.split import Assignment, Change, Split
-from bespokefl.data.splits.subclass import Subclass
 from bespokefl.data.splits.transform import Transform
 
 SPLITS: dict[str, type[Split]] = {
@@ -80,22 +57,7 @@ __all__ = [
 
 
 def parse(text: str) -> Split:
-    """Read a split from text.
-
-    Parameters
-    ----------
-    text : str
-        For example "iid", "dirichlet(alpha=0.4)", "ds-1" or "classes(2) + rotation(groups=4)".
-
-    Returns
-    -------
-    Split
-
-    Raises
-    ------
-    InputError
-        If the name or an argument is unknown or invalid.
-    """
+    """Read a split from text, such as "iid", "dirichlet(alpha=0.4)", "ds-1" or "classes(2) + rotation(groups=4)"."""
     members = [_parse_one(part) for part in _summands(text)]
     return members[0] if len(members) == 1 else Composed(tuple(members))
 

@@ -48,6 +48,9 @@ class Split(ABC):
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls, kind: str = "") -> None:
+        cls.kind = kind or getattr(cls, "kind", "")
+
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)

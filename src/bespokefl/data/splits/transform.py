@@ -27,12 +27,6 @@ class Transform:
             labels = tuple(other.labels[one] for one in self.labels)
         return Transform((self.turns + other.turns) % 4, labels)
 
-    def rotate(self, x: Tensor) -> Tensor:
-        return x if self.turns == 0 else torch.rot90(x, self.turns, (-2, -1))
-
-    def relabel(self, y: Tensor) -> Tensor:
-        return y if self.labels is None else torch.tensor(self.labels, dtype=y.dtype)[y]
-
     def to_dict(self) -> dict[str, Any]:
         """The form used in split files."""
         return {"turns": self.turns, "labels": None if self.labels is None else list(self.labels)}
@@ -59,8 +53,9 @@ def transform_examples(
     new_x = torch.empty((len(used), *x.shape[1:]), dtype=x.dtype)
     new_y = torch.empty(len(used), dtype=y.dtype)
     for one, start, end in zip(distinct, ends[:-1], ends[1:], strict=True):
-        new_x[start:end] = one.rotate(x[origin[start:end]])
-        new_y[start:end] = one.relabel(y[origin[start:end]])
+        examples, labels = x[origin[start:end]], y[origin[start:end]]
+        new_x[start:end] = examples if one.turns == 0 else torch.rot90(examples, one.turns, (-2, -1))
+        new_y[start:end] = labels if one.labels is None else torch.tensor(one.labels, dtype=y.dtype)[labels]
     borders = np.cumsum([len(one) for one in keys])[:-1]
     train, validation, test = (
         ClientIndex(torch.from_numpy(indices.astype(np.int64)), part.offsets)

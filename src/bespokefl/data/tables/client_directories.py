@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
@@ -39,10 +40,6 @@ class ClientFile:
         """train, validation, test, or "" if the data are not divided."""
         return self.path.stem if self.path.stem in PARTS else ""
 
-    @property
-    def rows(self) -> int:
-        return len(next(iter(self.columns.values())))
-
 
 def has_tables(path: str | PathLike[str]) -> bool:
     """Whether the directory has subdirectories with tables."""
@@ -50,15 +47,7 @@ def has_tables(path: str | PathLike[str]) -> bool:
     return top.is_dir() and any(_table_files(one) for one in top.iterdir() if one.is_dir())
 
 
-def load(
-    path: str | PathLike[str],
-    *,
-    label: str | None = None,
-    missing: str = "refuse",
-    drop: Collection[str] = (),
-    task: str | None = None,
-    text: str | None = None,
-) -> Table:
+def load(path: str | PathLike[str], *, drop: Collection[str] = (), **options: Unpack[tables.Options]) -> Table:
     """Load the data of all clients; the options are those of `tables.from_columns`.
 
     If the data are divided already, the column "part" of the result holds the part of each row.
@@ -73,13 +62,14 @@ def load(
         raise InputError(
             f"{str(path)!r} must hold a directory of {', '.join(table_files.SUFFIXES)} for each client, got {what}"
         )
-    files = _read_files([file for inside in found.values() for file in inside], label, drop, text)
+    as_text, labels = tables.text_columns(options.get("label"), tables.CLIENT, options.get("text"))
+    files = _read_files([file for inside in found.values() for file in inside], as_text, labels, tables.as_names(drop))
     if tables.CLIENT in files[0].columns:
         raise InputError(
             f"the directories of {str(path)!r} name the clients, but its files have a column {tables.CLIENT!r}, too; "
             "drop it"
         )
-    sizes = [file.rows for file in files]
+    sizes = [len(next(iter(file.columns.values()))) for file in files]
     starts = np.cumsum([0, *sizes])
 
     def locate(row: int) -> str:
@@ -89,33 +79,24 @@ def load(
     columns = {name: _concatenate(files, name) for name in files[0].columns}
     columns[tables.CLIENT] = np.repeat(np.array([file.client for file in files], dtype=object), sizes)
     part = np.repeat([file.part for file in files], sizes)
-    return tables.build(
-        columns,
-        label=label,
-        client=tables.CLIENT,
-        missing=missing,
-        task=task,
-        text=text,
-        name=top.resolve().name,
-        locate=locate,
-        part=part if part[0] else None,
-    )
+    given = part if part[0] else None
+    name = top.resolve().name
+    return tables.build(columns, client=tables.CLIENT, name=name, locate=locate, part=given, **options)
 
 
-def _read_files(paths: Sequence[Path], label: str | None, drop: Collection[str], text: str | None) -> list[ClientFile]:
+def _read_files(paths: Sequence[Path], as_text: set[str], labels: set[str], drop: Collection[str]) -> list[ClientFile]:
     """Read the files, with the same columns and kinds of columns in all of them."""
-    as_text, labels = tables.text_columns(label, tables.CLIENT, text)
     warnings: list[str] = []
 
     def read(path: Path, more: Collection[str] = ()) -> ClientFile:
-        wanted = {*as_text, *more}
-        columns = table_files.read(path, as_text=wanted, labels=labels, drop=tables.as_names(drop), warnings=warnings)
+        columns = table_files.read(path, as_text={*as_text, *more}, labels=labels, drop=drop, warnings=warnings)
         return ClientFile(path, columns)
 
     files = [read(path) for path in paths]
     _check_parts(files)
     _check_columns(files)
-    mixed = _mixed_columns(files)
+    # text in one file and numbers in another: read them as text in all
+    mixed = {name for name in files[0].columns if len({file.columns[name].dtype.kind == "O" for file in files}) > 1}
     if mixed:
         warnings.clear()
         files = [read(path, mixed) for path in paths]
@@ -125,18 +106,7 @@ def _read_files(paths: Sequence[Path], label: str | None, drop: Collection[str],
 
 
 def clients(table: Dataset) -> Clients:
-    """Create the clients of data that are divided already, as given by their column "part".
-
-    Parameters
-    ----------
-    table : Dataset
-        Data with client ids and a column "part" of "train", "validation" and "test", as `load` returns them.
-
-    Returns
-    -------
-    Clients
-        A part without rows is empty.
-    """
+    """Create the clients of data that are divided already, as given by their column "part"; a part may be empty."""
     if table.client is None or "part" not in table.columns:
         raise InputError("the data must name the client and the part (train, validation or test) of each row")
     names, owner = np.unique(table.client.astype(np.str_), return_inverse=True)
@@ -151,13 +121,7 @@ def clients(table: Dataset) -> Clients:
 
 
 def split_table(
-    table: Dataset,
-    split: str | None,
-    otherwise: str,
-    *,
-    number: int | None,
-    seed: int,
-    fractions: Fractions,
+    table: Dataset, split: str | None, otherwise: str, *, number: int | None, seed: int, fractions: Fractions
 ) -> Clients:
     """Split the data by `split`; without one, keep an existing division or use the client ids, else `otherwise`."""
     if split in (None, "given") and "part" in table.columns:
@@ -204,11 +168,6 @@ def _check_columns(files: list[ClientFile]) -> None:
                     f"{name!r} in {str(file.path)!r} must have examples of shape {expected}, as in "
                     f"{str(first.path)!r}, got {values.shape[1:]}"
                 )
-
-
-def _mixed_columns(files: list[ClientFile]) -> set[str]:
-    """Columns that are text in one file and numbers in another, and can be read as text in all."""
-    return {name for name in files[0].columns if len({file.columns[name].dtype.kind == "O" for file in files}) > 1}
 
 
 def _concatenate(files: list[ClientFile], name: str) -> np.ndarray:

@@ -71,17 +71,10 @@ class Features:
         """The number of these: features of a row, channels of a series (time, channel) or image (channel, h, w)."""
         return self.shape[0] if len(self.shape) == 3 else self.shape[-1]
 
-    @property
-    def is_number(self) -> np.ndarray:
-        """Which of them are numbers, which can be scaled; booleans and categories cannot."""
-        return self._has_kind("number") if self.kind == "table" else np.ones(self.channels, dtype=bool)
-
-    @property
-    def is_category(self) -> np.ndarray:
-        """Which of them belong to categories."""
-        return self._has_kind("category") if self.kind == "table" else np.zeros(self.channels, dtype=bool)
-
-    def _has_kind(self, kind: str) -> np.ndarray:
+    def are(self, kind: str) -> np.ndarray:
+        """Which of them belong to columns of this kind: "number", which can be scaled, "truth" or "category"."""
+        if self.kind != "table":
+            return np.full(self.channels, kind == "number")
         return np.array([column.kind == kind for column in self.columns for _ in column.feature_names], dtype=bool)
 
     def encode(self, columns: Mapping[str, np.ndarray], locate: Locate) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,15 +19,7 @@ from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.data.dataset import Locate
 from bespokefl.data.tables import table_files
 from bespokefl.data.tables import text as texts
-from bespokefl.data.tables.features import (
-    BOOLEANS,
-    MAX_CATEGORIES,
-    Column,
-    Features,
-    Table,
-    is_missing,
-    to_documents,
-)
+from bespokefl.data.tables.features import BOOLEANS, MAX_CATEGORIES, Column, Features, Table, is_missing, to_documents
 
 log = logging.getLogger("bespokefl")
 
@@ -47,20 +39,22 @@ class Inputs:
     client: np.ndarray | None
 
 
+class Options(TypedDict, total=False):
+    """The options of all tables; see `from_columns`."""
+
+    label: str | None
+    missing: str
+    task: str | None
+    text: str | None
+
+
 def load(
-    path: str | PathLike[str],
-    *,
-    label: str | None = None,
-    client: str | None = None,
-    missing: str = "refuse",
-    drop: Collection[str] = (),
-    task: str | None = None,
-    text: str | None = None,
+    path: str | PathLike[str], *, client: str | None = None, drop: Collection[str] = (), **options: Unpack[Options]
 ) -> Table:
     """Load a .csv, .tsv, .parquet or .npz file; the options are those of `from_columns`."""
-    as_text, labels = text_columns(label, client, text)
+    as_text, labels = text_columns(options.get("label"), client, options.get("text"))
     found = table_files.read(path, as_text=as_text, labels=labels, drop=as_names(drop))
-    return build(found, label=label, client=client, missing=missing, task=task, text=text, name=Path(path).stem)
+    return build(found, client=client, name=Path(path).stem, **options)
 
 
 def from_columns(
@@ -79,32 +73,14 @@ def from_columns(
     Parameters
     ----------
     columns : mapping of str to array, or pandas.DataFrame
-        The columns.
-    label : str, optional
-        The column to predict; by default "y" or "label". Integers, booleans and texts are classes, other numbers are
-        regression targets, unless `task` is given.
-    client : str, optional
-        The column with the client ids; by default "client", if it exists.
-    missing : {"refuse", "mean", "drop"}
-        What to do with missing values: raise an error; keep them, to be filled by the mean of the training data; or
-        drop the rows.
-    drop : collection of str
-        Columns to ignore.
-    task : {"classification", "regression"}, optional
-        The task, if the label does not determine it.
-    text : str, optional
-        The column with documents. All other columns, except label and client, are ignored then.
-    name : str
-        The name of the data.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    InputError
-        If a column is missing or has values that cannot be used.
+    label : str, the column to predict; by default "y" or "label". Integers, booleans and texts are classes, other
+        numbers are regression targets, unless `task` is given.
+    client : str, the column with the client ids; by default "client", if it exists
+    missing : "refuse" missing values, keep them to be filled by the "mean" of the training data, or "drop" the rows
+    drop : collection of str, columns to ignore
+    task : "classification" or "regression", if the label does not determine it
+    text : str, the column with documents; all other columns, except label and client, are ignored then
+    name : str, the name of the data
     """
     keys = getattr(columns, "keys", None)
     if keys is None:
@@ -117,20 +93,25 @@ def from_columns(
 def build(
     found: Mapping[str, np.ndarray],
     *,
-    label: str | None,
     client: str | None,
-    missing: str,
-    task: str | None,
-    text: str | None,
     name: str,
+    label: str | None = None,
+    missing: str = "refuse",
+    task: str | None = None,
+    text: str | None = None,
     locate: Locate = lambda row: f"row {row + 1}",
     part: np.ndarray | None = None,
 ) -> Table:
     """The same for columns of `table_files`; `part` holds the part (train, validation or test) of each row."""
-    _check_option("missing", missing, MISSING)
-    if task is not None:
-        _check_option("task", task, TASKS)
-    label = _default_label(found) if label is None else label
+    for option, value, known in (("missing", missing, MISSING), ("task", task, (None, *TASKS))):
+        if value not in known:
+            raise unknown(option, str(value), [one for one in known if one])
+    label = next((name for name in LABELS if name in found), None) if label is None else label
+    if label is None:
+        raise InputError(
+            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
+            "label"
+        )
     client = client if client is not None else CLIENT if CLIENT in found else None
     for what, wanted in (("label", label), ("client", client), ("text", text)):
         if wanted is not None and wanted not in found:
@@ -151,7 +132,11 @@ def build(
     else:
         for key, holes in gaps.items():
             if holes.any() and (missing == "refuse" or key in (label, client)):
-                raise _missing_error(key, holes, locate, "drop" if key in (label, client) else "mean")
+                raise InputError(
+                    f"column {key!r} lacks {int(holes.sum())} of {len(holes)} values, the first in "
+                    f"{locate(int(holes.argmax()))}; fill them, or set missing, for example to "
+                    f"{'drop' if key in (label, client) else 'mean'}"
+                )
     y = _to_targets(used.pop(label), task, label)
     ids = None if client is None else _to_ids(used.pop(client), client)
     if not used:
@@ -164,20 +149,7 @@ def build(
 
 
 def inputs(path: str | PathLike[str], features: Features) -> Inputs:
-    """Read new examples from a file with the same columns.
-
-    Parameters
-    ----------
-    path : path
-        A .csv, .tsv, .parquet or .npz file.
-    features : Features
-        The features of the training data, such as ``result.preparation.features``.
-
-    Returns
-    -------
-    Inputs
-        The examples `x` for `Preparation.apply`, and labels `y` and `client` ids if the file has them.
-    """
+    """Read new examples from a file with the same columns, such as those of ``result.preparation.features``."""
     needed = {column.name for column in features.columns}
     as_text = {column.name for column in features.columns if column.kind in ("category", "text", "truth")}
     found = table_files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
@@ -198,16 +170,6 @@ def text_columns(label: str | None, client: str | None, text: str | None) -> tup
     """Columns to read as text, because 007 and 7 are two clients, and those that may be the label."""
     as_text = {CLIENT if client is None else client, *([] if text is None else [text])}
     return as_text, set(LABELS if label is None else [label]) - as_text
-
-
-def _default_label(found: Mapping[str, np.ndarray]) -> str:
-    label = next((name for name in LABELS if name in found), None)
-    if label is None:
-        raise InputError(
-            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
-            "label"
-        )
-    return label
 
 
 def _parse_texts(values: np.ndarray) -> np.ndarray:
@@ -342,18 +304,6 @@ def _check_lengths(used: Mapping[str, np.ndarray], label: str) -> None:
                 f"every column must have one value per row, but {key!r} has {len(values)} and the label {label!r} "
                 f"{rows}; drop it if it is something else"
             )
-
-
-def _missing_error(name: str, holes: np.ndarray, locate: Locate, remedy: str) -> InputError:
-    return InputError(
-        f"column {name!r} lacks {int(holes.sum())} of {len(holes)} values, the first in {locate(int(holes.argmax()))}; "
-        f"fill them, or set missing, for example to {remedy}"
-    )
-
-
-def _check_option(what: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise unknown(what, str(value), known)
 
 
 def as_names(names: Collection[str]) -> tuple[str, ...]:

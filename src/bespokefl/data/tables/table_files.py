@@ -18,7 +18,6 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, in_brief, listing, said
 from bespokefl.data.dataset import as_array
-from bespokefl.data.tables.decimal_comma import DecimalCommas
 from bespokefl.data.tables.features import MISSING_TEXTS
 
 log = logging.getLogger("bespokefl")
@@ -27,6 +26,8 @@ Columns = dict[str, np.ndarray]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 DELIMITERS = ",;\t"
+COMMA_NUMBER = re.compile(r"[+-]?([0-9]+(,[0-9]*)?|,[0-9]+)([eE][+-]?[0-9]+)?")
+COMMA_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")  # 1,234 is ambiguous
 MAX_NAME = 200  # characters of a column's name; an unclosed quote makes a name of many lines
 BLOCK = 20_000  # lines that are in memory as text at a time
 
@@ -108,14 +109,10 @@ def _is_missing(one: Any) -> bool:
 
 def _to_texts(values: Sequence[str | None]) -> np.ndarray:
     found = np.empty(len(values), dtype=object)
-    cleaned = {one: _clean(one) for one in set(values)}  # labels and categories repeat
+    stripped = {one: "" if one is None else one.strip() for one in set(values)}  # labels and categories repeat
+    cleaned = {one: None if text.lower() in MISSING_TEXTS else text for one, text in stripped.items()}
     found[:] = [cleaned[one] for one in values]
     return found
-
-
-def _clean(one: str | None) -> str | None:
-    stripped = "" if one is None else one.strip()
-    return None if stripped.lower() in MISSING_TEXTS else stripped
 
 
 def _check_dropped(drop: Collection[str], columns: Collection[str], file: Path) -> None:
@@ -179,6 +176,45 @@ def _read_cells(file: Path, as_text: Collection[str], drop: Collection[str]) -> 
 
 def _rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     return csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+
+
+class DecimalCommas:
+    """Converts columns of a file with decimal commas, such as 3,14, and remembers whether they are ambiguous.
+
+    This is for files whose cells are not separated by commas. A column is read this way if each of its values is such a
+    number or an integer. Points never separate thousands: 1.234,5 is text.
+    """
+
+    def __init__(self) -> None:
+        self._example, self._unambiguous = "", False
+
+    def to_points(self, texts: np.ndarray) -> np.ndarray | None:
+        """The texts (None: missing) with a decimal point; None if one of them is not such a number."""
+        distinct = {one for one in texts if one is not None}
+        if not all(map(COMMA_NUMBER.fullmatch, distinct)):
+            return None
+        with_comma = [one for one in distinct if "," in one]
+        self._unambiguous |= not all(map(COMMA_THOUSANDS.fullmatch, with_comma))
+        self._example = min([*with_comma, *([self._example] if self._example else [])], default="")
+        points = {None: None} | {one: one.replace(",", ".") for one in distinct}
+        found = np.empty(len(texts), dtype=object)
+        found[:] = [points[one] for one in texts]
+        return found
+
+    def to_numbers(self, texts: np.ndarray) -> np.ndarray | None:
+        """The texts as numbers, NaN where one is missing; None if one of them is not such a number."""
+        points = self.to_points(texts)
+        return None if points is None else np.array([np.nan if one is None else float(one) for one in points])
+
+    @property
+    def warning(self) -> str | None:
+        """A warning if every comma might also separate thousands."""
+        if self._unambiguous or not self._example:
+            return None
+        return (
+            f"{self._example} is read as {self._example.replace(',', '.')}, because a comma that does not separate "
+            f"columns is a decimal comma; if it means thousands, write {self._example.replace(',', '')}"
+        )
 
 
 class _Cells:

@@ -1,4 +1,6 @@
-"""Convolutional networks for images of shape (channels, height, width); a single channel may be omitted.
+"""Convolutional networks for images of shape (channels, height, width) and series of shape (time, channel).
+
+A single channel may be omitted.
 
 LeNet      LeNet-5 (LeCun et al., Proceedings of the IEEE 86, 1998) with ReLU: two convolutions (6 and 16 channels of
            5 × 5), each followed by average pooling, then 120, 84 and the head. As in the paper, an image of 32 × 32 is
@@ -7,6 +9,7 @@ CifarCNN   The network of PyTorch's CIFAR-10 tutorial: LeNet-5 with maximum pool
 PFedVEMCNN The same with 16 and 32 channels (Zhu et al., CVPR 2023, authors' code).
 DeepCNN    The network of pFedVEM's CIFAR-100 experiment: five 3 × 3 convolutions, each pooling padded by 1, and the
            average over the remaining pixels, which are 3 × 3 for an image of 32 × 32.
+CNN1d      Convolutions along time, for series and audio features.
 """
 
 from itertools import pairwise
@@ -14,8 +17,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.module import BaseAndHead
-from bespokefl.models.weights import initialize
+from bespokefl.models.dense import BaseAndHead, check_sizes, initialize
 
 KERNEL = 5
 DEPTHS = (32, 64, 128, 256, 100)  # channels of the deep network
@@ -26,15 +28,6 @@ class LeNet(BaseAndHead):
 
     The first convolution is padded by 2 if the shorter side is below 32, the second one if fewer than 6 pixels reach it
     (sides below 12, such as the 8 × 8 digits).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
     """
 
     name, smallest, padded = "lenet", 4, True
@@ -70,17 +63,7 @@ class PFedVEMCNN(CifarCNN):
 
 
 class DeepCNN(nn.Module):
-    """pFedVEM's network for CIFAR-100: five convolutions of 3 × 3 (32, 64, 128, 256, 100), averaged; from 4 × 4.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
-    """
+    """pFedVEM's network for CIFAR-100: five convolutions of 3 × 3 (32, 64, 128, 256, 100), averaged; from 4 × 4."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
@@ -95,6 +78,33 @@ class DeepCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.head(self.base(x).mean((-2, -1)))
+        return output
+
+
+class CNN1d(nn.Module):
+    """Two convolutions along time (width, 2 × width) and their mean; for series of shape (time, channel)."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
+        super().__init__()
+        if len(shape) not in (1, 2) or shape[0] < 2:
+            raise InputError(
+                f"cnn1d needs series of shape (time, channel), of length 2 or more, got {tuple(shape)}; use lenet for "
+                "images"
+            )
+        check_sizes(width=width)
+        self.channels = shape[1] if len(shape) == 2 else 1
+        self.base = nn.Sequential(
+            nn.Conv1d(self.channels, width, KERNEL, padding=KERNEL // 2),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(width, 2 * width, KERNEL, padding=KERNEL // 2),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        series = x.reshape(len(x), -1, self.channels).transpose(1, 2)
+        output: Tensor = self.head(self.base(series).mean(-1))
         return output
 
 
