@@ -86,7 +86,7 @@ class RunSettings:
         'A data set (see "bespoke data list"), or a file or directory of your own.',
         Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
-    label: str | None = _own_data(None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING)
+    label: str | None = _own_data(None, "Column of a table to predict; y or label if not given.", Mark.LOADING)
     client: str | None = _own_data(
         None, "Column of a table that names each row's client; client if not given.", Mark.LOADING
     )
