@@ -41,18 +41,8 @@ def summarize_run(
 ) -> dict[str, Any]:
     """Return the content of result.json, without scores.
 
-    Parameters
-    ----------
-    origin : mapping
-        Where the clients come from: data, split, split_hash, split_seed and examples.
-    names : sequence of str
-        The names of the clients.
-    notes : sequence of str
-        Sentences that help to read the figures.
-    timing : mapping
-        Seconds of the whole run, and how it was computed.
-    packages : sequence of str
-        Packages whose versions are recorded.
+    `origin` is the result of `origin_of`, `names` are the clients, `timing` has the seconds of the whole run and how it
+    was computed, and `packages` are those whose versions are recorded.
     """
     interrupted = outcome.rounds_done < outcome.rounds_planned
     sentences = [f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}."] if interrupted else []

@@ -107,10 +107,8 @@ def run(
 
     Raises
     ------
-    InputError
-        If an argument is wrong.
-    TrainingError
-        If the training diverges or a worker process dies.
+    InputError, TrainingError
+        If an argument is wrong; if the training diverges or a worker process dies.
 
     Examples
     --------
@@ -183,17 +181,9 @@ def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict
 def run_config(
     settings: RunSettings, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
 ) -> Result:
-    """Train with these settings and write the results to their directory.
+    """Train with these settings and write the results to their directory, or resume the run that is in it.
 
-    Parameters
-    ----------
-    settings : RunSettings
-    progress : callable, optional
-        Called after every round.
-    resumed : bool
-        Whether to resume the run that is in the directory.
-    clients : Clients, optional
-        The clients that the settings describe, if they are loaded already.
+    `clients` are those that the settings describe, if they are loaded already.
     """
     unnamed = settings.out is None
     target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
@@ -264,10 +254,6 @@ def resume(
         A directory for files with the clients' states; None: as before the interruption.
     workers : int or None, default=None
         Number of processes, 0 for one per core; None: as before the interruption.
-
-    Returns
-    -------
-    Result
 
     Raises
     ------
