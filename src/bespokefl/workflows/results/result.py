@@ -261,10 +261,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         names, sizes, scores = score_tables.read_clients(source / "clients.csv", KINDS)
-        rounds = score_tables.read_lines(source / "rounds.jsonl")
-        notes = source / "client_rounds.jsonl"
-        client_rounds = score_tables.read_lines(notes) if notes.exists() else []
-        held_out = about["newcomers"]
+        notes, held_out = source / "client_rounds.jsonl", about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),
             about=about,
@@ -272,8 +269,8 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             sizes=sizes,
             personal=scores["personal"],
             global_=None if about["global"] is None else scores["global"],
-            rounds=rounds,
-            client_rounds=client_rounds,
+            rounds=score_tables.read_lines(source / "rounds.jsonl"),
+            client_rounds=score_tables.read_lines(notes) if notes.exists() else [],
             weights=SavedModels(source.resolve(), model),
             newcomers=None if held_out is None else newcomers.read_newcomers(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),

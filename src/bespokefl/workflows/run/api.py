@@ -50,14 +50,11 @@ def takes_settings(function: Function) -> Function:
     function.__annotations__.pop("settings", None)
     lines = []
     for one in added:
-        lines.append(f"{one.name} : {_type_name(one.type)}, default={one.default!r}")
+        kind = one.type.__name__ if isinstance(one.type, type) else str(one.type).replace(" | ", " or ")
+        lines.append(f"{one.name} : {kind}, default={one.default!r}")
         lines += textwrap.wrap(one.metadata["help"], 112, initial_indent="    ", subsequent_indent="    ")
     function.__doc__ = (function.__doc__ or "").replace("{settings}", "\n    ".join(lines))
     return function
-
-
-def _type_name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace(" | ", " or ")
 
 
 @takes_settings
@@ -156,15 +153,7 @@ def _python_inputs(
         loss=None if callable(loss) else loss,
         **named,
     )
-    comments = _comments(method, clients, loss)
-    return RunInputs(
-        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
-    )
-
-
-def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict[str, str]:
-    """Comments in config.toml on what came from Python."""
-    comments = {"split": f"{clients.split_name}, seed {clients.seed}"}
+    comments = {"split": f"{clients.split_name}, seed {clients.seed}"}  # in config.toml, on what came from Python
     if clients.data_name not in datasets.names():
         client = "" if clients.client is None else ", client=clients.client"
         comments["data"] = (
@@ -175,7 +164,9 @@ def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict
         comments["method"] = f"The run cannot be repeated from this file: {type(method).__name__} is not registered."
     if callable(loss):
         comments["loss"] = "The run cannot be repeated from this file: its loss was a Python function."
-    return comments
+    return RunInputs(
+        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
+    )
 
 
 def run_config(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
@@ -120,8 +121,15 @@ class BuiltRun:
 
     @property
     def python(self) -> dict[str, str]:
-        """What came from Python and is in no file of the run."""
-        return summary.from_python(self.settings, self.inputs.method, self.inputs.loss, self.lost)
+        """Descriptions of what came from Python and is in no file of the run."""
+        kind, loss, found = type(self.inputs.method), self.inputs.loss, {}
+        if methods.REGISTRY.get(self.settings.method) is not kind:
+            found["method"] = kind.__name__
+        elif self.lost:
+            found["method"] = f"{kind.__name__} with {listing(self.lost)}"
+        if callable(loss):
+            found["loss"] = getattr(loss, "__name__", type(loss).__name__)
+        return found
 
     @property
     def write_inputs(self) -> Callable[[Path], None]:
