@@ -73,7 +73,6 @@ def public(module: ModuleType, path: str) -> Iterator[tuple[str, Any]]:
 EVERYTHING = dict(public(bespokefl, "bf"))
 UNDOCUMENTED = {  # members whose files are being rewritten; a name leaves this set when it has a docstring
     *("bf.Comparison.interrupted", "bf.Diagnosis.groups", "bf.Diagnosis.recommendation", "bf.Method.hyper"),
-    *("bf.Result.method", "bf.Result.hyper", "bf.Result.communication", "bf.Result.timing", "bf.Result.interrupted"),
     *("bf.Rows.from_matrix", "bf.Rows.cat", "bf.Rows.dtype", "bf.Rows.device", "bf.Rows.clone", "bf.Rows.to"),
     *("bf.methods.find", "bf.splits.Transform.pictures", "bf.splits.Transform.targets"),
 }

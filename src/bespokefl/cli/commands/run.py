@@ -86,11 +86,10 @@ def _show(result: "Result", quiet: bool) -> None:
     path = result.path
     files = "clients.csv" if newcomers is None else "clients.csv (and newcomers.csv)"
     screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
-    again = f"bespoke run --config {path}/config.toml"
+    again = f"To repeat with another seed: bespoke run --config {path}/config.toml --seed {about['seed'] + 1}"
     if result.interrupted:
-        screen.print(f"To resume: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
-    else:
-        screen.print(f"To repeat with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
+        again = f"To resume: bespoke resume {shlex.quote(str(path))}"
+    screen.print(again, markup=False, soft_wrap=True)
 
 
 def finetune_note(newcomers: "Newcomers") -> str:

@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+    return value if isinstance(value, str | int | float) else repr(value)
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

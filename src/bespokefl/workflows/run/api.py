@@ -41,8 +41,7 @@ def takes_settings(function: Function) -> Function:
     """
     signature = inspect.signature(function)
     own = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
-    names = [name for name in RunSettings.arguments() if name not in own]
-    added = [one for one in fields(RunSettings) if one.name in names]
+    added = [one for one in fields(RunSettings) if one.name in RunSettings.arguments() and one.name not in own]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(one.name, keyword, default=one.default, annotation=one.type) for one in added]
     function.__signature__ = signature.replace(parameters=[*own.values(), *parameters])  # type: ignore[attr-defined]
