@@ -430,7 +430,7 @@ def test_ctrl_c_while_tuning_keeps_the_points_that_are_done(
             os.kill(os.getpid(), signal.SIGINT)
 
     at = 2
-    monkeypatch.setattr(terminal, "jobs_bar", lambda *_: nullcontext(interrupt))
+    monkeypatch.setattr(terminal, "progress_bar", lambda *_: nullcontext(interrupt))
     line = (
         f"tune ditto --grid prox_weight=0.1,1,2 --data {runs}/own.npz --split by_column --rounds 3 --workers 1 --out t"
     )
@@ -473,7 +473,7 @@ def test_ctrl_c_ends_after_the_round_with_results(
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(terminal, "bar", lambda *_: nullcontext(interrupt))
+        patch.setattr(terminal, "progress_bar", lambda *_: nullcontext(interrupt))
         assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out run") == 130
     printed = capsys.readouterr()
     assert printed.err == "warning: stopping after this round; press Ctrl-C again to stop at once\n"

@@ -17,89 +17,33 @@ report       the HTML page of a comparison, a run or a diagnosis
 cli          the `bespoke` command
 """
 
+import ast
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from bespokefl import methods as methods
-    from bespokefl import metrics as metrics
-    from bespokefl import models as models
-    from bespokefl import theory as theory
-    from bespokefl.core.errors import BespokeError as BespokeError
-    from bespokefl.core.errors import DiskError as DiskError
-    from bespokefl.core.errors import InputError as InputError
-    from bespokefl.core.errors import TrainingError as TrainingError
-    from bespokefl.core.local_sgd import local_sgd as local_sgd
-    from bespokefl.core.method import Message as Message
-    from bespokefl.core.method import Method as Method
-    from bespokefl.core.method import Phase as Phase
-    from bespokefl.core.rows import Rows as Rows
-    from bespokefl.core.task import Task as Task
-    from bespokefl.data import splits as splits
-    from bespokefl.data.clients import Clients as Clients
-    from bespokefl.data.dataset import Dataset as Dataset
-    from bespokefl.data.sources.loader import load as load
-    from bespokefl.workflows.compare.api import compare as compare
-    from bespokefl.workflows.compare.existing_runs import compare_runs as compare_runs
-    from bespokefl.workflows.compare.result import Comparison as Comparison
-    from bespokefl.workflows.diagnose.api import diagnose as diagnose
-    from bespokefl.workflows.diagnose.result import Diagnosis as Diagnosis
-    from bespokefl.workflows.newcomers.personalize import personalize as personalize
-    from bespokefl.workflows.results.result import Result as Result
-    from bespokefl.workflows.results.result import load_run as load_run
-    from bespokefl.workflows.run.api import resume as resume
-    from bespokefl.workflows.run.api import run as run
-    from bespokefl.workflows.tune.api import tune as tune
+# Importing torch takes seconds, so each name is imported on first use, from the module that __init__.pyi names.
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_MODULE_OF = {one.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for one in node.names}
+_RENAMED = {"descend": "local_sgd"}  # former names, which still work with a warning
 
-    __version__: str
-else:
-    # Importing torch takes seconds, so each name is imported on first use.
-    _SUBMODULES = {
-        "methods": "bespokefl.methods",
-        "metrics": "bespokefl.metrics",
-        "models": "bespokefl.models",
-        "splits": "bespokefl.data.splits",
-        "theory": "bespokefl.theory",
-    }
-    _EXPORTS = {
-        "bespokefl.core.errors": ("BespokeError", "DiskError", "InputError", "TrainingError"),
-        "bespokefl.core.local_sgd": ("local_sgd",),
-        "bespokefl.core.method": ("Message", "Method", "Phase"),
-        "bespokefl.core.rows": ("Rows",),
-        "bespokefl.core.task": ("Task",),
-        "bespokefl.data.clients": ("Clients",),
-        "bespokefl.data.dataset": ("Dataset",),
-        "bespokefl.data.sources.loader": ("load",),
-        "bespokefl.workflows.compare.api": ("compare",),
-        "bespokefl.workflows.compare.existing_runs": ("compare_runs",),
-        "bespokefl.workflows.compare.result": ("Comparison",),
-        "bespokefl.workflows.diagnose.api": ("diagnose",),
-        "bespokefl.workflows.diagnose.result": ("Diagnosis",),
-        "bespokefl.workflows.newcomers.personalize": ("personalize",),
-        "bespokefl.workflows.results.result": ("Result", "load_run"),
-        "bespokefl.workflows.run.api": ("resume", "run"),
-        "bespokefl.workflows.tune.api": ("tune",),
-    }
-    _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
-    _RENAMED = {"descend": "local_sgd"}  # former names, which still work with a warning
+__all__ = sorted(_MODULE_OF)
 
-    __all__ = sorted([*_SUBMODULES, *_MODULE_OF])
 
-    def __getattr__(name):
-        if name == "__version__":
-            value = import_module("importlib.metadata").version("bespokefl")
-        elif name in _SUBMODULES:
-            value = import_module(_SUBMODULES[name])
-        elif name in _MODULE_OF:
-            value = getattr(import_module(_MODULE_OF[name]), name)
-        elif name in _RENAMED:
-            new = _RENAMED[name]
-            import_module("warnings").warn(f"bf.{name} is now bf.{new}", FutureWarning, stacklevel=2)
-            return __getattr__(new)
-        else:
-            raise AttributeError(f"module 'bespokefl' has no attribute {name!r}")
-        globals()[name] = value
-        return value
+def __getattr__(name):
+    if name == "__version__":
+        value = import_module("importlib.metadata").version("bespokefl")
+    elif name in _MODULE_OF:
+        module = _MODULE_OF[name]
+        value = import_module(f"bespokefl.{name}") if module == "bespokefl" else getattr(import_module(module), name)
+    elif name in _RENAMED:
+        new = _RENAMED[name]
+        import_module("warnings").warn(f"bf.{name} is now bf.{new}", FutureWarning, stacklevel=2)
+        return __getattr__(new)
+    else:
+        raise AttributeError(f"module 'bespokefl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-    def __dir__():
-        return sorted({*globals(), *__all__, "__version__"})
+
+def __dir__():
+    return sorted({*globals(), *__all__, "__version__"})

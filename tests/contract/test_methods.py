@@ -21,7 +21,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports import wire
 from bespokefl.methods import FedAvg, Local
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from tests.contract.conftest import quick
 from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
 
@@ -403,7 +403,7 @@ def test_a_federation_of_one(method: Method) -> None:
 @cache
 def trained(method: Method) -> tuple[Simulation, Outcome]:
     """Two groups that contradict each other, for as many rounds as a run has by default."""
-    return run(method, GROUPED, rounds=Config.rounds, batch_size=10, local_epochs=5)
+    return run(method, GROUPED, rounds=RunSettings.rounds, batch_size=10, local_epochs=5)
 
 
 def test_a_run_with_the_defaults_learns(registered: type[Method]) -> None:

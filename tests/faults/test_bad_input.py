@@ -15,7 +15,7 @@ from bespokefl.core.files import unwritten
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 DIGITS = "9" * 5000
 QUICK = "--data own.npz --model logistic --rounds 2 --workers 1 --out run"
@@ -95,7 +95,7 @@ def test_checkpoint_intervals_of_any_length_are_accepted(text: str) -> None:
 
 
 def test_the_largest_counts_are_accepted() -> None:
-    assert Config(method="ditto", batch_size=10**9, local_steps=10**9).batch_size == 10**9
+    assert RunSettings(method="ditto", batch_size=10**9, local_steps=10**9).batch_size == 10**9
 
 
 def test_client_names_must_be_valid_utf8() -> None:

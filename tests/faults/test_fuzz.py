@@ -23,7 +23,7 @@ from bespokefl.data.sources.loader import load
 from bespokefl.data.tables import table as tables
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.workflows.run.api import run
-from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.settings import RunSettings, read
 from tests import sandbox
 from tests.data.readers import test_idx
 
@@ -100,8 +100,8 @@ def tried(folder: Path, name: str) -> Path:
 
 
 def config_file(folder: Path) -> Made:
-    text = Config(method="ditto", split="iid", set={"lr": 0.1, "prox_weight": 1.0}).to_toml()
-    return tried(folder, "config.toml"), text.encode(), lambda path: Config.of(read(path))
+    text = RunSettings(method="ditto", split="iid", set={"lr": 0.1, "prox_weight": 1.0}).to_toml()
+    return tried(folder, "config.toml"), text.encode(), lambda path: RunSettings.of(read(path))
 
 
 def split_file(folder: Path) -> Made:

@@ -13,7 +13,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.engines.storage import checkpoint_format, checkpoints, safetensors_writer
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run.api import resume, run_config
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from tests.disks import PAGE, small_disk, taken
 from tests.faults.test_full_disk import CHECKPOINT, FILES, SHARED, Small, bespoke, sentence
 from tests.faults.test_resume import config, contents, die, in_a_child, void, write_data
@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data") / "own.npz")
 
 
-def older(kind: str, data: Path, out: Path) -> Config:
+def older(kind: str, data: Path, out: Path) -> RunSettings:
     """Create a run of seed 0 and return the config of a run of seed 7 that replaces it."""
     first = config(data, "ditto", out)
 

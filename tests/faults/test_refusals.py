@@ -76,7 +76,7 @@ def test_other_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = told(place, capfd)
     hashes = said.partition("(split ")[2].partition(")")[0]
     assert said == (
-        f"the checkpoint in '{place}' is of another run: its data, or whose they are, were others (split {hashes}); "
+        f"the checkpoint in '{place}' is of another run: its data or split differ (split {hashes}); "
         f"restore the data '{file}', {anew(place)}"
     )
     assert can_begin_anew(said, place)
@@ -100,8 +100,8 @@ def test_another_version(place: Path, capfd: pytest.CaptureFixture[str], monkeyp
     was = training.version("bespokefl")
     monkeypatch.setattr(training, "version", lambda name: "99.1")
     assert told(place, capfd) == (
-        f"the checkpoint in '{place}' is of another run: bespokefl {was} made it, and this is 99.1; use that version "
-        f"to resume, {anew(place)}"
+        f"the checkpoint in '{place}' is of another run: it was made by bespokefl {was}, and this is 99.1; use that "
+        f"version to resume, {anew(place)}"
     )
 
 

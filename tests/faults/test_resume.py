@@ -29,7 +29,7 @@ from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import load_run
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import resume, run, run_config
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 ROUNDS = 6
 METHODS = ["selffl", "pfedvem", "ucfl", "persfl", "ditto", "scaffold"]
@@ -50,10 +50,10 @@ def write_data(path: Path) -> Path:
     return path
 
 
-def config(data: Path, method: str, out: Path, **options: Any) -> Config:
+def config(data: Path, method: str, out: Path, **options: Any) -> RunSettings:
     given = {"model": "mlp(hidden=(4,))", "rounds": ROUNDS, "participation": 0.6, "eval_every": 2, "workers": 1}
     given |= {"checkpoint_every": "1", "data": str(data), "out": str(out)}
-    return Config(method=method, **given | options)
+    return RunSettings(method=method, **given | options)
 
 
 def contents(path: Path) -> dict[str, Any]:

@@ -58,15 +58,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of
 def takes_run(
     *, without: Sequence[str] = (), only: Sequence[str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a run; their values become its first argument, `settings`.
-
-    Parameters
-    ----------
-    without : sequence of str
-        Options of a run that the command does not have.
-    only : sequence of str, optional
-        The only options of a run that the command has.
-    """
+    """Give a command the options of a run, or some of them; their values become its first argument, `settings`."""
     taken = {key: kind for key, kind in RUN_OPTIONS.items() if key not in without and (only is None or key in only)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -163,5 +163,5 @@ def test_what_was_begun_and_killed_before_its_first_checkpoint_may_begin_again(t
 
 
 def test_other_directories_are_recognized_by_the_files_that_they_have() -> None:
-    assert run_directory.COMPARISON_SIGNS == storage.SIGNS
-    assert run_directory.TUNING_SIGNS == tuning.SIGNS
+    assert run_directory.COMPARISON_SIGNS == storage.MARKERS
+    assert run_directory.TUNING_SIGNS == tuning.MARKERS

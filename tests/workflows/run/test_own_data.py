@@ -12,7 +12,7 @@ import bespokefl as bf
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.newcomers.predict import predict
 from bespokefl.workflows.run.api import run_config
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 OPTIONS = {"label": "ill", "client": "ward", "rounds": 3, "workers": 1, "model": "logistic", "eval_every": 0}
 
@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("scale", ["pooled", "own"])
 def test_from_a_table_to_predictions(scale: str, table: Path, tmp_path: Path) -> None:
-    config = Config(method="ditto", data=str(table), out=str(tmp_path / "run"), scale=scale, **OPTIONS)
+    config = RunSettings(method="ditto", data=str(table), out=str(tmp_path / "run"), scale=scale, **OPTIONS)
     result = run_config(config)
     assert result.names == ("a", "b", "c", "d")
     said = predict(tmp_path / "run", "b", table)
@@ -52,7 +52,7 @@ def test_from_a_table_to_predictions(scale: str, table: Path, tmp_path: Path) ->
     truth = [row[3] for row in people(0, ("a", "b", "c", "d"))]
     right = np.mean([said.labels[at] == truth[at] for at in own])
     assert right == pytest.approx(result.personal["accuracy"][1])  # what is predicted is what was scored
-    again = run_config(Config.of(bf_read(tmp_path / "run") | {"out": str(tmp_path / "again")}))
+    again = run_config(RunSettings.of(bf_read(tmp_path / "run") | {"out": str(tmp_path / "again")}))
     assert again.clients == result.clients
 
 
@@ -64,7 +64,7 @@ def bf_read(run: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("scale", ["pooled", "own"])
 def test_a_newcomer_with_a_table(scale: str, table: Path, tmp_path: Path) -> None:
-    run_config(Config(method="fedavg", data=str(table), out=str(tmp_path / "run"), scale=scale, **OPTIONS))
+    run_config(RunSettings(method="fedavg", data=str(table), out=str(tmp_path / "run"), scale=scale, **OPTIONS))
     late = write(tmp_path / "late.csv", people(1, ("z",)), HEAD)
     found = bf.personalize(tmp_path / "run", late, workers=1)
     assert found.names == ("z",)
@@ -86,7 +86,7 @@ def test_decimal_commas_from_the_file_to_predictions(tmp_path: Path) -> None:
     said = {}
     for first, late in (("points", "points"), ("commas", "commas"), ("points", "commas"), ("commas", "points")):
         out = tmp_path / f"{first}-{late}"
-        result = run_config(Config(method="fedavg", data=str(files["first"][first]), out=str(out), **OPTIONS))
+        result = run_config(RunSettings(method="fedavg", data=str(files["first"][first]), out=str(out), **OPTIONS))
         found = bf.personalize(out, files["late"][late], workers=1)
         assert "accuracy" not in result.personal
         values = predict(out, "a", files["late"][late]).values
@@ -97,14 +97,16 @@ def test_decimal_commas_from_the_file_to_predictions(tmp_path: Path) -> None:
 
 def test_nothing_is_learnt_from_those_held_back_or_from_test_data(table: Path, tmp_path: Path) -> None:
     """Poison what must not be looked at: the statistics stay."""
-    first = run_config(Config(method="local", data=str(table), newcomers=0.25, out=str(tmp_path / "one"), **OPTIONS))
+    first = run_config(
+        RunSettings(method="local", data=str(table), newcomers=0.25, out=str(tmp_path / "one"), **OPTIONS)
+    )
     assert first.preparation is not None and first.newcomers is not None
     split = json.loads((tmp_path / "one" / "split.json").read_text())
     seen = {at for name, own in zip(split["names"], split["train"], strict=True) if name in first.names for at in own}
     rows = people(0, ("a", "b", "c", "d"))
     poisoned = [row if at in seen else [1e6, 1e6, *row[2:]] for at, row in enumerate(rows)]
     second = run_config(
-        Config(
+        RunSettings(
             method="local",
             data=str(write(tmp_path / "poisoned.csv", poisoned, HEAD)),
             newcomers=0.25,
@@ -130,8 +132,8 @@ def test_gaps_are_filled_by_training_means(scale: str, tmp_path: Path) -> None:
     path = write(tmp_path / "gaps.csv", rows, HEAD)
     given = {**OPTIONS, "data": str(path), "scale": scale}
     with pytest.raises(InputError, match=r"age.*row"):
-        run_config(Config(method="fedavg", out=str(tmp_path / "refused"), **given))
-    result = run_config(Config(method="fedavg", out=str(tmp_path / "run"), missing="mean", **given))
+        run_config(RunSettings(method="fedavg", out=str(tmp_path / "refused"), **given))
+    result = run_config(RunSettings(method="fedavg", out=str(tmp_path / "run"), missing="mean", **given))
     assert np.isfinite(result.personal["loss"]).all()
     assert len(predict(tmp_path / "run", "a", path)) == 80
 
@@ -144,7 +146,7 @@ def test_texts(tmp_path: Path) -> None:
         mood = ("glad", "sad")[at % 2]
         rows.append([" ".join(rng.choice(words[mood], 4)), mood, f"p{at % 4}"])
     path = write(tmp_path / "said.csv", rows, ("said", "mood", "who"))
-    config = Config(
+    config = RunSettings(
         method="fedavg",
         data=str(path),
         label="mood",
@@ -170,9 +172,9 @@ def test_files_that_were_cut_by_their_maker(tmp_path: Path) -> None:
             rows = [row[:4] for row in people(3, (ward,), count)]
             write(tmp_path / "clients" / ward / f"{part}.csv", rows, HEAD[:4])
     given = {**OPTIONS, "client": None, "data": str(tmp_path / "clients")}
-    result = run_config(Config(method="fedavg", out=str(tmp_path / "run"), **given))
+    result = run_config(RunSettings(method="fedavg", out=str(tmp_path / "run"), **given))
     assert result.sizes["train"].tolist() == [20, 20] and result.sizes["test"].tolist() == [7, 7]
-    again = run_config(Config.of(bf_read(tmp_path / "run") | {"out": str(tmp_path / "again")}))
+    again = run_config(RunSettings.of(bf_read(tmp_path / "run") | {"out": str(tmp_path / "again")}))
     assert again.clients == result.clients
 
 
@@ -187,7 +189,7 @@ def test_files_that_were_cut_by_their_maker(tmp_path: Path) -> None:
 )
 def test_mistakes(options: dict[str, str], sentence: str, table: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=sentence):
-        run_config(Config(method="ditto", data=str(table), out=str(tmp_path / "run"), **OPTIONS | options))
+        run_config(RunSettings(method="ditto", data=str(table), out=str(tmp_path / "run"), **OPTIONS | options))
     assert not (tmp_path / "run").exists()
 
 

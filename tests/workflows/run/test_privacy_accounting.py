@@ -13,7 +13,7 @@ from bespokefl.data import Clients, load
 from bespokefl.metrics import differential_privacy
 from bespokefl.metrics.differential_privacy import epsilon
 from bespokefl.workflows.run.api import run, run_config
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from tests.faults.test_resume import contents
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "model": "logistic", "batch_size": 64, "eval_every": 0}
@@ -52,7 +52,7 @@ def test_without_noise_nothing_is_told_and_no_accountant_is_needed(
 
 
 def test_a_run_can_be_repeated_from_its_config(tmp_path: Path) -> None:
-    config = Config(method="selffl", clients=4, clip=0.5, noise=0.1, out=str(tmp_path / "a"), **QUICK)
+    config = RunSettings(method="selffl", clients=4, clip=0.5, noise=0.1, out=str(tmp_path / "a"), **QUICK)
     run_config(config)
     with pytest.raises(SystemExit) as ended:
         main(["run", "--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"), "--quiet"])

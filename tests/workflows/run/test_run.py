@@ -28,7 +28,7 @@ from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.score_tables import dumps, plain
 from bespokefl.workflows.run import api
 from bespokefl.workflows.run.api import run, run_config
-from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.settings import RunSettings, read
 from bespokefl.workflows.run.trainer import BuiltRun
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
@@ -246,7 +246,7 @@ def test_a_model_that_has_no_name_has_to_be_given_again(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not fit the weights"):
         load_run(path, model="logistic").model("1")
     with pytest.raises(InputError, match="was a Python object"):
-        run_config(Config.of(read(path / "config.toml")))
+        run_config(RunSettings.of(read(path / "config.toml")))
 
 
 def test_a_module_is_where_the_run_begins_and_stays_as_it_is(digits: Clients) -> None:
@@ -287,7 +287,7 @@ def test_start_is_where_it_begins(digits: Clients, ditto: Result, tmp_path: Path
         found = begun.model("0").state_dict()
         assert all(torch.equal(found[name], value) for name, value in state.items())
     saved = begun.save(tmp_path / "begun")
-    again = run_config(Config.of(read(saved / "config.toml") | {"out": str(tmp_path / "again")}))
+    again = run_config(RunSettings.of(read(saved / "config.toml") | {"out": str(tmp_path / "again")}))
     assert again.clients == begun.clients
 
 
@@ -383,7 +383,7 @@ def test_a_loaded_run_is_the_run(ditto: Result, tmp_path: Path) -> None:
 
 def test_a_run_from_python_is_repeated_from_its_file(digits: Clients, ditto: Result, tmp_path: Path) -> None:
     path = ditto.save(tmp_path / "run")
-    again = run_config(Config.of(read(path / "config.toml") | {"out": str(tmp_path / "again")}))
+    again = run_config(RunSettings.of(read(path / "config.toml") | {"out": str(tmp_path / "again")}))
     assert again.clients == ditto.clients
     assert same_models(path, tmp_path / "again")
     summaries = [json.loads((folder / "result.json").read_text()) for folder in (path, tmp_path / "again")]
@@ -399,9 +399,9 @@ def test_arrays_from_python_are_repeated_once_they_are_saved(tmp_path: Path) -> 
     assert "numpy.savez" in text
     config = read(tmp_path / "run" / "config.toml") | {"out": str(tmp_path / "again")}
     with pytest.raises(InputError, match="unknown data 'arrays'"):
-        run_config(Config.of(config))
+        run_config(RunSettings.of(config))
     np.savez(tmp_path / "data.npz", x=clients.x, y=clients.y, client=clients.client)
-    again = run_config(Config.of(config | {"data": str(tmp_path / "data.npz")}))
+    again = run_config(RunSettings.of(config | {"data": str(tmp_path / "data.npz")}))
     assert again.clients == result.clients
 
 

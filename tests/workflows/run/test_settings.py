@@ -17,7 +17,7 @@ import bespokefl as bf
 from bespokefl.cli import app, options
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.run import api, settings, toml
-from bespokefl.workflows.run.settings import AT_LEAST_ONE, Config, Mark, RunSettings, read, setting
+from bespokefl.workflows.run.settings import AT_LEAST_ONE, Mark, RunSettings, read, setting
 
 SCALARS = st.one_of(
     st.booleans(),
@@ -49,7 +49,7 @@ def test_toml_has_no_none_and_no_objects() -> None:
 
 
 CONFIGS = st.builds(
-    Config,
+    RunSettings,
     method=st.text(min_size=1),
     data=st.text(),
     split=st.text(),
@@ -75,12 +75,12 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS)
-def test_a_config_is_what_its_file_says(config: Config) -> None:
-    assert Config.of(tomllib.loads(config.to_toml())) == config
+def test_a_config_is_what_its_file_says(config: RunSettings) -> None:
+    assert RunSettings.of(tomllib.loads(config.to_toml())) == config
 
 
 def test_where_to_write_is_not_part_of_the_file() -> None:
-    assert "elsewhere" not in Config(method="ditto", out="elsewhere", overwrite=True).to_toml()
+    assert "elsewhere" not in RunSettings(method="ditto", out="elsewhere", overwrite=True).to_toml()
 
 
 @pytest.mark.parametrize(
@@ -114,26 +114,26 @@ def test_where_to_write_is_not_part_of_the_file() -> None:
 )
 def test_what_makes_no_sense_is_refused(key: str, value: Any, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        Config(**{"method": "ditto", key: value})
+        RunSettings(**{"method": "ditto", key: value})
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_key_gets_a_guess() -> None:
     with pytest.raises(InputError, match="unknown key 'ronds'; did you mean 'rounds'"):
-        Config.of({"method": "ditto", "ronds": 3})
+        RunSettings.of({"method": "ditto", "ronds": 3})
 
 
 def test_a_method_is_needed() -> None:
     with pytest.raises(InputError, match="a run needs a method"):
-        Config.of({"rounds": 3})
+        RunSettings.of({"rounds": 3})
 
 
 def test_a_file_may_write_keys_as_flags_and_name_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "own.npz").touch()
     file = tmp_path / "config.toml"
     file.write_text('method = "ditto"\nbatch-size = 8\ndata = "own.npz"\nsplit = "nowhere.json"\n[set]\nlr = 0.5\n')
-    config = Config.of(read(file))
+    config = RunSettings.of(read(file))
     assert (config.batch_size, config.set) == (8, {"lr": 0.5})
     assert config.data == str(tmp_path / "own.npz")
     assert config.split == "nowhere.json"  # not beside the file: as it stands
@@ -153,8 +153,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str, senten
 
 def test_epochs_and_steps_do_not_go_together() -> None:
     with pytest.raises(InputError, match="give local_epochs or local_steps, not both, got 2 and 3"):
-        Config(method="ditto", local_epochs=2, local_steps=3)
-    assert Config(method="ditto", local_steps=3).local_epochs == 1
+        RunSettings(method="ditto", local_epochs=2, local_steps=3)
+    assert RunSettings(method="ditto", local_steps=3).local_epochs == 1
 
 
 # -- declared once
@@ -182,13 +182,15 @@ def test_every_setting_is_a_flag_a_key_and_an_argument(name: str) -> None:
     one = FIELDS[name]
     shown = flags("run")["method" if name == "method" else f"--{name.replace('_', '-')}"]
     assert shown.help.startswith(one.metadata["help"])
-    assert Config.of({"method": "ditto"} | tomllib.loads(Config(method="ditto").to_toml())) == Config(method="ditto")
+    assert RunSettings.of({"method": "ditto"} | tomllib.loads(RunSettings(method="ditto").to_toml())) == RunSettings(
+        method="ditto"
+    )
     written = name in tomllib.loads(
-        Config(**{"method": "m", "clip": 1.0, name: SAMPLES.get(name) or sample(one.type)}).to_toml()
+        RunSettings(**{"method": "m", "clip": 1.0, name: SAMPLES.get(name) or sample(one.type)}).to_toml()
     )
     assert written is (Mark.WRITING not in one.metadata["marks"])
     with pytest.raises(InputError, match=f"{name} must be"):
-        Config.of({"method": "ditto", name: object()})
+        RunSettings.of({"method": "ditto", name: object()})
     loaded = name in ("method", "set") or one.metadata["marks"] & (Mark.LOADING | Mark.WRITING)
     assert (name in inspect.signature(bf.run).parameters) == (not loaded or name in PYTHON_ONLY)
 

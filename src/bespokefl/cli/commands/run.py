@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bespokefl.cli.options import (
-    INTERRUPTED,
-    Quiet,
-    RunFolder,
-    StateDirAsBefore,
-    Verbose,
-    WorkersAsBefore,
-    printing_results,
-    takes_run,
-)
+from bespokefl.cli import options
 from bespokefl.core.errors import BespokeError, count
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -29,8 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("bespokefl")
 
 
-@takes_run()
-def run(settings: RunSettings, quiet: Quiet = False, verbose: Verbose = False) -> None:
+@options.takes_run()
+def run(settings: RunSettings, quiet: options.Quiet = False, verbose: options.Verbose = False) -> None:
     """Train one method on a federation of clients and write the results to a directory.
 
     bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set prox_weight=0.5 --out runs/ditto
@@ -41,11 +32,11 @@ def run(settings: RunSettings, quiet: Quiet = False, verbose: Verbose = False) -
 
 
 def resume(
-    run: RunFolder,
-    state_dir: StateDirAsBefore = None,
-    workers: WorkersAsBefore = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    run: options.RunFolder,
+    state_dir: options.StateDirAsBefore = None,
+    workers: options.WorkersAsBefore = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Resume an interrupted run from its last checkpoint. The result is identical to an uninterrupted run.
 
@@ -69,10 +60,10 @@ def _train(training: "Callable[[Report | None], Result]", title: str, quiet: boo
             for note in getattr(error, "__notes__", ()):
                 log.warning("%s", note)
             raise
-    with printing_results(result.path):
+    with options.printing_results(result.path):
         _show(result, quiet)
     if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def _show(result: "Result", quiet: bool) -> None:
@@ -95,11 +86,10 @@ def _show(result: "Result", quiet: bool) -> None:
     path = result.path
     files = "clients.csv" if newcomers is None else "clients.csv (and newcomers.csv)"
     screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
-    again = f"bespoke run --config {path}/config.toml"
+    again = f"To repeat with another seed: bespoke run --config {path}/config.toml --seed {about['seed'] + 1}"
     if result.interrupted:
-        screen.print(f"To resume: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
-    else:
-        screen.print(f"To repeat with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
+        again = f"To resume: bespoke resume {shlex.quote(str(path))}"
+    screen.print(again, markup=False, soft_wrap=True)
 
 
 def finetune_note(newcomers: "Newcomers") -> str:

@@ -56,26 +56,6 @@ class Blueprint:
         for name in ("shape", "names", "head"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only
 
-    def build(self, model: Model, weights: State, shared: State) -> nn.Module:
-        """Return a module with these weights, on the CPU, in evaluation mode."""
-        factory = models.build(model, self.shape, self.outputs, self.tokens)
-        with rng.torch_seeded(self.seed, "start"):
-            module = factory().to(dtype=PRECISIONS[self.precision])
-        own = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        wrong = [name for name, value in weights.items() if own.get(name) != tuple(value.shape)]
-        if wrong:
-            raise InputError(
-                f"the model does not fit the weights of this run: {listing(wrong)} is missing or has another shape; "
-                "give the model that was trained."
-            )
-        module.load_state_dict(weights | shared, strict=False)
-        if fingerprint(untrained(module, self.names)) != self.shared:
-            raise InputError(
-                "the model's frozen parameters or buffers are not those of this run; "
-                "give the model as it was, with the same pre-trained weights."
-            )
-        return module.eval()
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -86,7 +66,25 @@ class Recipe:
     shared: State
 
     def build(self, weights: State) -> nn.Module:
-        return self.blueprint.build(self.model, weights, self.shared)
+        """Return a module with these weights, on the CPU, in evaluation mode."""
+        about = self.blueprint
+        factory = models.build(self.model, about.shape, about.outputs, about.tokens)
+        with rng.torch_seeded(about.seed, "start"):
+            module = factory().to(dtype=PRECISIONS[about.precision])
+        own = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        wrong = [name for name, value in weights.items() if own.get(name) != tuple(value.shape)]
+        if wrong:
+            raise InputError(
+                f"the model does not fit the weights of this run: {listing(wrong)} is missing or has another shape; "
+                "give the model that was trained."
+            )
+        module.load_state_dict(weights | self.shared, strict=False)
+        if fingerprint(untrained(module, about.names)) != about.shared:
+            raise InputError(
+                "the model's frozen parameters or buffers are not those of this run; "
+                "give the model as it was, with the same pre-trained weights."
+            )
+        return module.eval()
 
 
 class InMemoryModels:
@@ -175,19 +173,13 @@ def described(model: Model) -> str:
     if isinstance(model, nn.Module):
         return f"<{type(model).__name__} module>"
     module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", "")
-    if _imported(module, name) is model:
-        return f"{module}:{name}"
+    if name and "<" not in name and module != "__main__":
+        found: object = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is model:
+            return f"{module}:{name}"
     return f"<{name or type(model).__name__}>"
-
-
-def _imported(module: str, name: str) -> object:
-    """Return the object of this name in an imported module, or None."""
-    if module == "__main__" or not name or "<" in name:
-        return None
-    found: object = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def untrained(module: nn.Module, names: tuple[str, ...]) -> State:

@@ -132,13 +132,9 @@ class Result:
         return score_tables.lines(self.names, self.sizes, {"personal": self.personal, "global": self.global_})
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of result.json.
+        """Return the content of result.json: `about`, and figures over clients.
 
-        Returns
-        -------
-        dict
-            `about`, and under "personal", "global" and "newcomers" each score's mean, standard deviation, worst decile
-            and further figures over clients.
+        Under "personal", "global" and "newcomers" it has each score's mean, standard deviation, worst decile, ….
         """
         return {
             **self.about,
@@ -168,12 +164,7 @@ class Result:
         return "\n".join(lines)
 
     def model(self, client: str) -> nn.Module:
-        """Return a client's personal model, in evaluation mode, on the CPU.
-
-        Parameters
-        ----------
-        client : str
-            The name of a client, also of one that was held out of training.
+        """Return the personal model of a client, also of one held out of training; in evaluation mode, on the CPU.
 
         Raises
         ------
@@ -198,7 +189,7 @@ class Result:
         return self.weights.global_module()
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
-        """Write the directory of this run, completely or not at all.
+        """Write the directory of this run, completely or not at all, and return its path.
 
         Parameters
         ----------
@@ -207,17 +198,10 @@ class Result:
         overwrite : bool, default=False
             Whether to replace another run in this directory.
 
-        Returns
-        -------
-        Path
-            The directory.
-
         Raises
         ------
-        InputError
-            If the directory cannot be written, or holds something else.
-        DiskError
-            If the disk is full.
+        InputError, DiskError
+            If the directory cannot be written, or holds something else; if the disk is full.
         """
         target = Path(path)
         own = self.checkpoints is not None and target.resolve() == self.checkpoints.resolve().parent
@@ -257,7 +241,7 @@ def _link(source: str, target: str) -> None:
 
 
 def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
-    """Load the result in the directory of a run.
+    """Load the result in the directory of a run. Models are read when they are needed.
 
     Parameters
     ----------
@@ -265,11 +249,6 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         The directory.
     model : callable or torch.nn.Module, optional
         The model, if it was a Python object, which the directory does not hold.
-
-    Returns
-    -------
-    Result
-        Models are read when they are needed.
 
     Raises
     ------
@@ -282,10 +261,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         names, sizes, scores = score_tables.read_clients(source / "clients.csv", KINDS)
-        rounds = score_tables.read_lines(source / "rounds.jsonl")
-        notes = source / "client_rounds.jsonl"
-        client_rounds = score_tables.read_lines(notes) if notes.exists() else []
-        held_out = about["newcomers"]
+        notes, held_out = source / "client_rounds.jsonl", about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),
             about=about,
@@ -293,8 +269,8 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             sizes=sizes,
             personal=scores["personal"],
             global_=None if about["global"] is None else scores["global"],
-            rounds=rounds,
-            client_rounds=client_rounds,
+            rounds=score_tables.read_lines(source / "rounds.jsonl"),
+            client_rounds=score_tables.read_lines(notes) if notes.exists() else [],
             weights=SavedModels(source.resolve(), model),
             newcomers=None if held_out is None else newcomers.read_newcomers(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),

@@ -92,7 +92,11 @@ def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
     """
     path = stable_path(path)
     missing = [one for one in path.parents if not one.exists()]
-    path, handle = _lock_unused(path) if rename else (path, _wait_for_lock(path))
+    if rename:
+        unused = (one for one in _numbered(path) if not one.exists())
+        path, handle = next((one, held) for one in unused if (held := _try_lock(one)) is not None)
+    else:
+        handle = _wait_for_lock(path)
     file = _lock_file(path)
     try:
         remove_leftovers(path)
@@ -112,10 +116,6 @@ def _wait_for_lock(path: Path) -> int:
             raise InputError(f"another process uses {str(path)!r}; wait until it ends, or use another directory.")
         time.sleep(0.1)
     return handle
-
-
-def _lock_unused(path: Path) -> tuple[Path, int]:
-    return next((one, handle) for one in _numbered(path) if not one.exists() and (handle := _try_lock(one)) is not None)
 
 
 def _numbered(path: Path) -> Iterator[Path]:

@@ -59,7 +59,8 @@ def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None
 
 def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Sizes, dict[str, Scores]]:
     """Read names, sizes and scores from a file that was written from `lines`."""
-    rows = read_csv(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     scores = {
         kind: {
@@ -85,7 +86,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+    return value if isinstance(value, str | int | float) else repr(value)
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
@@ -113,8 +114,3 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.write_text(csv_text(rows), encoding="utf-8", newline="")
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

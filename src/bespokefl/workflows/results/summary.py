@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl import methods
 from bespokefl.core.errors import count, listing
 from bespokefl.core.method import Method
-from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
@@ -41,18 +39,8 @@ def summarize_run(
 ) -> dict[str, Any]:
     """Return the content of result.json, without scores.
 
-    Parameters
-    ----------
-    origin : mapping
-        Where the clients come from: data, split, split_hash, split_seed and examples.
-    names : sequence of str
-        The names of the clients.
-    notes : sequence of str
-        Sentences that help to read the figures.
-    timing : mapping
-        Seconds of the whole run, and how it was computed.
-    packages : sequence of str
-        Packages whose versions are recorded.
+    `origin` is the result of `origin_of`, `names` are the clients, `timing` has the seconds of the whole run and how it
+    was computed, and `packages` are those whose versions are recorded.
     """
     interrupted = outcome.rounds_done < outcome.rounds_planned
     sentences = [f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}."] if interrupted else []
@@ -88,21 +76,6 @@ def summarize_run(
         "timing": {"seconds_per_round": outcome.seconds_per_round, **timing},
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
     }
-
-
-def from_python(settings: RunSettings, method: Method, loss: str | Loss | None, lost: list[str]) -> dict[str, str]:
-    """Return descriptions of the Python objects that the files of a run cannot hold.
-
-    lost : names of hyper-parameters that TOML cannot hold.
-    """
-    found = {}
-    if methods.REGISTRY.get(settings.method) is not type(method):
-        found["method"] = type(method).__name__
-    elif lost:
-        found["method"] = f"{type(method).__name__} with {listing(lost)}"
-    if callable(loss):
-        found["loss"] = getattr(loss, "__name__", type(loss).__name__)
-    return found
 
 
 def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:

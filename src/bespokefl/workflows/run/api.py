@@ -41,8 +41,7 @@ def takes_settings(function: Function) -> Function:
     """
     signature = inspect.signature(function)
     own = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
-    names = [name for name in RunSettings.arguments() if name not in own]
-    added = [one for one in fields(RunSettings) if one.name in names]
+    added = [one for one in fields(RunSettings) if one.name in RunSettings.arguments() and one.name not in own]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(one.name, keyword, default=one.default, annotation=one.type) for one in added]
     function.__signature__ = signature.replace(parameters=[*own.values(), *parameters])  # type: ignore[attr-defined]
@@ -50,14 +49,11 @@ def takes_settings(function: Function) -> Function:
     function.__annotations__.pop("settings", None)
     lines = []
     for one in added:
-        lines.append(f"{one.name} : {_type_name(one.type)}, default={one.default!r}")
+        kind = one.type.__name__ if isinstance(one.type, type) else str(one.type).replace(" | ", " or ")
+        lines.append(f"{one.name} : {kind}, default={one.default!r}")
         lines += textwrap.wrap(one.metadata["help"], 112, initial_indent="    ", subsequent_indent="    ")
     function.__doc__ = (function.__doc__ or "").replace("{settings}", "\n    ".join(lines))
     return function
-
-
-def _type_name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace(" | ", " or ")
 
 
 @takes_settings
@@ -107,10 +103,8 @@ def run(
 
     Raises
     ------
-    InputError
-        If an argument is wrong.
-    TrainingError
-        If the training diverges or a worker process dies.
+    InputError, TrainingError
+        If an argument is wrong; if the training diverges or a worker process dies.
 
     Examples
     --------
@@ -158,15 +152,7 @@ def _python_inputs(
         loss=None if callable(loss) else loss,
         **named,
     )
-    comments = _comments(method, clients, loss)
-    return RunInputs(
-        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
-    )
-
-
-def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict[str, str]:
-    """Comments in config.toml on what came from Python."""
-    comments = {"split": f"{clients.split_name}, seed {clients.seed}"}
+    comments = {"split": f"{clients.split_name}, seed {clients.seed}"}  # in config.toml, on what came from Python
     if clients.data_name not in datasets.names():
         client = "" if clients.client is None else ", client=clients.client"
         comments["data"] = (
@@ -177,23 +163,17 @@ def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict
         comments["method"] = f"The run cannot be repeated from this file: {type(method).__name__} is not registered."
     if callable(loss):
         comments["loss"] = "The run cannot be repeated from this file: its loss was a Python function."
-    return comments
+    return RunInputs(
+        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
+    )
 
 
 def run_config(
     settings: RunSettings, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
 ) -> Result:
-    """Train with these settings and write the results to their directory.
+    """Train with these settings and write the results to their directory, or resume the run that is in it.
 
-    Parameters
-    ----------
-    settings : RunSettings
-    progress : callable, optional
-        Called after every round.
-    resumed : bool
-        Whether to resume the run that is in the directory.
-    clients : Clients, optional
-        The clients that the settings describe, if they are loaded already.
+    `clients` are those that the settings describe, if they are loaded already.
     """
     unnamed = settings.out is None
     target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
@@ -264,10 +244,6 @@ def resume(
         A directory for files with the clients' states; None: as before the interruption.
     workers : int or None, default=None
         Number of processes, 0 for one per core; None: as before the interruption.
-
-    Returns
-    -------
-    Result
 
     Raises
     ------

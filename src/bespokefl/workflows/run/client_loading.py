@@ -21,25 +21,19 @@ def load_clients(settings: RunSettings) -> Clients:
     if settings.split is not None and settings.split.endswith(".json"):
         clients = dataset.with_split(settings.split)
     else:
+        try:
+            train, validation, test = map(float, settings.fractions.split(","))
+        except ValueError:
+            raise InputError(
+                f"fractions must be three numbers such as 0.6,0.2,0.2, got {settings.fractions!r}."
+            ) from None
+        shares, number = (train, validation, test), settings.clients
         clients = split_table(
-            dataset,
-            settings.split,
-            DEFAULT_SPLIT,
-            number=settings.clients,
-            seed=settings.seed,
-            fractions=_fractions(settings.fractions),
+            dataset, settings.split, DEFAULT_SPLIT, number=number, seed=settings.seed, fractions=shares
         )
     if settings.clients not in (len(clients), None):
         log.warning("the split has %d clients of its own; clients = %d is not used", len(clients), settings.clients)
     return clients
-
-
-def _fractions(text: str) -> tuple[float, float, float]:
-    try:
-        train, validation, test = map(float, text.split(","))
-    except ValueError:
-        raise InputError(f"fractions must be three numbers such as 0.6,0.2,0.2, got {text!r}.") from None
-    return train, validation, test
 
 
 def hold_back(clients: Clients, share: float, seed: int) -> tuple[Clients, Clients | None]:

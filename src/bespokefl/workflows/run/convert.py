@@ -45,15 +45,13 @@ def select(clients: Clients, positions: Sequence[int]) -> Clients:
 def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
     """Return the data of an engine, in which clients are sorted by name."""
     order = sorted(range(len(clients)), key=lambda i: clients.names[i])
-
-    def numbers(values: Tensor) -> Tensor:
-        return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
-
-    parts = (clients.train, clients.validation, clients.test)
     if order != list(range(len(order))):
-        parts = tuple(part.take(order) for part in parts)  # type: ignore[assignment]
-    groups = None if clients.groups is None else tuple(clients.groups[i] for i in order)
-    return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
+        clients = select(clients, order)
+    x, y = (
+        values.to(device=device, dtype=dtype if values.is_floating_point() else None)
+        for values in (clients.x, clients.y)
+    )
+    return Data(x, y, clients.names, clients.train, clients.validation, clients.test, clients.groups)
 
 
 def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:

@@ -31,18 +31,9 @@ def make_result(
     preparation: Preparation,
     **files: Any,
 ) -> Result:
-    """Put the outcome of an engine into the order of the clients.
+    """Put the outcome of an engine, which has the order of `data`, into the order of `clients`.
 
-    Parameters
-    ----------
-    clients : Clients or Data
-        The clients in the order that the result has.
-    data : Data
-        The clients in the order that the outcome has.
-    about : dict
-        The content of result.json, without scores.
-    **files
-        Arguments of `Result` that say what else to write.
+    `about` is the content of result.json without scores; `files` are further arguments of `Result`.
     """
     back = positions(clients, data).numpy()
     kept = outcome.server, task.start, outcome.kept_rows

@@ -86,7 +86,7 @@ class RunSettings:
         'A data set (see "bespoke data list"), or a file or directory of your own.',
         Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
-    label: str | None = _own_data(None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING)
+    label: str | None = _own_data(None, "Column of a table to predict; y or label if not given.", Mark.LOADING)
     client: str | None = _own_data(
         None, "Column of a table that names each row's client; client if not given.", Mark.LOADING
     )
@@ -270,9 +270,8 @@ class RunSettings:
 
     def to_toml(self, comments: Mapping[str, str] | None = None) -> str:
         """The settings as TOML, without those that say where results are written."""
-        written = {
-            one.name: getattr(self, one.name) for one in fields(self) if Mark.WRITING not in one.metadata["marks"]
-        }
+        elsewhere = self.marked(Mark.WRITING)
+        written = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in elsewhere}
         title = "To repeat this run: bespoke run --config config.toml --out ANOTHER_FOLDER"
         return toml.dumps(written, comments, title)
 

@@ -5,19 +5,11 @@ from typing import Any
 
 import torch
 
-from bespokefl import models
 from bespokefl.core.nn.losses import Loss, fitting
 from bespokefl.core.task import Task
-from bespokefl.workflows.results.models import (
-    PRECISIONS,
-    Blueprint,
-    Model,
-    Recipe,
-    State,
-    described,
-    fingerprint,
-    untrained,
-)
+from bespokefl.models import build as build_model
+from bespokefl.workflows.results import models
+from bespokefl.workflows.results.models import Model, Recipe, State
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -54,14 +46,13 @@ class TaskSpec:
 
     def build(self, start: State | None = None) -> Task:
         """Build the task; `start` replaces the random initial weights."""
-        loss = self.objective
         task = Task(
-            models.build(self.model, self.shape, self.outputs, self.tokens),
-            loss,
+            build_model(self.model, self.shape, self.outputs, self.tokens),
+            self.objective,
             head=self.head,
             seed=self.seed,
             device=self.device,
-            dtype=PRECISIONS[self.precision],
+            dtype=models.PRECISIONS[self.precision],
             classifies=self.classes is not None,
         )
         if start is not None:
@@ -70,16 +61,16 @@ class TaskSpec:
 
     def recipe(self, task: Task) -> Recipe:
         """Return what is needed to build the task's module again, with the current values of what is not trained."""
-        shared = untrained(task.module, task.layout.names)
-        blueprint = Blueprint(
-            model=described(self.model),
+        shared = models.untrained(task.module, task.layout.names)
+        blueprint = models.Blueprint(
+            model=models.described(self.model),
             shape=self.shape,
             outputs=self.outputs,
             seed=self.seed,
             precision=self.precision,
             names=task.layout.names,
             head=task.layout.head,
-            shared=fingerprint(shared),
+            shared=models.fingerprint(shared),
             tokens=self.tokens,
         )
         return Recipe(blueprint, self.model, shared)

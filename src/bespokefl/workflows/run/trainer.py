@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
@@ -69,14 +70,14 @@ class RunStorage:
     def checkpoints(self) -> Path:
         return self.directory / run_directory.CHECKPOINTS
 
-    def add_advice(self, error: Exception) -> Exception:
-        """Return the error of a failed round, extended by how to resume from the checkpoints that there are."""
+    def add_advice(self, error: Exception) -> None:
+        """Add to the error of a failed round how to resume from the checkpoints; raises a `WorkerError` anew."""
         left, again = describe_latest(self.checkpoints), self.command or "the same call"
         if isinstance(error, WorkerError):
             fewer = f"{again} with workers=1" if self.command is None else f"{again} --workers 1"
-            return WorkerError(error.fact, kept=left, then=f"{fewer} resumes from there and needs less memory")
+            then = f"{fewer} resumes from there and needs less memory"
+            raise WorkerError(error.fact, kept=left, then=then) from None
         error.add_note(f"{left}; {again} resumes from there")
-        return error
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,15 @@ class BuiltRun:
 
     @property
     def python(self) -> dict[str, str]:
-        """What came from Python and is in no file of the run."""
-        return summary.from_python(self.settings, self.inputs.method, self.inputs.loss, self.lost)
+        """Descriptions of what came from Python and is in no file of the run."""
+        kind, loss, found = type(self.inputs.method), self.inputs.loss, {}
+        if methods.REGISTRY.get(self.settings.method) is not kind:
+            found["method"] = kind.__name__
+        elif self.lost:
+            found["method"] = f"{kind.__name__} with {listing(self.lost)}"
+        if callable(loss):
+            found["loss"] = getattr(loss, "__name__", type(loss).__name__)
+        return found
 
     @property
     def write_inputs(self) -> Callable[[Path], None]:
@@ -203,9 +211,7 @@ def simulate(run: BuiltRun, progress: Report | None = None, storage: RunStorage 
         outcome = run.simulation.run(progress, checkpoints)
     except Exception as error:
         if storage is not None and run.simulation.failed and has_checkpoint(storage.checkpoints):
-            advised = storage.add_advice(error)
-            if advised is not error:
-                raise advised from None
+            storage.add_advice(error)
         raise
     return outcome, time.perf_counter() - started
 

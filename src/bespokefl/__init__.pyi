@@ -1,0 +1,31 @@
+from bespokefl import methods as methods
+from bespokefl import metrics as metrics
+from bespokefl import models as models
+from bespokefl import theory as theory
+from bespokefl.core.errors import BespokeError as BespokeError
+from bespokefl.core.errors import DiskError as DiskError
+from bespokefl.core.errors import InputError as InputError
+from bespokefl.core.errors import TrainingError as TrainingError
+from bespokefl.core.local_sgd import local_sgd as local_sgd
+from bespokefl.core.method import Message as Message
+from bespokefl.core.method import Method as Method
+from bespokefl.core.method import Phase as Phase
+from bespokefl.core.rows import Rows as Rows
+from bespokefl.core.task import Task as Task
+from bespokefl.data import splits as splits
+from bespokefl.data.clients import Clients as Clients
+from bespokefl.data.dataset import Dataset as Dataset
+from bespokefl.data.sources.loader import load as load
+from bespokefl.workflows.compare.api import compare as compare
+from bespokefl.workflows.compare.existing_runs import compare_runs as compare_runs
+from bespokefl.workflows.compare.result import Comparison as Comparison
+from bespokefl.workflows.diagnose.api import diagnose as diagnose
+from bespokefl.workflows.diagnose.result import Diagnosis as Diagnosis
+from bespokefl.workflows.newcomers.personalize import personalize as personalize
+from bespokefl.workflows.results.result import Result as Result
+from bespokefl.workflows.results.result import load_run as load_run
+from bespokefl.workflows.run.api import resume as resume
+from bespokefl.workflows.run.api import run as run
+from bespokefl.workflows.tune.api import tune as tune
+
+__version__: str
