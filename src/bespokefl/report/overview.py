@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bespokefl.core.errors import count
-from bespokefl.report.document import Document
-from bespokefl.report.formatting import format_error, format_score
-from bespokefl.report.method_style import MethodStyle
-from bespokefl.report.scores import client_scores, finished_runs, oriented
+from bespokefl.report.document import Document, client_scores, finished_runs, oriented
+from bespokefl.report.figures import MethodStyle
+from bespokefl.report.tables import format_error, format_score
 
 
 @dataclass(frozen=True)
@@ -27,10 +25,9 @@ class Card:
 
 def facts(document: Document) -> list[tuple[str, str]]:
     """Return the data, split, model and settings as pairs of name and value."""
-    data, seeds = document["data"], document["seeds"]
+    data, seeds, rounds = document["data"], document["seeds"], document["config"].get("rounds")
     pairs = {"data": data["name"], "split": data["split"], "clients": data["clients"], "model": document["model"]}
-    if document["config"].get("rounds") is not None:
-        pairs["rounds"] = document["config"]["rounds"]
+    pairs |= {} if rounds is None else {"rounds": rounds}
     pairs["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds)) or "none"
     return [(name, str(value)) for name, value in pairs.items()]
 
@@ -114,42 +111,6 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
     figure = f"{better:.0f} % better, {worse:.0f} % worse"
     return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
-
-
-def remarks(document: Document) -> list[str]:
-    """Return the notes of the comparison or the run, and which methods are in no figure."""
-    found = [str(note) for note in document["notes"]]
-    for method in document["methods"]:
-        if method["failed"]:
-            found.append(f"{method['name']} is in no figure because it failed.")
-        elif method["figures"] is None:
-            found.append(f"{method['name']} is in no figure because none of its runs is finished yet.")
-    return found
-
-
-def versions(document: Document) -> list[tuple[str, str]]:
-    """Return the hash of the split and the versions of the packages, as pairs of name and value."""
-    split = f"{document['data']['split_hash']} (seed {document['data']['split_seed']})"
-    return [("split", split), *((name, str(version)) for name, version in document["versions"].items())]
-
-
-def hyperparameters(document: Document) -> list[tuple[str, list[str], str]]:
-    """Return each method's name, its hyper-parameters, and how they were tuned."""
-    rows: dict[str, tuple[list[str], str]] = {}
-    for method in document["methods"]:
-        tuned = method["tuned"]
-        sentence = ""
-        if tuned:
-            chosen = ", ".join(_assignments(tuned["chosen"]))
-            points = count(len(tuned["points"]), "point")
-            sentence = f"Tuned: {chosen} has the best {tuned['by'].replace('_', ' ')} of {points}."
-        name = method["method"] if document["kind"] == "run" else method["name"]
-        rows[name] = (_assignments(method["hyper"]), sentence)
-    return [(name, *row) for name, row in rows.items()]
-
-
-def _assignments(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {value}" for key, value in values.items()]
 
 
 def bibtex(document: Document, citations: Mapping[str, str]) -> str:

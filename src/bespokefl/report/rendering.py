@@ -27,18 +27,10 @@ def render(template: str, title: str, numbers: Mapping[str, Any], *, has_figures
     receive `content` and escape all of it.
     """
     scripts = {"plotly": _plotly(), "page": _asset("page.js")} if has_figures else {}
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            title=title,
-            numbers=numbers,
-            stylesheet=_asset("page.css"),
-            scripts=scripts,
-            script_hashes=[_hash(script) for script in scripts.values()],
-            **content,
-        )
-    )
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts.values()]
+    content |= {"scripts": scripts, "script_hashes": [f"'sha256-{one}'" for one in digests]}
+    page = _environment().get_template(template)
+    return page.render(title=title, numbers=numbers, stylesheet=_asset("page.css"), **content)
 
 
 @cache
@@ -51,16 +43,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "ensure_ascii": False,
-        "separators": (",", ":"),
-        "allow_nan": False,
-    }
+    json_options = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = json_options
     return environment
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @cache

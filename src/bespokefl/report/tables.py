@@ -6,19 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.report.document import Document
-from bespokefl.report.formatting import (
-    MISSING,
-    format_bytes,
-    format_difference,
-    format_duration,
-    format_error,
-    format_score,
-)
-from bespokefl.report.method_style import MethodStyle
-from bespokefl.report.scores import client_gains, client_scores, oriented
+from bespokefl.report.document import Document, client_gains, client_scores, oriented
+from bespokefl.report.figures import MethodStyle, read_texts
 
 MAX_CLIENT_ROWS = 2000
+MISSING = "–"
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
@@ -54,58 +47,30 @@ def ranking(document: Document, methods: Sequence[Document], styles: Sequence[Me
 
 
 def _columns(document: Document, figures: Sequence[Mapping[str, Any]]) -> list[Column]:
-    score, percent = document["score"], document["score"] == "accuracy"
-    several = len(document["seeds"]) > 1
-    whisker = _whiskers(figures, score, percent)
-
-    def column(heading: str, meaning: str, cell: Callable[[Mapping[str, Any]], Cell], wide: bool = False) -> Column:
-        return Column(heading, meaning, [cell(one) for one in figures], wide)
-
-    def statistic(heading: str, meaning: str, key: str) -> Column:
-        return column(heading, meaning, lambda one: Cell(format_score(one[score][key], percent)))
-
-    mean = column(
-        f"{score.capitalize()}{', %' if percent else ''}",
-        "mean over clients" + (" ± standard error over seeds" if several else "; one seed, so no standard error"),
-        lambda one: _mean(one[score], percent),
-    )
-    interval = column(
-        f"{100 * (1 - document['level']):.0f} % interval",
-        "bootstrap interval of the mean, resampling clients" + (" and seeds" if several else ""),
-        whisker,
-        wide=True,
-    )
-    spread = [
-        statistic("SD", "standard deviation between clients", "std"),
-        statistic("Worst 10 %", "mean of the worst 10 % of the clients", "worst_decile"),
-    ]
-    if document["kind"] == "run":
-        deciles = [
-            statistic("Worst", "score of the worst client", "worst"),
-            statistic("Largest 10 %", "mean of the 10 % of the clients with the most data", "largest_decile"),
-            statistic("Smallest 10 %", "mean of the 10 % of the clients with the least data", "smallest_decile"),
-        ]
-        return [mean, interval, *spread, *deciles]
-    difference = column(
-        "Difference",
-        "interval of the difference from the best method, and p-value of the paired test with Holm's correction",
-        lambda one: _difference(one, percent),
-        wide=True,
-    )
-    gains = [
-        column(
-            "Better / worse off",
-            "percentage of clients that do better, and worse, than with the better of Local and FedAvg",
-            _shares,
-            wide=True,
-        ),
-        column("Jain", "Jain's index of how evenly the gains are distributed; 1 is even", _jain),
-    ]
-    costs = [
-        column("Sent", "bytes sent up and down by all clients during the run", _bytes_sent),
-        column("Time", "measured time of a run", lambda one: Cell(format_duration(one["seconds"]))),
-    ]
-    return [mean, interval, difference, *spread, *gains, *costs]
+    score, percent, several = document["score"], document["score"] == "accuracy", len(document["seeds"]) > 1
+    cells: dict[str, Callable[[Mapping[str, Any]], Cell]] = {
+        "mean": lambda one: _mean(one[score], percent),
+        "interval": _whiskers(figures, score, percent),
+        "difference": lambda one: _difference(one, percent),
+        "gain": _shares,
+        "jain": _jain,
+        "bytes": _bytes_sent,
+        "seconds": lambda one: Cell(format_duration(one["seconds"])),
+    }
+    words = {
+        "Score": score.capitalize(),
+        "unit": ", %" if percent else "",
+        "error": " ± standard error over seeds" if several else "; one seed, so no standard error",
+        "confidence": f"{100 * (1 - document['level']):.0f}",
+        "seeds": " and seeds" if several else "",
+    }
+    columns = []
+    for key, text in read_texts("ranking.toml").items():
+        if text.get("only", document["kind"]) == document["kind"]:
+            cell = cells.get(key, lambda one, key=key: Cell(format_score(one[score][key], percent)))  # type: ignore[misc]
+            heading, meaning = (text[name].format(**words) for name in ("heading", "meaning"))
+            columns.append(Column(heading, meaning, [cell(one) for one in figures], text.get("wide", False)))
+    return columns
 
 
 def _mean(statistics: Mapping[str, Any], percent: bool) -> Cell:
@@ -194,3 +159,45 @@ def clients(document: Document, methods: Sequence[Document]) -> dict[str, Any]:
             cells.append(MISSING if gain is None else format_difference(float(gain[client]), percent))
         rows.append((name, cells))
     return {"headings": headings, "rows": rows, "num_clients": len(names)}
+
+
+# -- How numbers are printed
+
+
+def format_score(value: float | None, percent: bool) -> str:
+    """Return a score in percent with one decimal, or with four significant digits."""
+    if value is None or value != value:
+        return MISSING
+    return f"{100 * value:.1f}" if percent else f"{value:.4g}"
+
+
+def format_error(value: float, percent: bool) -> str:
+    """Return a standard error like a score, with a second decimal where the first would be zero."""
+    return f"{100 * value:.2f}" if percent and value < 0.00095 else format_score(value, percent)
+
+
+def format_difference(value: float, percent: bool) -> str:
+    """Return a difference of scores with its sign."""
+    if value != value:
+        return MISSING
+    return (f"{100 * value:+.1f}" if percent else f"{value:+.3g}").replace("-", "−")
+
+
+def format_bytes(num_bytes: float | None) -> str:
+    """Return a number of bytes with three significant digits and a unit."""
+    if num_bytes is None:
+        return MISSING
+    value, unit = float(num_bytes), 0
+    while value >= 999.5 and unit < len(BYTE_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return "0" if value == 0 else f"{value:.3g} {BYTE_UNITS[unit]}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a duration in seconds, minutes or hours."""
+    if seconds is None:
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.3g} min" if minutes < 90 else f"{minutes / 60:.3g} h"
