@@ -67,7 +67,7 @@ def _columns(document: Document, figures: Sequence[Mapping[str, Any]]) -> list[C
     columns = []
     for key, text in read_texts("ranking.toml").items():
         if text.get("only", document["kind"]) == document["kind"]:
-            cell = cells.get(key, lambda one, key=key: Cell(format_score(one[score][key], percent)))  # type: ignore[misc]
+            cell = cells.get(key, lambda one, key=key: Cell(format_score(one[score][key], percent)))
             heading, meaning = (text[name].format(**words) for name in ("heading", "meaning"))
             columns.append(Column(heading, meaning, [cell(one) for one in figures], text.get("wide", False)))
     return columns
