@@ -100,7 +100,7 @@ MISTAKES = {
     "run ditto --model nets_for_cli:failing": "'nets_for_cli:failing' failed with ValueError: two lines.",
     "run ditto --model nets_for_cli:tree": "did you mean 'three'?",
     "run ditto --model no_such_module:three": "cannot import 'no_such_module'",
-    "run ditto --data own.npz --split by_column --model lenet": "lenet needs pictures",
+    "run ditto --data own.npz --split by_column --model lenet": "lenet needs images",
     "run ditto --head tail": "the model has no head 'tail'",
     "run ditto --loss mse": "the loss 'mse' does not fit the data",
     "run ditto --set lrr=1": "unknown hyper-parameter of ditto 'lrr'; did you mean 'lr'?",
@@ -127,9 +127,9 @@ MISTAKES = {
     "run ditto --out own.npz": "it is a file",
     "run ditto --newcomers 1": "newcomers must be in [0, 1), the share of clients held back from training, got 1.0.",
     "run ditto --newcomers 0.5 --clients 1 --split iid": "needs at least 2 clients",
-    "run local --keep-rounds": "local has no common model to keep of every round; leave keep_rounds out.",
+    "run local --keep-rounds": "local has no global model to keep of every round; leave keep_rounds out.",
     "run --config key.toml": "unknown key 'ronds'; did you mean 'rounds'?",
-    "run --config type.toml": "rounds must be a whole number, got 'three'.",
+    "run --config type.toml": "rounds must be an integer, got 'three'.",
     "run --config half.toml": "'half.toml' must be a TOML file",
     "run --config none.toml": "cannot read the config 'none.toml'",
     "methods dito": "unknown method 'dito'; did you mean 'ditto'?",
@@ -193,12 +193,12 @@ LATER = {
     "tune ditto --grid prox_weight=1,1": "the grid has prox_weight=1.0 twice",
     "tune ditto --grid prox_weight=1 --set prox_weight=2": "prox_weight has both a fixed value and values in the grid",
     "tune ditto --grid rounds=0": "rounds must be at least 1, got 0.",
-    "tune ditto --grid prox_weight=1 --seeds 0,x": "--seeds must be whole numbers with commas between them",
+    "tune ditto --grid prox_weight=1 --seeds 0,x": "--seeds must be integers with commas between them",
     "tune ditto --grid prox_weight=1 --seeds 0,0": "seeds must be one or more different integers",
     "tune ditto --grid prox_weight=1 --out thesis": "'thesis' holds something that is not a tuning",
     "tune ditto --grid prox_weight=1 --out done": "'done' holds something that is not a tuning",
     "personalize done": "Missing option '--data'",
-    "personalize none --data new.npz": "'none' is not the folder of a run",
+    "personalize none --data new.npz": "'none' is not the directory of a run",
     "personalize halfway --data new.npz": "newcomers need a finished run, but the one in 'halfway' was interrupted",
     "predict halfway --client 1 --data new.npz": "predictions need a finished run, but the one in 'halfway'",
     "personalize done --data none.npz": "no file 'none.npz'; give a path to an .npz file.",
@@ -211,7 +211,7 @@ LATER = {
     "personalize done --data new.npz --out done": "'done' holds something that is not newcomers' models",
     "personalize done --data new.npz --device abacus": "cannot compute on the device 'abacus'",
     "predict done --data x.npz": "Missing option '--client'",
-    "predict none --client ada --data x.npz": "'none' is not the folder of a run",
+    "predict none --client ada --data x.npz": "'none' is not the directory of a run",
     "predict done --client adda --data x.npz": "there is no client 'adda'; there are ada, ben, cleo, dan; did you",
     "predict done --client 7 --data x.npz": "there is no client '7'; there are ada, ben, cleo, dan.",
     "predict done --client ada --data wide.npz": "must have examples of shape (4,), as the run was trained with",
@@ -238,7 +238,7 @@ def test_a_mistake_before_or_after_a_run_is_one_sentence(
 def test_where_to_write_is_checked_before_anything_is_trained(
     material: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bespokefl.workflows.run.api.train", lambda *_: pytest.fail("it trained first"))
+    monkeypatch.setattr("bespokefl.workflows.run.api.simulate", lambda *_: pytest.fail("it trained first"))
     assert bespoke("run ditto --out taken") == 2
     assert "already holds a run" in capsys.readouterr().err
 
@@ -353,7 +353,7 @@ def test_a_run_with_newcomers_shows_them_apart(runs: Path, capsys: pytest.Captur
     for kind in ("personal", "finetune"):
         line = next(line for line in printed.splitlines() if f"newcomers {kind} accuracy, %" in line)
         assert f" {100 * found['newcomers'][kind]['accuracy']['mean']:.2f} " in line
-    assert "Finetune: newcomers train the run's global model on, with lr 0.1" in printed
+    assert "Finetune: the run's global model, trained on each newcomer's data with lr 0.1" in printed
     assert "newcomers.csv" in printed and found["clients"] == 3
     assert Path("r/rounds.safetensors").exists()
     assert bespoke("run --config r/config.toml --out again --quiet") == 0
@@ -477,7 +477,7 @@ def test_ctrl_c_ends_after_the_round_with_results(
         assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out run") == 130
     printed = capsys.readouterr()
     assert printed.err == "warning: stopping after this round; press Ctrl-C again to stop at once\n"
-    assert "Interrupted after round 3 of 6." in printed.out and "To go on: bespoke resume run" in printed.out
+    assert "Interrupted after round 3 of 6." in printed.out and "To resume: bespoke resume run" in printed.out
     assert json.loads(Path("run/result.json").read_text())["interrupted"] is True
     assert bespoke("resume run") == 0
     assert bespoke("run local --rounds 6 --workers 1 --clients 4 --out whole") == 0
@@ -592,14 +592,18 @@ def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_scores_as_people_read_them() -> None:
-    assert [score_tables.told(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == [
+    assert [score_tables.format_score(value, "accuracy") for value in (0.98765, 1.0, 0.0, None)] == [
         "98.77",
         "100.00",
         "0.00",
         "-",
     ]
-    assert [score_tables.told(value, "loss") for value in (0.98765, 12345.6, None)] == ["0.9877", "1.235e+04", "-"]
-    assert [score_tables.headed(score) for score in ("validation_accuracy", "loss")] == [
+    assert [score_tables.format_score(value, "loss") for value in (0.98765, 12345.6, None)] == [
+        "0.9877",
+        "1.235e+04",
+        "-",
+    ]
+    assert [score_tables.column_title(score) for score in ("validation_accuracy", "loss")] == [
         "validation accuracy, %",
         "loss",
     ]

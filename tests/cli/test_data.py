@@ -43,7 +43,7 @@ def test_list(tmp_path: Path) -> None:
 
 def test_fetch_and_path(tmp_path: Path) -> None:
     assert run("path").stdout.strip() == str(tmp_path / "data")
-    with pytest.raises(InputError, match='mini is not in the data folder; "bespoke data fetch mini" puts it there'):
+    with pytest.raises(InputError, match='mini is not in the data directory; use "bespoke data fetch mini"'):
         run("path", "mini")
     with pytest.raises(InputError, match="mini is not on this machine"):
         run("fetch", "mini")
@@ -51,17 +51,17 @@ def test_fetch_and_path(tmp_path: Path) -> None:
     entry = cache.find("mini")
     assert entry is not None
     assert flat(said) == (
-        f"mini is in {cache.place(entry)}, from {tmp_path / 'files'}; sha256 {entry.hash[:16]}…, as expected."
+        f"mini is in {cache.path_of(entry)}, from {tmp_path / 'files'}; sha256 {entry.hash[:16]}…, as expected."
     )
-    assert run("path", "mini").stdout.strip() == str(cache.place(entry))
+    assert run("path", "mini").stdout.strip() == str(cache.path_of(entry))
     shutil.rmtree(tmp_path / "files")
     assert run("fetch", "mini").stdout == said
 
 
 def test_what_nobody_has_said_to_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     miniature.named(tmp_path, monkeypatch, hash=None)
-    assert "nobody has said what to expect" in run("fetch", "mini", "--from", str(tmp_path / "files")).stdout
-    assert "(as first decoded here)" in flat(run("info", "mini").stdout)
+    assert "no expected value is known" in run("fetch", "mini", "--from", str(tmp_path / "files")).stdout
+    assert "(of the copy in the cache)" in flat(run("info", "mini").stdout)
 
 
 def test_info(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_info(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "mini"])
 def test_info_of_every_set(name: str) -> None:
     said = flat(run("info", name).stdout)
-    assert flat(CATALOGUE[name].what) in said
+    assert flat(CATALOGUE[name].description) in said
     assert str(CATALOGUE[name].classes) in said
 
 

@@ -12,7 +12,7 @@ from bespokefl.cli.commands import split
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.split_statistics import measure
-from bespokefl.data.splits import KINDS, PRESETS
+from bespokefl.data.splits import PRESETS, SPLITS
 
 
 def run(line: str) -> None:
@@ -110,7 +110,7 @@ def test_regression_and_drawn_data(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     run("list")
     said = capsys.readouterr().out
-    assert all(name in said for name in (*KINDS, *PRESETS))
+    assert all(name in said for name in (*SPLITS, *PRESETS))
 
 
 def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 def test_data_that_the_file_s_name_does_not_find() -> None:
     np.savez("a.npz", x=np.zeros((9, 1)), y=np.arange(9) % 2)
     run("iid --data a.npz --clients 2 --out split.json")
-    with pytest.raises(InputError, match="made for data called 'a', which cannot be found by that name; give --data"):
+    with pytest.raises(InputError, match="made for data called 'a', which cannot be loaded by that name; add --data"):
         run("show split.json")
     run("show split.json --data a.npz")
 
@@ -131,7 +131,7 @@ def test_data_that_the_file_s_name_does_not_find() -> None:
     [
         ("zzz --out a.json", "unknown split 'zzz'"),
         ("show nothing.json", "cannot read the split 'nothing.json'"),
-        ("show iid --out page.png", "written as a web page, .html, got 'page.png'"),
+        ("show iid --out page.png", "is an HTML page, so --out must end in .html, got 'page.png'"),
         ("export iid --to leaf --out a", "unknown layout 'leaf'"),
         ("iid --clients 0 --out a.json", "clients must be at least 1, got 0"),
         ("iid --data nowhere.npz --out a.json", "nowhere.npz"),

@@ -37,16 +37,16 @@ def test_a_fitting_value_is_converted(value: Any, annotation: Any, expected: Any
 @pytest.mark.parametrize(
     ("value", "annotation", "sentence"),
     [
-        (2.5, int, "x must be a whole number, got 2.5."),
-        (True, int, "x must be a whole number, got True."),
+        (2.5, int, "x must be an integer, got 2.5."),
+        (True, int, "x must be an integer, got True."),
         ("2", float, "x must be a number, got '2'."),
         (True, float | None, "x must be a number, got True."),
         (1, bool, "x must be true or false, got 1."),
         (1, str | None, "x must be text, got 1."),
         ("\ud800", str, "x must be text, got '\\ud800'."),
-        (None, int, "x must be a whole number, got None."),
+        (None, int, "x must be an integer, got None."),
         (10**400, float, "x must be a number, got 1000"),
-        (1.5, int | str, "x must be a whole number or text, got 1.5."),
+        (1.5, int | str, "x must be an integer or text, got 1.5."),
         ({1: 2}, Mapping[str, Any], "x must be a table of hyper-parameters"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset, load, splits
-from bespokefl.data.clients import deal
+from bespokefl.data.clients import split_dataset
 from bespokefl.data.splits import Assignment, Split
 
 # Of digits, dirichlet(alpha=0.4), 20 clients, seed 0. If it changes, every published split changes.
@@ -86,7 +86,7 @@ class TestCut:
 
         dataset = Dataset.from_arrays(np.zeros((4, 1)), [0, 1, 0, 1])
         with pytest.raises(InputError, match="every client needs at least one training example, got none for bob;"):
-            deal(dataset, Forgetful(), 3, 0, (0.6, 0.2, 0.2))
+            split_dataset(dataset, Forgetful(), 3, 0, (0.6, 0.2, 0.2))
 
 
 class TestSplit:
@@ -130,8 +130,8 @@ class TestSplit:
         ("options", "sentence"),
         [
             ({"clients": 0}, "clients must be at least 1, got 0"),
-            ({"clients": 2.5}, "clients must be a whole number, got 2.5"),
-            ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+            ({"clients": 2.5}, "clients must be an integer, got 2.5"),
+            ({"seed": "a"}, "seed must be an integer, got 'a'"),
             ({"clients": 1798}, "iid needs at least 1798 examples (one for each of 1798 clients), got 1797"),
         ],
     )
@@ -209,9 +209,9 @@ class TestFromSets:
             ([a, (x, y[:4])], {}, "x and y in train of client '1' must have one entry per example each, got 10 and 4"),
             ([a, (x[:, :1], y)], {}, "x in train of client '1' must have examples of shape (2,) as in train of client "
              "'0', got (1,)"),
-            ([a, (x.astype(np.uint8), y)], {}, "x in train of client '1' must be of the kind it has in train of client "
+            ([a, (x.astype(np.uint8), y)], {}, "x in train of client '1' must have the type it has in train of client "
              "'0', float64, got uint8"),
-            ([a, b], {"test": [a, (x, np.arange(10))]}, "y in test of client '1' must be of the kind"),
+            ([a, b], {"test": [a, (x, np.arange(10))]}, "y in test of client '1' must have the type"),
             ([a, b], {"test": [a, (bad, y[5:])]}, "the first in example 0 of test of client '1' at [1] (nan)"),
             ([([], []), ([], [])], {}, "the sets must hold at least one example, got none in 2 clients"),
         ]  # fmt: skip

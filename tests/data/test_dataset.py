@@ -99,8 +99,8 @@ class TestRefused:
             (X.astype(str), Y, "x must hold numbers, got str"),
             (X.astype(complex), Y, "x must hold numbers, got complex128"),
             ([[1, 2], [3]], [0, 1], "x must be an array whose rows have equal shapes, got rows that differ"),
-            (X, ["a", None, "b", "a", "b", "a"], "y must hold numbers or text only"),
-            (X, Y.astype(complex), "y must hold whole numbers or text (classes) or floats (regression), got complex"),
+            (X, ["a", None, "b", "a", "b", "a"], "y must hold only numbers or text"),
+            (X, Y.astype(complex), "y must hold integers or text (classes) or floats (regression), got complex"),
             (torch.tensor(X).to_sparse(), Y, "x must be a dense tensor, got torch.sparse_coo; use to_dense()"),
         ],
     )  # fmt: skip
@@ -112,14 +112,14 @@ class TestRefused:
 
     @pytest.mark.parametrize("x", [X, -X.astype(int)])
     def test_tokens_that_are_none(self, x: np.ndarray) -> None:
-        with pytest.raises(InputError, match="tokens must be whole numbers >= 0"):
+        with pytest.raises(InputError, match="tokens must be integers >= 0"):
             Dataset.from_arrays(x, Y, tokens=True)
 
     @pytest.mark.parametrize(
         ("client", "sentence"),
         [
             ([1, 2], "client must be one id for each of the 6 examples, got shape (2,)"),
-            (np.arange(6.0), "client ids must be whole numbers or text, got float64; convert them to text"),
+            (np.arange(6.0), "client ids must be integers or text, got float64; convert them to text"),
         ],
     )
     def test_client_ids(self, client: object, sentence: str) -> None:
@@ -152,7 +152,7 @@ class TestFingerprint:
         ids = ["a", "", "b", "", "c", "d"]
         whole = Dataset.from_arrays(X, Y, ids).fingerprint
         for some in (1, 2, 4, 5):
-            monkeypatch.setattr(dataset_module, "SOME", some)
+            monkeypatch.setattr(dataset_module, "HASHED_IDS", some)
             assert Dataset.from_arrays(X, Y, ids).fingerprint == whole
 
 

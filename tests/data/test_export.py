@@ -81,7 +81,7 @@ def test_tokens_and_targets(tmp_path: Path) -> None:
 def test_refused(clients: Clients, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown layout 'leaf'; known: flower, pflib"):
         export(clients, "leaf", tmp_path / "a")
-    with pytest.raises(InputError, match=r"must be a new one, but .* exists"):
+    with pytest.raises(InputError, match=r"must be new, but .* exists"):
         export(clients, "pflib", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot export to .*: Not a directory"):

@@ -10,7 +10,7 @@ import pytest
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset
 from bespokefl.data.clients import split_hash
-from bespokefl.data.split_file import about
+from bespokefl.data.split_file import describe
 
 X, Y = np.arange(60.0)[:, None], np.arange(60) % 3
 DATASET = Dataset.from_arrays(X, Y, name="mine")
@@ -219,7 +219,7 @@ def test_version_one_is_read(saved: Path) -> None:
 
 
 def test_what_a_file_is_about(saved: Path, tmp_path: Path) -> None:
-    assert about(saved) == ("mine", "classes(k=2)")
+    assert describe(saved) == ("mine", "classes(k=2)")
     (tmp_path / "b.json").write_text('{"format": "bespoke split", "version": 2}')
-    with pytest.raises(InputError, match="is not a whole split file"):
-        about(tmp_path / "b.json")
+    with pytest.raises(InputError, match="is not a complete split file"):
+        describe(tmp_path / "b.json")

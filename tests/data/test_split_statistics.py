@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bespokefl.data import Clients
-from bespokefl.data.split_statistics import counts, effective_classes, gini, label_distance, measure
+from bespokefl.data.split_statistics import class_counts, effective_classes, gini, label_distance, measure
 
 
 def clients_of(labels: list[list[int]]) -> Clients:
@@ -19,7 +19,7 @@ def clients_of(labels: list[list[int]]) -> Clients:
 
 def test_three_clients_by_hand() -> None:
     clients = clients_of([[0, 0, 0, 0], [1, 1], [0, 1]])
-    assert counts(clients).tolist() == [[4, 0], [0, 2], [1, 1]]
+    assert class_counts(clients).tolist() == [[4, 0], [0, 2], [1, 1]]
     found = measure(clients)
     assert found.label_distance == pytest.approx((1 + 0.5 + 0.5) / 3)
     assert found.effective_classes == pytest.approx((1 + 1 + 2) / 3)
@@ -69,4 +69,4 @@ def test_labels_are_those_the_clients_see() -> None:
     assert clients.transforms is not None
     for client, transform in enumerate(clients.transforms):
         assert transform.labels is not None
-        assert counts(clients)[client][list(transform.labels)].tolist() == counts(plain)[client].tolist()
+        assert class_counts(clients)[client][list(transform.labels)].tolist() == class_counts(plain)[client].tolist()

@@ -47,7 +47,7 @@ def _leaf(folder: str, user: str, x: list[Any]) -> None:
 LINES = {
     "run --config deep.toml": "'deep.toml' must be a TOML file, which it is not",
     "run --config digits.toml": "'digits.toml' must be a TOML file, which it is not",
-    "run --config nul.toml": "state_dir must be a folder, without NUL in its name",
+    "run --config nul.toml": "state_dir must be a directory, without NUL in its name",
     f"run ditto {QUICK} --checkpoint-every {DIGITS}": "must have at most 9 digits, got '9999",
     f"run ditto {QUICK} --checkpoint-every {'9' * 400}s": "must have at most 9 digits, got '9999",
     f"run ditto {QUICK} --batch-size 99999999999999999999": "batch_size must be at most 1,000,000,000, got 9999",
@@ -55,15 +55,15 @@ LINES = {
     f"run ditto {QUICK} --rounds 9223372036854775808": "rounds must be at most 1,000,000,000",
     f"run ditto {QUICK} --set lr=1e300": "lr must be at most 1e+38, got 1e+300",
     f"run ditto {QUICK} --model 'mlp(hidden=(10000000000,))'": "GB, more than this machine has in memory",
-    f"run ditto {QUICK} --model 'mlp(hidden=(100000000000000000000,))'": "more than can be counted",
-    f"run ditto {QUICK} --model 'mlp(hidden=(10000000000, 10000000000))'": "more than can be counted",
+    f"run ditto {QUICK} --model 'mlp(hidden=(100000000000000000000,))'": "more bytes than can be counted",
+    f"run ditto {QUICK} --model 'mlp(hidden=(10000000000, 10000000000))'": "more bytes than can be counted",
     f"run ditto {QUICK} --out {'a' * 300}": "File name too long; use a shorter name",
     f"run ditto {QUICK} --data pipe.npz": "'pipe.npz' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --split pipe.json": "'pipe.json' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --start pipe.safetensors": "'pipe.safetensors' must be a file, got a pipe or a device",
     f"run ditto {QUICK} --data huge": "x of user 'a' must be lists of numbers",
-    f"run ditto {QUICK} --data surrogate": "client ids must be text that can be written as UTF-8",
-    f"run ditto {QUICK} --state-dir own.npz": "give --state-dir a folder that can be written, then: start it again",
+    f"run ditto {QUICK} --data surrogate": "client ids must be text that can be encoded as UTF-8",
+    f"run ditto {QUICK} --state-dir own.npz": "give --state-dir a writable directory, then: start it again",
 }
 
 
@@ -83,8 +83,8 @@ def test_a_deeply_nested_record_is_a_damaged_checkpoint(here: Path, caplog: pyte
     place = here / "checkpoints" / "round-00000001"
     place.mkdir(parents=True)
     (place / "record.json").write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(InputError, match=r"no checkpoint in .* is whole"):
-        Checkpoints(place.parent, CheckpointInterval(rounds=1), {}).latest(1, 1)
+    with pytest.raises(InputError, match=r"no checkpoint in .* is intact"):
+        Checkpoints(place.parent, CheckpointInterval(rounds=1), {}).load_latest(1, 1)
     assert "is damaged" in caplog.text
 
 

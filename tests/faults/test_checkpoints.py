@@ -133,9 +133,9 @@ def test_no_content_of_a_record_causes_a_traceback(tmp_path: Path) -> None:
             tmp_path / "run" / "checkpoints", checkpoints.CheckpointInterval(), content["identity"]
         )
         try:
-            found = store.latest(4, 6)
+            found = store.load_latest(4, 6)
             if found is not None:
-                with checkpoint_format.understood(found):
+                with checkpoint_format.reject_if_altered(found):
                     federation.restore(found)
         except BespokeError as error:
             assert len(str(error).splitlines()) == 1
@@ -159,7 +159,7 @@ def test_an_unreadable_checkpoint_is_not_called_damaged(
         raise OSError(number, "the disk is tired")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_format, "verified", fails)
+        patched.setattr(checkpoint_format, "read_verified_record", fails)
         with pytest.raises(DiskError, match=r"cannot read the checkpoint .*: the disk is tired"):
             run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     assert {one: one.read_bytes() for one in kept} == before
@@ -193,12 +193,13 @@ def test_another_torch_version_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path / "run")
-    real = checkpoints._surroundings()
-    monkeypatch.setattr(checkpoints, "_surroundings", lambda: real | {"torch": "9.9"})
+    real = checkpoints._environment()
+    monkeypatch.setattr(checkpoints, "_environment", lambda: real | {"torch": "9.9"})
     run("ditto", clients(), checkpoint=tmp_path / "run", **OPTIONS)
     (told,) = [one.getMessage() for one in caplog.records if "was made with" in one.getMessage()]
     assert told.endswith(
-        f"made with torch {real['torch']} (now 9.9): the run goes on, but may not end as it would have"
+        f"made with torch {real['torch']} (now 9.9): the run resumes, but its result may differ from that of "
+        "an uninterrupted run"
     )
 
 
@@ -228,9 +229,21 @@ def test_changed_user_code_is_reported(what: str, tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
-        ({}, {"loss": scaled(1)}, "nothing came from Python, not its loss <lambda>"),
-        ({"loss": scaled(1)}, {}, "its loss <lambda> came from Python, not nothing"),
-        ({}, {"method": Mine()}, "nothing came from Python, not its method Mine"),
+        (
+            {},
+            {"loss": scaled(1)},
+            "it was trained with nothing from Python, and this run with the loss <lambda> from Python",
+        ),
+        (
+            {"loss": scaled(1)},
+            {},
+            "it was trained with the loss <lambda> from Python, and this run with nothing from Python",
+        ),
+        (
+            {},
+            {"method": Mine()},
+            "it was trained with nothing from Python, and this run with the method Mine from Python",
+        ),
     ],
 )
 def test_objects_from_python_make_it_another_run(before: Any, now: Any, told: str, tmp_path: Path) -> None:
@@ -241,7 +254,7 @@ def test_objects_from_python_make_it_another_run(before: Any, now: Any, told: st
 
     with pytest.raises(StoppedError):
         run(clients=clients(), checkpoint=tmp_path / "run", progress=end, **usual | before)
-    with pytest.raises(InputError, match=f"is of another run: {told}; use another folder"):
+    with pytest.raises(InputError, match=f"is of another run: {told}; use another directory"):
         run(clients=clients(), checkpoint=tmp_path / "run", **usual | now)
 
 
@@ -257,7 +270,9 @@ def test_the_command_does_not_resume_a_run_with_objects_from_python(given: Any, 
 
     with pytest.raises(StoppedError):
         run(clients=data, checkpoint=tmp_path / "run", progress=end, **usual | given)
-    with pytest.raises(InputError, match=r"came from Python, not nothing; the same call of bespokefl\.run, with"):
+    with pytest.raises(
+        InputError, match=r"and this run with nothing from Python; the same call of bespokefl\.run, with"
+    ):
         resume(tmp_path / "run")
     assert not run(clients=data, checkpoint=tmp_path / "run", **usual | given).interrupted
 

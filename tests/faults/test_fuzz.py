@@ -181,7 +181,7 @@ def checkpoint_part(part: str) -> Callable[[Path], Made]:
         kept = Checkpoints(folder / "checkpoints", CheckpointInterval(), identity)
 
         def reader(path: Path) -> None:
-            found = kept.latest(3, len(clients))
+            found = kept.load_latest(3, len(clients))
             assert found is not None
             if found.number == 2:  # then only white space differs
                 assert path.read_bytes().split() == content.split() or json.loads(path.read_bytes()) == json.loads(

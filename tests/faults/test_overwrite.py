@@ -82,7 +82,7 @@ BEFORE = {
     "in tensors": kill_in_tensors,
     "checkpoint": kill_at(Path, "rename"),
     "checkpoint there": kill_at(Path, "rename", after=True),
-    "exchange": kill_at(run_directory, "_put"),
+    "exchange": kill_at(run_directory, "_move"),
 }
 
 
@@ -110,7 +110,7 @@ def test_killed_before_the_exchange(kind: str, instant: str, data: Path, tmp_pat
 
 
 AFTER = {
-    "exchange": kill_at(run_directory, "_put", after=True),
+    "exchange": kill_at(run_directory, "_move", after=True),
     "removal": kill_at(checkpoints.shutil, "rmtree", call=2),
 }
 
@@ -153,7 +153,7 @@ def test_killed_during_an_exchange_in_two_steps(kind: str, data: Path, tmp_path:
     before = everything(out)
 
     def begin() -> None:
-        run_directory.EXCHANGE = 1 << 30
+        run_directory.RENAME_EXCHANGE = 1 << 30
         kill_at(Path, "rename", after=True, call=2)()
         run_config(second)
 
@@ -217,8 +217,8 @@ def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Pat
     told = sentence(bespoke(*new, before=(*small_disk(small.disk, taken(old) + room, small.kept), *copied)))
     what = f"a checkpoint to '{run}/checkpoints'" if every else f"to '{run}'"
     assert told == (
-        f"error: cannot write {what}: No space left on device; there is no checkpoint yet, and the run that was in "
-        f"'{run}' before is as it was; make room, then: start it again."
+        f"error: cannot write {what}: No space left on device; there is no checkpoint yet, and the previous run in "
+        f"'{run}' is unchanged; make room, then: start it again."
     )
     assert everything(small.kept) == {f"run/{name}": content for name, content in everything(old).items()}
 
@@ -226,7 +226,7 @@ def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Pat
 def test_nothing_to_replace(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = config(data, "ditto", out, overwrite=True)
-    assert in_a_child(lambda: void((kill_at(run_directory, "_put")(), run_config(first)))) == -signal.SIGKILL
+    assert in_a_child(lambda: void((kill_at(run_directory, "_move")(), run_config(first)))) == -signal.SIGKILL
     assert not out.exists()
     run_config(first)
     assert run_directory.is_run(out) and [one.name for one in tmp_path.iterdir()] == ["run"]

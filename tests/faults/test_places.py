@@ -56,8 +56,8 @@ def test_write_into_the_current_directory(
     assert Path.cwd() == here  # not the replaced directory
     printed = capfd.readouterr()
     assert "error" not in printed.err
-    if command != "tune":  # tune adds to the existing directory
-        assert f"the folder you are in was replaced: cd {here} shows the new one" in printed.err
+    if command != "tune":  # which adds to the folder that is there
+        assert f"the current directory was replaced: cd {here} shows the new one" in printed.err
     if command in ("run", "compare"):
         assert printed.out == f"{here}\n"
 
@@ -106,8 +106,8 @@ def test_a_shell_in_a_replaced_directory(here: Path) -> None:
     ended = bespoke("run", "ditto", *QUICK, "--out", ".", before=tuple(map(str, shell)))
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
-        f"warning: the folder you are in was replaced: cd {here} shows the new one\n"
-        "error: the current directory no longer exists, perhaps because results replaced it; enter it again, as "
+        f"warning: the current directory was replaced: cd {here} shows the new one\n"
+        "error: the current folder is gone, perhaps replaced by results that were written there; go to it again, as "
         'in: cd "$PWD".\n'
     )
     assert beside(here) == ["own.npz"]

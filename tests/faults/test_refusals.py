@@ -57,12 +57,12 @@ def told(place: Path, capfd: pytest.CaptureFixture[str]) -> str:
 
 
 def anew(place: Path) -> str:
-    return f"or begin anew: bespoke run --config '{place}/config.toml' --out ANOTHER_FOLDER."
+    return f"or start a new run: bespoke run --config '{place}/config.toml' --out ANOTHER_FOLDER."
 
 
 def can_begin_anew(sentence: str, place: Path) -> bool:
-    """Return whether the command at the end of an error message starts a new run."""
-    _, _, command = sentence.partition("or begin anew: bespoke ")
+    """Whether the command that a sentence ends with does what it says."""
+    _, _, command = sentence.partition("or start a new run: bespoke ")
     words = shlex.split(command.removesuffix("."))
     with pytest.raises(SystemExit) as ended:
         cli.main([*words[:-1], str(place.parent / "another"), "--quiet"])
@@ -77,7 +77,7 @@ def test_other_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hashes = said.partition("(split ")[2].partition(")")[0]
     assert said == (
         f"the checkpoint in '{place}' is of another run: its data, or whose they are, were others (split {hashes}); "
-        f"put the data '{file}' back as they were, {anew(place)}"
+        f"restore the data '{file}', {anew(place)}"
     )
     assert can_begin_anew(said, place)
     file.write_bytes(before)
@@ -88,7 +88,7 @@ def test_missing_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = place.parent / "own.npz"
     moved = file.rename(place.parent / "moved.npz")
     assert told(place, capfd) == (
-        f"the data of the run in '{place}' are gone: there is no '{file}'; put them back, or write their new place "
+        f"the data of the run in '{place}' are missing: there is no '{file}'; restore them, or write their new path "
         f"into '{place}/config.toml'."
     )
     text = (place / "config.toml").read_text()
@@ -101,7 +101,7 @@ def test_another_version(place: Path, capfd: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(training, "version", lambda name: "99.1")
     assert told(place, capfd) == (
         f"the checkpoint in '{place}' is of another run: bespokefl {was} made it, and this is 99.1; use that version "
-        f"to go on, {anew(place)}"
+        f"to resume, {anew(place)}"
     )
 
 
@@ -115,7 +115,7 @@ def test_another_setting(place: Path, capfd: pytest.CaptureFixture[str]) -> None
         (place / "config.toml").write_text(text.replace(line, other))
         said = told(place, capfd)
         assert said.startswith(f"the checkpoint in '{place}' is of another run: {difference}")
-        assert said.endswith(f"; put that back in '{place}/config.toml', {anew(place)}")
+        assert said.endswith(f"; restore that in '{place}/config.toml', {anew(place)}")
     (place / "config.toml").write_text(text)
     assert not resume(place).interrupted
 
@@ -123,8 +123,8 @@ def test_another_setting(place: Path, capfd: pytest.CaptureFixture[str]) -> None
 def test_missing_config(place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     (place / "config.toml").unlink()
     assert told(place, capfd) == (
-        f"the run in '{place}' has checkpoints, but its config.toml is gone; put it back, or give the command that "
-        "began it once more: it goes on."
+        f"the run in '{place}' has checkpoints, but no config.toml; restore the file, or repeat the command that "
+        "started it, which resumes it."
     )
     run_config(config(place.parent / "own.npz", "ditto", place))
     assert "resuming after round" in caplog.text and run_directory.is_run(place)
@@ -135,13 +135,13 @@ def test_missing_config_with_results(tmp_path: Path, capfd: pytest.CaptureFixtur
     place = tmp_path / "run"
     assert run_config(config(write_data(tmp_path / "own.npz"), "ditto", place), stop_after(2)).interrupted
     (place / "config.toml").unlink()
-    assert told(place, capfd) == f"the run in '{place}' has checkpoints, but its config.toml is gone; put it back."
+    assert told(place, capfd) == f"the run in '{place}' has checkpoints, but no config.toml; restore the file."
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "it names no method; put it back as it was."),
+        ("", "it has no method; restore the file."),
         ('method = "ditto"\nrounds = 0\n', "rounds must be at least 1, got 0."),
         ('method = "ditto"\nround = 1\n', "unknown key 'round'; did you mean 'rounds'? See \"bespoke run --help\"."),
     ],
@@ -159,7 +159,7 @@ def test_a_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
         compare_config(given, ["ditto"], seeds=(0,), progress=end_at_once)
     said = told(place, capfd)
     start, _, command = said.partition(": bespoke ")
-    assert start == f"'{place}' holds a comparison, not a run; this goes on with it"
+    assert start == f"'{place}' holds a comparison, not a run; this resumes it"
     assert command.endswith(f" --out '{place}'.")
     with pytest.raises(SystemExit) as ended:
         cli.main([*shlex.split(command.removesuffix(".")), "--quiet"])
@@ -173,7 +173,7 @@ def end_at_once(step: Any) -> None:
 def test_another_hyper_parameter_in_a_comparison(place: Path) -> None:
     """The runs of a comparison can be replaced, so --overwrite is suggested."""
     with pytest.raises(
-        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another folder, or --overwrite to repl"
+        OtherRunError, match=r"its prox_weight was 1\.0, not 0\.5; use another directory, or --overwrite to repl"
     ):
         run_config(
             replace(config(place.parent / "own.npz", "ditto", place), set={"prox_weight": 0.5}, overwrite=True),
@@ -189,17 +189,17 @@ def test_other_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "tuning.json").write_text("{}")
     for name, what in (
-        ("empty", "is not the folder of an unfinished run: it has no checkpoints; name the folder of one."),
-        ("file", "is a file; name the folder of a run that was stopped or killed."),
-        ("none", "is not there; name the folder of a run that was stopped or killed."),
+        ("empty", "is not the directory of an unfinished run: it has no checkpoints; name the directory of one."),
+        ("file", "is a file; name the directory of an interrupted run."),
+        ("none", "does not exist; name the directory of an interrupted run."),
         (
             "tuned",
-            f"holds a tuning, not a run; the command that began it, with --out {tmp_path}/tuned, goes on with it.",
+            f"holds a tuning, not a run; the command that started it, with --out {tmp_path}/tuned, resumes it.",
         ),
     ):
         assert told(tmp_path / name, capfd) == f"'{tmp_path / name}' {what}"
     assert told(tmp_path / "begun", capfd) == (
-        f"the run in '{tmp_path}/begun' has no checkpoint yet; the command that began it starts it again."
+        f"the run in '{tmp_path}/begun' has no checkpoint yet; the command that started it starts it again."
     )
 
 
@@ -228,8 +228,8 @@ def test_data_from_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     place = tmp_path / "run"
     run("ditto", clients(), checkpoint=place, checkpoint_every=1, progress=stop_after(3), **SMALL)
     assert told(place, capfd).endswith(
-        f"of the run in '{place}' came from Python; the same call of bespokefl.run, with checkpoint='{place}', goes on "
-        "with it."
+        f"of the run in '{place}' came from Python; the same call of bespokefl.run, with checkpoint='{place}', "
+        "resumes it."
     )
     assert run("ditto", clients(), checkpoint=place, **SMALL).about["rounds_done"] == 5
 
@@ -249,18 +249,18 @@ def test_the_error_names_the_value_that_differs(tmp_path: Path) -> None:
     for other, difference in (
         ({"set": {"prox_weight": 1.0, "lr": 0.2}}, "its lr was 0.1, not 0.2;"),
         ({"set": {"lr": 0.1}}, "its prox_weight was 1.0, not None;"),
-        ({"version": "2", "a": 1}, "bespokefl 1 made it, and this is 2;"),
+        ({"version": "2", "a": 1}, "it was made by bespokefl 1, and this is 2;"),
         ({"rounds": "9" * 5000}, f"its rounds was 3, not '{'9' * 198}…;"),
     ):
         now = json.loads(json.dumps(base | other))
         with pytest.raises(OtherRunError) as refused:
-            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._compare(base)
+            Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), now)._check_identity(base)
         assert difference in str(refused.value)
-    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._compare(base)
+    Checkpoints(tmp_path / "checkpoints", CheckpointInterval(), base)._check_identity(base)
 
 
 def test_the_command_suggested_on_a_full_disk_is_quoted(place: Path) -> None:
     strange = place.rename(place.with_name("q$HOME `x`"))
-    said = str(run_directory.no_room(DiskError("cannot write"), strange))
+    said = str(run_directory.explain_disk_error(DiskError("cannot write"), strange))
     _, _, command = said.removesuffix(".").partition("then: ")
     assert shlex.split(command) == ["bespoke", "resume", str(strange)] and f"'{strange}'" in command

@@ -22,7 +22,7 @@ from bespokefl.data import Clients
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.storage import checkpoint_format, checkpoints, client_states, safetensors_writer
 from bespokefl.engines.storage.checkpoints import CheckpointInterval
-from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.storage.client_states import ClientStates
 from bespokefl.workflows.compare.api import compare_config
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory
@@ -93,15 +93,15 @@ def die() -> None:
 # A process is killed before or after one of these calls.
 INSTANTS: list[tuple[Any, str]] = [
     (Federation, "commit"),
-    (Store, "put"),
-    (Store, "snapshot"),
+    (ClientStates, "update"),
+    (ClientStates, "snapshot"),
     (checkpoint_format, "write_tensors"),
     (checkpoints, "sync"),
     (Path, "rename"),
     (os, "fsync"),
     (checkpoints.shutil, "rmtree"),
     (run_directory, "write_text"),
-    (run_directory, "_put"),
+    (run_directory, "_move"),
     (client_states, "_write"),
 ]
 
@@ -328,7 +328,7 @@ def test_no_run_starts_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for one in kept:
         damage(one, "cut")
     whole = run("ditto", clients(), **SMALL)
-    with pytest.raises(InputError, match=r"no checkpoint in .* is whole; delete that folder to begin again"):
+    with pytest.raises(InputError, match=r"no checkpoint in .* is intact; delete that directory to start again"):
         run("ditto", clients(), checkpoint=tmp_path, **SMALL)
     assert sorted((tmp_path / "checkpoints").iterdir()) == sorted(kept)
     shutil.rmtree(tmp_path / "checkpoints")
@@ -389,14 +389,14 @@ def test_a_signal_waits_until_results_are_written(
 
 def test_two_runs_use_different_directories(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_directory, "LOCK_TIMEOUT", 0.0)
     given = replace(config(data, "ditto", tmp_path), out=None)
     met: list[str] = []
 
     def second(now: Any) -> None:
         if now.done == 2:
             met.append(str(run_config(replace(given, seed=5)).path))
-            with pytest.raises(InputError, match="another process works in"):
+            with pytest.raises(InputError, match="another process uses"):
                 resume(Path("runs/ditto"))
 
     first = run_config(given, second)
@@ -406,7 +406,9 @@ def test_two_runs_use_different_directories(data: Path, tmp_path: Path, monkeypa
 
 def test_a_checkpoint_of_another_run_is_rejected(tmp_path: Path) -> None:
     run("ditto", clients(), checkpoint=tmp_path, checkpoint_every=1, progress=stop_after(3), **SMALL)
-    with pytest.raises(InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another folder\.$"):
+    with pytest.raises(
+        InputError, match=r"is of another run: its prox_weight was 1.0, not 0.5; use another directory\.$"
+    ):
         run(methods.Ditto(prox_weight=0.5), clients(), checkpoint=tmp_path, **SMALL)
     with pytest.raises(InputError, match="its seed was 0, not 1"):
         run("ditto", clients(), checkpoint=tmp_path, seed=1, **SMALL)

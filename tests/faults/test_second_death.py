@@ -109,7 +109,7 @@ def test_a_second_death_loses_only_its_round(
     assert len(list(marks.iterdir())) == 2
     said = re.fullmatch(
         r"a worker process died \(exit code -9\) while it worked on clients (.*), for the second time; the last good "
-        rf"checkpoint is of round {kept}; the same call with workers=1 goes on from there and needs less memory\.",
+        rf"checkpoint is of round {kept}; the same call with workers=1 resumes from there and needs less memory\.",
         str(told.value),
     )
     assert said is not None
@@ -147,7 +147,7 @@ def test_any_other_failure_loses_only_its_round(
     method = Deadly(marks=str(marks), how=how)
     with pytest.raises(RuntimeError if (how, workers) == ("crash", 2) else error) as told:
         run(method, clients(), checkpoint=tmp_path / "run", workers=workers, **SMALL)
-    assert told.value.__notes__ == ["the last good checkpoint is of round 2; the same call goes on from there"]
+    assert told.value.__notes__ == ["the last good checkpoint is of round 2; the same call resumes from there"]
     run(method, clients(), checkpoint=tmp_path / "run", workers=workers, **SMALL).save(tmp_path / "run")
     run(method, clients(), workers=workers, **SMALL).save(tmp_path / "whole")
     assert of_run(tmp_path / "run") == of_run(tmp_path / "whole")
@@ -187,8 +187,8 @@ def test_a_full_disk_at_a_second_death_names_the_previous_checkpoint(
         return whole(*given)
 
     monkeypatch.setattr(checkpoint_format, "write_tensors", full)
-    options = SMALL | {"checkpoint_every": "2"}  # the worker dies in round 4, before round 3 is saved
-    with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 goes on from there"):
+    options = SMALL | {"checkpoint_every": "2"}  # and the worker dies in round 4, when round 3 is not saved yet
+    with pytest.raises(WorkerError, match=r"checkpoint is of round 2; the same call with workers=1 resumes from there"):
         run(Deadly(marks=str(marks), number=4), clients(), checkpoint=tmp_path / "run", workers=2, **options)
     assert calls == [2]
 
@@ -253,7 +253,7 @@ def test_the_suggested_command_resumes_the_run(marks: Path, tmp_path: Path) -> N
     ended = told_by(words("my $HOME run", 2), tmp_path)
     assert ended.returncode == 2, ended.stderr
     said = re.search(
-        r"for the second time; the last good checkpoint is of round (\d+); (bespoke resume .* --workers 1) goes on "
+        r"for the second time; the last good checkpoint is of round (\d+); (bespoke resume .* --workers 1) resumes "
         r"from there and needs less memory\.",
         ended.stderr,
     )
@@ -286,7 +286,7 @@ def test_any_other_failure_suggests_a_resume(
         )
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert f"the last good checkpoint is of round 1; bespoke resume '{out}' goes on from there" in said
+    assert f"the last good checkpoint is of round 1; bespoke resume '{out}' resumes from there" in said
     assert said.splitlines()[-1].endswith("enough.")
 
 

@@ -182,22 +182,22 @@ def test_every_call_makes_a_new_model_and_building_draws_nothing() -> None:
         ),
         ("mlp(hiden=3)", "unknown key of mlp 'hiden'; did you mean 'hidden'?"),
         ("mlp(shape=3)", "unknown key of mlp 'shape'"),
-        ("mlp(hidden=())", "hidden must be one or more whole numbers >= 1, such as (100,), got ()"),
-        ("mlp(hidden=(10, 0))", "hidden must be one or more whole numbers >= 1, such as (100,), got (10, 0)"),
-        ("mlp(hidden='a')", "hidden must be one or more whole numbers >= 1, such as (100,), got 'a'"),
-        ("mlp(1.5)", "hidden must be one or more whole numbers >= 1, such as (100,), got 1.5"),
+        ("mlp(hidden=())", "hidden must be one or more integers >= 1, such as (100,), got ()"),
+        ("mlp(hidden=(10, 0))", "hidden must be one or more integers >= 1, such as (100,), got (10, 0)"),
+        ("mlp(hidden='a')", "hidden must be one or more integers >= 1, such as (100,), got 'a'"),
+        ("mlp(1.5)", "hidden must be one or more integers >= 1, such as (100,), got 1.5"),
         ("logistic(3)", "logistic takes no arguments, got 1"),
-        ("lenet", "lenet needs pictures of shape (channels, height, width), at least 4 x 4, got (64,); use mlp"),
+        ("lenet", "lenet needs images of shape (channels, height, width), at least 4 x 4, got (64,); use mlp"),
         ("cifar-cn", "unknown model 'cifar-cn'; did you mean 'cifar-cnn'?"),
-        ("cifar-cnn", "cifar-cnn needs pictures of shape (channels, height, width), at least 16 x 16, got (64,); use"),
-        ("pfedvem-cnn", "pfedvem-cnn needs pictures of shape (channels, height, width), at least 16 x 16, got (64,)"),
-        ("deep-cnn", "deep-cnn needs pictures of shape (channels, height, width), at least 4 x 4, got (64,); use mlp"),
-        ("lstm", "lstm needs text, numbers of words of shape (length,), got examples of shape (64,) that are none"),
-        ("bag", "bag needs text, numbers of words of shape (length,), got examples of shape (64,) that are none"),
-        ("bag(tokens=0)", "tokens must be a whole number >= 1, got 0"),
-        ("bag(tokens=9, hidden=0)", "hidden must be a whole number >= 1, got 0"),
-        ("lstm(tokens=9, layers=1.5)", "layers must be a whole number >= 1, got 1.5"),
-        ("cnn1d(width='a')", "width must be a whole number >= 1, got 'a'"),
+        ("cifar-cnn", "cifar-cnn needs images of shape (channels, height, width), at least 16 x 16, got (64,); use"),
+        ("pfedvem-cnn", "pfedvem-cnn needs images of shape (channels, height, width), at least 16 x 16, got (64,)"),
+        ("deep-cnn", "deep-cnn needs images of shape (channels, height, width), at least 4 x 4, got (64,); use mlp"),
+        ("lstm", "lstm needs text, word ids of shape (length,), got examples of shape (64,) that are not text"),
+        ("bag", "bag needs text, word ids of shape (length,), got examples of shape (64,) that are not text"),
+        ("bag(tokens=0)", "tokens must be an integer >= 1, got 0"),
+        ("bag(tokens=9, hidden=0)", "hidden must be an integer >= 1, got 0"),
+        ("lstm(tokens=9, layers=1.5)", "layers must be an integer >= 1, got 1.5"),
+        ("cnn1d(width='a')", "width must be an integer >= 1, got 'a'"),
         (3, "model must be a name, a function or a torch module, got int"),
         ("a b:c", "expected a model function as \"module:function\", got 'a b:c'"),
         ("mine.py:", 'expected a model function as "module:function"'),
@@ -211,7 +211,7 @@ def test_refused_when_built(spec: object, sentence: str) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
 def test_models_of_quantities_refuse_text(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} needs numbers that are quantities, but these examples are words"):
+    with pytest.raises(InputError, match=f"{name} needs numeric features, but these examples are word ids"):
         build(name, (12,), 3, TOKENS)
 
 
@@ -244,14 +244,14 @@ class TestGiven:
         assert build(lambda tokens: nn.Embedding(tokens, 2), (3,), 9, 30)().weight.shape == (30, 2)
         assert build(lambda shape: nn.Linear(shape[0], 2), (3,), 9, 30)().weight.shape == (2, 3)
         assert build(lambda tokens=None: nn.Linear(1, 2 if tokens is None else 3), (3,), 9)().weight.shape == (2, 1)
-        with pytest.raises(InputError, match="asks for tokens, but the data are no text; use another model"):
+        with pytest.raises(InputError, match="requires tokens, but the data are not text; use another model"):
             build(lambda shape, tokens: nn.Embedding(tokens, 2), (3,), 9)
 
     def test_a_class_is_a_function(self) -> None:
         assert build(Net, (3,), 9)().head.weight.shape == (9, 3)
 
     def test_refused(self) -> None:
-        with pytest.raises(InputError, match="may ask for shape, classes and tokens only, but needs width; give"):
+        with pytest.raises(InputError, match="may require only shape, classes and tokens, but needs width; give"):
             build(lambda shape, width: nn.Linear(shape[0], width), (3,), 9)
         with pytest.raises(InputError, match="must return a torch module, got int"):
             build(lambda: 3, (3,), 9)()

@@ -1,6 +1,13 @@
-"""The command `bespoke`. Everything it does can be called from Python, too.
+"""The command `bespoke`. Everything it does can also be called from Python.
 
-Heavy imports (torch, rich tables) happen inside the commands, so that help and mistakes are answered at once.
+Slow imports (torch, rich tables) are inside the commands, so that help and error messages appear at once.
+
+options        options that several commands share; those of a run follow from `RunSettings`
+commands       one module per command or group of commands
+terminal       tables, progress bars and messages
+method_help    the pages of `bespoke methods`
+split_drawing  pictures of splits
+demo           `bespoke demo`
 """
 
 import errno
@@ -19,8 +26,8 @@ from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL, absolute
 
-# Before 0.26 typer let click's own exceptions through.
-MISTAKE: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
+# Before version 0.26, typer raises click's own exceptions.
+USAGE_ERROR: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
 
 app = typer.Typer(
     name="bespoke",
@@ -50,7 +57,7 @@ for group in (data.app, split.app, deploy.app):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point: a mistake becomes one sentence and exit code 2, never a traceback."""
+    """Run the command line: an error becomes one sentence and exit code 2, never a traceback."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("bespoke", list(sys.argv[1:] if argv is None else argv)) as context:
@@ -59,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except typer.Exit as ended:
         code = ended.exit_code
-    except MISTAKE as error:
+    except USAGE_ERROR as error:
         code = _fail(error.format_message(), error.exit_code)
     except BespokeError as error:
         code = _fail(str(error), 2)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         code = 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
@@ -75,19 +82,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted.", INTERRUPTED)
-    _let_go()
+    _discard_output()
     sys.exit(code)
 
 
 def _fail(sentence: str, code: int) -> int:
     line = " ".join(sentence.split())
-    with suppress(OSError):  # messages may go to a full disk: then the code has to do
+    with suppress(OSError):  # on a full disk, only the exit code is left
         print("error:", line if line.endswith((".", "?", "!")) else line + ".", file=sys.stderr)
     return code
 
 
-def _let_go() -> None:
-    """Output that nobody takes would make the interpreter complain at its end."""
+def _discard_output() -> None:
+    """Discard output that cannot be written, about which the interpreter would complain when it exits."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
@@ -107,10 +114,10 @@ def _version(asked: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
     else:
-        absolute(".")  # refuses a folder that is gone, in which libraries do not work
+        absolute(".")  # raises an error if the current directory was removed, as libraries fail there

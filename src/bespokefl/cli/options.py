@@ -1,10 +1,11 @@
-"""The options that several commands have, and how they become a config."""
+"""Command-line options: those of a run, derived from `RunSettings`, and a few that several commands share."""
 
 import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,158 +13,77 @@ import typer
 
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import FULL
-from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.settings import OUTPUT, RunSettings, read
 
-INTERRUPTED = 130  # as shells have it: 128 + SIGINT
-
-TABLES, PRIVATE = "Your own data", "What uploads may tell"
-TRAINED, LOCALLY, COMPUTED, WRITTEN = (
-    "What is trained",
-    "How it is trained",
-    "How it is computed",
-    "What is shown and written",
-)
-
-Text = str | None
-Whole = int | None
-Real = float | None
+INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
 
 
-@contextmanager
-def telling(path: Path | None) -> Iterator[None]:
-    """Print what came out. Where that goes to a full disk, it is said that the results are not lost."""
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise DiskError(
-            f"cannot write the output: {error.strerror}", kept=f"the results are in {str(path)!r}"
-        ) from None
+def option(one: Field[Any], help: str = "") -> Any:
+    """The annotation of the flag for a field of `RunSettings`; `help` replaces the field's own help text."""
+    text = help or one.metadata["help"]
+    if one.type is not bool and not help and one.default not in (None, "", MISSING):
+        text += f" Default: {one.default}."
+    kind: Any = one.type
+    kind = bool if kind is bool else kind | None
+    flag = f"--{one.name.replace('_', '-')}"
+    return Annotated[kind, typer.Option(flag, help=text, show_default=False, rich_help_panel=one.metadata["panel"])]
 
 
-def _option(kind: Any, key: str, help: str, panel: str = TRAINED) -> Any:
-    default = getattr(Config, key)
-    told = help if default in (None, "") else f"{help} Default: {default}."
-    return Annotated[
-        kind, typer.Option(f"--{key.replace('_', '-')}", help=told, show_default=False, rich_help_panel=panel)
-    ]
+def _run_options() -> dict[str, Any]:
+    """The parameters of a command that takes the settings of a run, by name."""
+    options = {one.name: option(one) for one in fields(RunSettings) if one.name not in ("method", "set")}
+    method, hyper = _FIELDS["method"].metadata, _FIELDS["set"].metadata
+    pairs = typer.Option("--set", metavar="KEY=VALUE", help=hyper["help"], rich_help_panel=hyper["panel"])
+    return {
+        "method": Annotated[str | None, typer.Argument(help=f"{method['help']} Can be set in --config.")],
+        "config": Annotated[Path | None, typer.Option(help="A TOML file with settings; flags take precedence.")],
+        **options,
+        "set_": Annotated[list[str] | None, pairs],
+    }
 
 
-def _switch(key: str, help: str) -> Any:
-    return Annotated[bool, typer.Option(f"--{key.replace('_', '-')}", help=help, rich_help_panel=WRITTEN)]
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help='A hyper-parameter of the method, such as lr=0.1; see "bespoke methods METHOD". Can be repeated.',
-        rich_help_panel=LOCALLY,
-    ),
+_FIELDS = {one.name: one for one in fields(RunSettings)}
+RUN_OPTIONS = _run_options()
+Workers, Out, Overwrite = (RUN_OPTIONS[name] for name in ("workers", "out", "overwrite"))
+_BEFORE = "Default: as before the interruption."
+WorkersAsBefore = option(_FIELDS["workers"], f"{_FIELDS['workers'].metadata['help']} {_BEFORE}")
+StateDirAsBefore = option(_FIELDS["state_dir"], f"Directory for files with the clients' states. {_BEFORE}")
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential line.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print which choices are made, and why.", rich_help_panel=OUTPUT)
 ]
-Workers = _option(Whole, "workers", "Processes; 0: all cores. Does not change the result.", COMPUTED)
-StateDir = _option(Text, "state_dir", "Keep clients' states in files here, instead of in memory if they fit.", COMPUTED)
-Out = _option(Text, "out", "The folder to write; a new one under runs/ if not given.", WRITTEN)
-Overwrite = _switch("overwrite", "Replace what is there already.")
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only the one line that matters.", rich_help_panel=WRITTEN)
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.", rich_help_panel=WRITTEN)]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-
-# What makes a run, in the order of the help; each is a key of Config but `config` and `set_`.
-RUN: dict[str, Any] = {
-    "method": Annotated[Text, typer.Argument(help='A method: see "bespoke methods". May stand in the config instead.')],
-    "config": Annotated[Path | None, typer.Option(help="A TOML file with the same keys; flags win.")],
-    "data": _option(Text, "data", "A name (bespoke data list), or a file or folder of your own."),
-    "label": _option(Text, "label", "Of a table: the column to be predicted.", TABLES),
-    "client": _option(Text, "client", "Of a table: the column that names each row's client.", TABLES),
-    "drop": _option(Text, "drop", "Columns to leave out: id,date.", TABLES),
-    "task": _option(Text, "task", "classification or regression; else as the labels look.", TABLES),
-    "text": _option(Text, "text", "The column of texts, if they are the examples.", TABLES),
-    "missing": _option(
-        Text, "missing", "Missing values: refuse, mean (of the training data), drop their rows.", TABLES
-    ),
-    "scale": _option(Text, "scale", "Scale features by training data: pooled, own (each client's), none.", TABLES),
-    "vocabulary": _option(Whole, "vocabulary", "Of texts: how many words at most.", TABLES),
-    "length": _option(Whole, "length", "Of texts: words that each is cut or filled to.", TABLES),
-    "split": _option(
-        Text, "split", '"dirichlet(alpha=0.4)", iid, by_column, …: see "bespoke split"; or a saved split.json.'
-    ),
-    "clients": _option(
-        Whole, "clients", "Number of clients to split the data among. Default: the split's own (of its paper), else 20."
-    ),
-    "fractions": _option(Text, "fractions", "Of train, validation and test.", TABLES),
-    "model": _option(Text, "model", '"mlp(hidden=(50,))", one of "bespoke models", or your own as module:function.'),
-    "head": _option(Text, "head", 'The model\'s head, by name; else "head", else the last linear layer.'),
-    "loss": _option(Text, "loss", "cross_entropy or mse; chosen by the labels if not given."),
-    "start": _option(Text, "start", "Begin with these weights: a .safetensors file, or a run with a global model."),
-    "newcomers": _option(Real, "newcomers", "Share of clients held back from training, personalized at the end."),
-    "set_": Set,
-    "rounds": _option(Whole, "rounds", "Rounds of training.", LOCALLY),
-    "participation": _option(Real, "participation", "Share of the clients drawn in a round, in (0, 1].", LOCALLY),
-    "batch_size": _option(Whole, "batch_size", "Examples per step.", LOCALLY),
-    "local_epochs": _option(Whole, "local_epochs", "Passes over its data that a client makes in a round.", LOCALLY),
-    "local_steps": _option(Whole, "local_steps", "Steps that a client makes in a round, instead of epochs.", LOCALLY),
-    "seed": _option(Whole, "seed", "Decides every random draw: split, start, batches.", LOCALLY),
-    "workers": Workers,
-    "chunk": _option(Whole, "chunk", "Clients computed at once; chosen by a rule if not given.", COMPUTED),
-    "device": _option(Text, "device", "cpu, cuda, cuda:1, …", COMPUTED),
-    "precision": _option(Text, "precision", "float32 or float64.", COMPUTED),
-    "engine": _option(Text, "engine", "simulation, or reference: the plain PyTorch loop.", COMPUTED),
-    "faults": _option(
-        Text, "faults", 'Simulated failures, by share of clients: "nan:0.05, huge:0.01, drop:0.1, slow:0.1".', LOCALLY
-    ),
-    "clip": _option(Real, "clip", "Cut every upload to this length, from where it began.", PRIVATE),
-    "noise": _option(
-        Real, "noise", "Gaussian noise on uploads, in units of --clip; what it is worth is told at the end.", PRIVATE
-    ),
-    "delta": _option(Real, "delta", "The δ for which ε is told. Default: 1e-05.", PRIVATE),
-    "checkpoint_every": _option(
-        Text, "checkpoint_every", "Rounds (10) or seconds (60s) between checkpoints; 0: only when stopped.", COMPUTED
-    ),
-    "state_dir": StateDir,
-    "eval_every": _option(Whole, "eval_every", "Rounds between evaluations; 0: only at the end.", WRITTEN),
-    "keep_rounds": _switch("keep_rounds", "Keep the common model of every round, for newcomers."),
-    "out": Out,
-    "overwrite": Overwrite,
-}
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 
 
 def takes_run(
     *, without: Sequence[str] = (), only: Sequence[str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a run, read into its first argument, `settings`.
+    """Give a command the options of a run; their values become its first argument, `settings`.
 
-    The command's own options stand after the method in the help; `without` names those of a run that it has not,
-    `only` those that it has.
+    Parameters
+    ----------
+    without : sequence of str
+        Options of a run that the command does not have.
+    only : sequence of str, optional
+        The only options of a run that the command has.
     """
-    taken = {key: kind for key, kind in RUN.items() if key not in without and (only is None or key in only)}
+    taken = {key: kind for key, kind in RUN_OPTIONS.items() if key not in without and (only is None or key in only)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
-        of_run = [
-            inspect.Parameter(
-                key,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=False if key in ("overwrite", "keep_rounds") else None,
-                annotation=kind,
-            )
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        own = [one.replace(kind=keyword) for one in list(inspect.signature(command).parameters.values())[1:]]
+        flags = ("keep_rounds", "overwrite")
+        shared = [
+            inspect.Parameter(key, keyword, default=False if key in flags else None, annotation=kind)
             for key, kind in taken.items()
         ]
-        mine = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
         def call(**values: Any) -> None:
-            kept = {one.name: values.pop(one.name) for one in mine}
-            if "method" not in taken:
-                values["method"] = command.__name__  # it has several, of its own
-            command(_config(values), **kept)
+            mine = {one.name: values.pop(one.name) for one in own}
+            values.setdefault("method", command.__name__)  # a command without this argument trains several methods
+            command(_settings(values), **mine)
 
-        first = int("method" in taken)
-        parameters = [*of_run[:first], *mine, *of_run[first:]]
+        parameters = [*shared, *own]
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -172,8 +92,8 @@ def takes_run(
     return decorate
 
 
-def _config(given: dict[str, Any]) -> Config:
-    """What was asked for: the config file, the flags, the hyper-parameters."""
+def _settings(given: dict[str, Any]) -> RunSettings:
+    """The settings in a config file, in flags and in --set; flags take precedence over the file."""
     path, pairs = given.pop("config", None), given.pop("set_", None)
     flags = {key: value for key, value in given.items() if value is not None and value is not False}
     file, hyper = read(path) if path is not None else {}, _hyper(pairs or [])
@@ -183,11 +103,11 @@ def _config(given: dict[str, Any]) -> Config:
         print(f"warning: [set] in the config is for {before} and is not used for {method}.", file=sys.stderr)
         table = {}
     both = {**table, **hyper} if isinstance(table, dict) else table
-    return Config.of({**file, **flags, "set": both})
+    return RunSettings.of({**file, **flags, "set": both})
 
 
 def _hyper(pairs: list[str]) -> dict[str, Any]:
-    """`lr=0.1` as a name and a value: a number, a list, true, false, or else text."""
+    """Hyper-parameters from pairs such as `lr=0.1`."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -198,22 +118,34 @@ def _hyper(pairs: list[str]) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """A number, a list, true, false, or else the text itself."""
+    """The number, list, true or false that a text denotes, or else the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for read_as in (ast.literal_eval, float):
+    for parse in (ast.literal_eval, float):
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return read_as(text)
+            return parse(text)
     return text
 
 
 def numbers(text: str | None) -> list[int] | None:
-    """`0,1,2` as seeds."""
+    """Seeds from a text such as `0,1,2`."""
     if text is None:
         return None
     try:
         return [int(one) for one in text.split(",")]
     except ValueError:
-        raise InputError(
-            f"--seeds must be whole numbers with commas between them, such as 0,1,2, got {text!r}."
+        raise InputError(f"--seeds must be integers with commas between them, such as 0,1,2, got {text!r}.") from None
+
+
+@contextmanager
+def printing_results(path: Path | None) -> Iterator[None]:
+    """Print results. If the output goes to a full disk, the error says where the results are."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskError(
+            f"cannot write the output: {error.strerror}", kept=f"the results are in {str(path)!r}"
         ) from None

@@ -1,4 +1,4 @@
-"""A split as a picture for a web page: clients × classes, a bubble for each, and the figures."""
+"""Draws a split as an HTML page: one bubble for each client and class, and the statistics."""
 
 from html import escape
 
@@ -9,34 +9,36 @@ from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
 
 CELL, MARGIN = 22, 90  # pixels
-COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#2c7a7b", "#4a5568")  # of groups
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#2c7a7b", "#4a5568")  # of the groups
 
 
-def figures(clients: Clients) -> list[tuple[str, str, str]]:
-    """How different the clients are: what, how much, and what that means."""
+def statistics(clients: Clients) -> list[tuple[str, str, str]]:
+    """How different the clients are: name, value and meaning of each statistic."""
     found = split_statistics.measure(clients)
     rows = []
     if found.label_distance is not None:
         rows.append(
-            ("label distance", f"{found.label_distance:.3f}", "mean over pairs; 0: the same shares, 1: none in common")
+            (
+                "label distance",
+                f"{found.label_distance:.3f}",
+                "mean over pairs; 0: same proportions, 1: no class in common",
+            )
         )
     if found.effective_classes is not None:
-        told = f"mean over clients, of {clients.classes}"
-        rows.append(("effective classes", f"{found.effective_classes:.2f}", told))
-    rows.append(("size Gini", f"{found.size_gini:.3f}", "0: all have equally many, near 1: one has nearly all"))
+        meaning = f"mean over clients, of {clients.classes}"
+        rows.append(("effective classes", f"{found.effective_classes:.2f}", meaning))
+    rows.append(("size Gini", f"{found.size_gini:.3f}", "0: equal sizes, near 1: one client has nearly all examples"))
     sizes = f"{found.smallest} / {found.median:g} / {found.largest}"
     rows.append(("sizes", sizes, "training examples of the smallest, the median and the largest client"))
     if found.untested:
-        rows.append(("without test", str(found.untested), "clients that have no test examples"))
+        rows.append(("without test", str(found.untested), "clients without test examples"))
     return rows
 
 
 def heading(clients: Clients) -> str:
-    """One line about the split."""
-    parts = (
-        f"{len(part.indices)} {name}"
-        for name, part in (("training", clients.train), ("validation", clients.validation), ("test", clients.test))
-    )
+    """A one-line summary of the split."""
+    names = ("training", "validation", "test")
+    parts = (f"{len(part.indices)} {name}" for name, part in zip(names, clients.parts, strict=True))
     return (
         f"{clients.data_name}, {clients.split_name}, seed {clients.seed}: {count(len(clients), 'client')}, "
         f"{', '.join(parts)} examples, hash {clients.hash[:12]}"
@@ -44,10 +46,10 @@ def heading(clients: Clients) -> str:
 
 
 def page(clients: Clients) -> str:
-    """One HTML page that needs nothing else."""
+    """A self-contained HTML page."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>\n"
-        for name, value, meaning in figures(clients)
+        for name, value, meaning in statistics(clients)
     )
     return (
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
@@ -59,7 +61,8 @@ def page(clients: Clients) -> str:
 
 
 def _bubbles(clients: Clients) -> str:
-    counts = split_statistics.counts(clients)
+    """The drawing as SVG."""
+    counts = split_statistics.class_counts(clients)
     num, classes = counts.shape
     width, height = MARGIN + classes * CELL, MARGIN + num * CELL
     largest = counts.max()
@@ -74,10 +77,12 @@ def _bubbles(clients: Clients) -> str:
         group = 0 if clients.groups is None else clients.groups[client]
         colour = COLOURS[group % len(COLOURS)]
         for label in np.flatnonzero(counts[client]).tolist():
-            radius = max(CELL / 2 * (counts[client, label] / largest) ** 0.5, 1)  # areas are in proportion
-            told = f"{name}, {names[label]}: {counts[client, label]}"
+            radius = max(
+                CELL / 2 * (counts[client, label] / largest) ** 0.5, 1
+            )  # the area is proportional to the count
+            tooltip = f"{name}, {names[label]}: {counts[client, label]}"
             drawn.append(
                 f'<circle cx="{MARGIN + (label + 0.5) * CELL}" cy="{y}" r="{radius:.1f}" fill="{colour}">'
-                f"<title>{escape(told)}</title></circle>"
+                f"<title>{escape(tooltip)}</title></circle>"
             )
     return f'<svg width="{width}" height="{height}" role="img">\n' + "\n".join(drawn) + "\n</svg>\n"

@@ -82,7 +82,7 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
         def report(now: Step) -> None:
             step, scores = _describe(now)
             parts = [
-                f"{name} {score_tables.told(scores[score], score)}{score_tables.unit(score)}"
+                f"{name} {score_tables.format_score(scores[score], score)}{score_tables.unit(score)}"
                 for score, name in PROGRESS_SCORES.items()
                 if score in scores
             ]
@@ -141,7 +141,10 @@ def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
 
 def _score_rows(scores: Mapping[str, Mapping[str, float | None] | None] | None, kind: str) -> list[list[str]]:
     return [
-        [f"{kind} {score_tables.headed(score)}", *(score_tables.told(value, score) for value in statistics.values())]
+        [
+            f"{kind} {score_tables.column_title(score)}",
+            *(score_tables.format_score(value, score) for value in statistics.values()),
+        ]
         for score in ("accuracy", "loss")
         if (statistics := (scores or {}).get(score)) is not None
     ]
@@ -154,9 +157,9 @@ def tuning_table(tuning: Tuning) -> Table:
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        found = ["failed" if line["failed"] else score_tables.told(line[name], name) for name in scores]
+        found = ["failed" if line["failed"] else score_tables.format_score(line[name], name) for name in scores]
         rows.append([mark, *(format_value(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(score_tables.headed(name) for name in scores), "seconds"]
+    columns = ["", *keys, *(score_tables.column_title(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
@@ -170,8 +173,8 @@ def demo_table(results: Sequence[Result]) -> Table:
         rows.append(
             [
                 result.method,
-                *(score_tables.told(personal[name], score) for name in ("mean", "worst_decile", "std")),
-                score_tables.told(shared[score]["mean"], score) if shared else "-",
+                *(score_tables.format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
+                score_tables.format_score(shared[score]["mean"], score) if shared else "-",
                 format_bytes(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
@@ -186,7 +189,14 @@ def comparison_table(found: Comparison) -> Table:
 
     A star marks the best mean, and = the methods that do not differ significantly from it.
     """
-    columns = ["method", f"test {score_tables.headed(found.score)}", "SD", "worst 10 %", "better off", "worse off"]
+    columns = [
+        "method",
+        f"test {score_tables.column_title(found.score)}",
+        "SD",
+        "worst 10 %",
+        "better off",
+        "worse off",
+    ]
     columns += ["Jain", "sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
@@ -206,7 +216,7 @@ def comparison_table(found: Comparison) -> Table:
                 found.format_score(score["std"]),
                 found.format_score(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
-                score_tables.told((one["fairness"]["improved"] or {}).get("jain"), "jain"),
+                score_tables.format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",

@@ -1,6 +1,6 @@
-"""Reads "name(key=value)", the way a split or a model is written on the command line.
+"""Parses "name(key=value)", the notation for splits and models.
 
-Only plain values (numbers, strings, tuples, True, None) can stand in the brackets: nothing is ever evaluated.
+Arguments are literals (numbers, strings, tuples, True, None); no code is evaluated.
 """
 
 import ast
@@ -14,7 +14,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def parse_call(text: str) -> Call:
-    """The name, the positional and the keyword arguments of "name", "name()" or "name(1, key=2)"."""
+    """Return name, positional and keyword arguments of "name", "name()" or "name(1, key=2)"."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -35,7 +35,10 @@ def parse_call(text: str) -> Call:
 
 
 def bind(call: Call, target: Callable[..., Any], given: Collection[str] = ()) -> dict[str, Any]:
-    """The call's arguments by the names that `target` has for them; `given` are those the caller fills in itself."""
+    """Return the arguments of a call by the names of `target`'s parameters.
+
+    given : parameters for which the caller has values itself, and which the call cannot have.
+    """
     name, args, kwargs = call
     parameters = {key: one for key, one in inspect.signature(target).parameters.items() if key not in given}
     if (args or kwargs) and not parameters:

@@ -1,22 +1,21 @@
 """Check a value against a type annotation and convert it: the one rule for settings and hyper-parameters.
 
-A whole number is accepted for a float, and a float without a fractional part for a whole number; numpy numbers count as
-numbers. True and False are accepted for `bool` only.
+An integer is accepted for a float, and a float without a fractional part for an integer; numbers of numpy and torch
+count as numbers. True and False are accepted for `bool` only.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
+from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
-
-import numpy as np
 
 from bespokefl.core.errors import InputError, in_brief
 
 _MISSING = object()
 _EXPECTED = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "text",
     Mapping: "a table of hyper-parameters, such as {lr = 0.1}",
@@ -30,7 +29,7 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     Parameters
     ----------
     name : str
-        What the value is called in the error message.
+        The name of the value in the error message.
     value : Any
         The value as a user wrote it, in TOML, on the command line or in Python.
     annotation : Any
@@ -57,30 +56,29 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
 def _as(kind: Any, value: Any) -> Any:
     if value is None or kind is NoneType:
         return None if value is None and kind is NoneType else _MISSING
-    if kind is bool or isinstance(value, bool | np.bool_):
-        return bool(value) if kind is bool and isinstance(value, bool | np.bool_) else _MISSING
-    if kind is int:
-        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-        return int(value) if whole else _MISSING
-    if kind is float:
-        return _float(value) if isinstance(value, Real) else _MISSING
+    if kind is bool or _is_bool(value):
+        return bool(value) if kind is bool and _is_bool(value) else _MISSING
     if kind is str:
         return value if isinstance(value, str) and _is_unicode(value) else _MISSING
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+    with suppress(TypeError, ValueError, OverflowError):
+        if kind is int:
+            return int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+        if kind is float:
+            return _MISSING if isinstance(value, str | bytes) else float(value)
+    if kind is Mapping and isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: frozen(one) for key, one in value.items()}
     return _MISSING
 
 
 def frozen(value: Any) -> Any:
-    """Lists as tuples, at every depth, so that settings are hashable and cannot change."""
+    """Return lists as tuples, at every depth, so that settings are hashable and cannot change."""
     return tuple(frozen(one) for one in value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _float(value: Real) -> Any:
-    try:
-        return float(value)
-    except OverflowError:
-        return _MISSING
+def _is_bool(value: Any) -> bool:
+    """Whether the value is a bool of Python or numpy; numpy, which is slow to import, is not needed to ask."""
+    kind = type(value)
+    return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The clients of a federation: whose examples are whose, and which are for training, validation and test."""
+"""The clients of a federation: their examples for training, validation and test."""
 
 import hashlib
 import json
@@ -13,22 +13,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import rng as chance
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, count, listing
+from bespokefl.core.rng import Reusable
 from bespokefl.data.dataset import FRACTIONS, Array, Dataset, Fractions
-from bespokefl.data.presplit import pool
+from bespokefl.data.presplit import pool_sets
 from bespokefl.data.splits import Assignment, Split, Transform, parse
-from bespokefl.data.splits.transform import UNCHANGED, Parts, transformed
+from bespokefl.data.splits.transform import UNCHANGED, Parts, transform_examples
 
-CLIENTS = 20  # where neither the person nor the split says how many
+DEFAULT_CLIENTS = 20  # used if neither the caller nor the split sets the number
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clients:
-    """Every client's three parts, as indices into x and y, which all clients share.
+    """The train, validation and test examples of every client, as indices into the shared tensors x and y.
 
-    Where the split turns pictures or exchanges labels, x and y hold the examples as the clients see them.
+    Created by `Dataset.split`, `Clients.from_arrays` or `Clients.from_sets`. If the split rotates images or permutes
+    labels, x and y hold the transformed examples.
+
+    Attributes
+    ----------
+    x, y : Tensor
+        The examples and labels of all clients.
+    names : tuple of str
+        The names of the clients.
+    train, validation, test : ClientIndex
+        For each client the indices of its examples.
+    classes : int, optional
+        The number of classes; None for regression.
+    data_name, split_name : str
+        The names of the data and of the split.
+    hash : str
+        SHA-256 of names, parts, groups, transforms and data, the same on every machine.
+    groups : tuple of int, optional
+        The true group of each client, if the split creates groups.
+    label_names : tuple of str
+        The names of the classes.
+    seed : int
+        The seed of the split.
     """
 
     x: Tensor
@@ -37,19 +59,19 @@ class Clients:
     train: ClientIndex
     validation: ClientIndex
     test: ClientIndex
-    classes: int | None  # None: regression
+    classes: int | None
     data_name: str
     split_name: str
-    hash: str  # of names, parts, groups, transforms and data; the same on every machine
-    groups: tuple[int, ...] | None = None  # each client's true group, where the split knows it
+    hash: str
+    groups: tuple[int, ...] | None = None
     label_names: tuple[str, ...] = ()
     seed: int = 0
     fingerprint: str = ""  # of the data
-    client: np.ndarray | None = None  # the data's own client ids
-    transforms: tuple[Transform, ...] | None = None  # what was done to each client's examples
-    origin: Tensor | None = None  # for each of x, the data's example it was made of; None: the same
-    preparation: Any = None  # how the examples were made to fit (a `Preparation`); None: they are as they came
-    source: Dataset | None = None  # the data as they were, for splitting anew
+    client: np.ndarray | None = None  # the client ids of the data
+    transforms: tuple[Transform, ...] | None = None  # applied to each client's examples
+    origin: Tensor | None = None  # the original example of each entry of x; None: x is unchanged
+    preparation: Any = None  # the `Preparation` of the examples; None: they are unchanged
+    source: Dataset | None = None  # the data before the split
 
     @classmethod
     def from_arrays(
@@ -63,7 +85,28 @@ class Clients:
         name: str = "arrays",
         tokens: bool = False,
     ) -> "Clients":
-        """One client for each id in `client`; without ids a single client, for `split` to divide."""
+        """Create one client for each id in `client`, or a single client without ids.
+
+        Parameters
+        ----------
+        x, y, client, name, tokens
+            See `Dataset.from_arrays`.
+        seed : int
+            Determines how each client's examples are divided into train, validation and test.
+        fractions : tuple of three floats
+            The fractions for train, validation and test.
+
+        Returns
+        -------
+        Clients
+            Without ids, call `split` on the result to divide the examples among several clients.
+
+        Examples
+        --------
+        >>> import bespokefl as bf
+        >>> clients = bf.Clients.from_arrays(x, y, client=hospital)
+        >>> clients = bf.Clients.from_arrays(x, y).split("iid", clients=10)
+        """
         dataset = Dataset.from_arrays(x, y, client, name, tokens=tokens)
         if client is None:
             return dataset.split("iid", clients=1, seed=seed, fractions=fractions)
@@ -80,25 +123,38 @@ class Clients:
         name: str = "sets",
         tokens: bool = False,
     ) -> "Clients":
-        """Clients whose parts somebody has already made: one (x, y) per client and part.
+        """Create clients from data that are divided already.
 
-        The same arrays may stand in several places (a test set for all) and are stored once. Without validation or
-        test sets these parts are empty.
+        Parameters
+        ----------
+        train, validation, test : iterables of (x, y)
+            One pair of arrays for each client. The same arrays may occur several times, such as a common test set, and
+            are stored once. Without validation or test sets these parts are empty.
+        names : iterable of str or int, optional
+            The names of the clients.
+        name : str
+            The name of the data.
+        tokens : bool
+            Whether x holds token ids.
+
+        Returns
+        -------
+        Clients
         """
-        dataset, known_as, parts = pool(train, validation, test, names, name, tokens)
-        return assemble(dataset, known_as, parts, split_name="given", seed=0)
+        dataset, client_names, parts = pool_sets(train, validation, test, names, name, tokens)
+        return build_clients(dataset, client_names, parts, split_name="given", seed=0)
 
     def split(
         self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
-        """Pool all examples, as they were, and split them anew."""
+        """Pool the original examples of all clients and split them again; see `Dataset.split`."""
         pooled = self.source
         if pooled is None:
             pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
         return pooled.split(split, clients=clients, seed=seed, fractions=fractions)
 
     def save_split(self, path: str | PathLike[str]) -> None:
-        """Write the split as JSON, for `Dataset.with_split` and for other tools."""
+        """Write the split as JSON, for `Dataset.with_split` and other tools."""
         from bespokefl.data.split_file import write
 
         write(path, self)
@@ -108,10 +164,10 @@ class Clients:
 
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{self.classes} classes"
-        parts = "/".join(str(len(part.indices)) for part in (self.train, self.validation, self.test))
+        sizes = "/".join(str(len(part.indices)) for part in self.parts)
         untested = int((self.test.sizes == 0).sum())
         return (
-            f"Clients({self.data_name}, {self.split_name}: {count(len(self), 'client')}, {parts} examples for "
+            f"Clients({self.data_name}, {self.split_name}: {count(len(self), 'client')}, {sizes} examples for "
             f"train/validation/test, {kind}{f', {untested} without test' if untested else ''}, "
             f"hash {self.hash[:12]})"
         )
@@ -123,36 +179,39 @@ class Clients:
 
     @property
     def sizes(self) -> Tensor:
-        """How many training examples each client has."""
+        """The number of training examples of each client."""
         return self.train.sizes
 
     @property
+    def parts(self) -> Parts:
+        """Train, validation and test."""
+        return self.train, self.validation, self.test
+
+    @property
     def original_parts(self) -> Parts:
-        """Train, validation and test, as indices into the data as they were."""
+        """Train, validation and test, as indices into the data before the split."""
         if self.origin is None:
-            return self.train, self.validation, self.test
-        train, validation, test = (
-            ClientIndex(self.origin[part.indices], part.offsets) for part in (self.train, self.validation, self.test)
-        )
+            return self.parts
+        train, validation, test = (ClientIndex(self.origin[part.indices], part.offsets) for part in self.parts)
         return train, validation, test
 
 
-def deal(
+def split_dataset(
     dataset: Dataset, split: Split | str, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
 ) -> Clients:
-    """Split the data and cut every client's examples into train, validation and test."""
+    """Assign the examples to clients and divide every client's examples into train, validation and test."""
     chosen = parse(split) if isinstance(split, str) else split
-    num = _whole("clients", (chosen.num_clients or CLIENTS) if clients is None else clients)
-    seed = _whole("seed", seed)
+    num = _to_integer("clients", (chosen.num_clients or DEFAULT_CLIENTS) if clients is None else clients)
+    seed = _to_integer("seed", seed)
     if num < 1:
         raise InputError(f"clients must be at least 1, got {num}")
-    cut = _checked(fractions)
+    fractions = _check_fractions(fractions)
     assignment = chosen.assign(dataset, num, seed)
-    parts = _cut(assignment, seed, cut)
-    return assemble(dataset, assignment.names, parts, str(chosen), seed, assignment.groups, assignment.transforms)
+    parts = _divide(assignment, seed, fractions)
+    return build_clients(dataset, assignment.names, parts, str(chosen), seed, assignment.groups, assignment.transforms)
 
 
-def assemble(
+def build_clients(
     dataset: Dataset,
     names: tuple[str, ...],
     parts: Parts,
@@ -161,11 +220,11 @@ def assemble(
     groups: tuple[int, ...] | None = None,
     transforms: tuple[Transform, ...] | None = None,
 ) -> Clients:
-    """Clients from data and parts, indices into these data; refuses one that has nothing to train on."""
-    idle = [names[i] for i in torch.nonzero(parts[0].sizes == 0).flatten().tolist()]
-    if idle:
+    """Create clients from data and parts; every client must have a training example."""
+    untrained = [names[i] for i in torch.nonzero(parts[0].sizes == 0).flatten().tolist()]
+    if untrained:
         raise InputError(
-            f"every client needs at least one training example, got none for {listing(idle)}; "
+            f"every client needs at least one training example, got none for {listing(untrained)}; "
             "use fewer clients or leave these out"
         )
     if transforms is not None and all(one == UNCHANGED for one in transforms):
@@ -173,7 +232,7 @@ def assemble(
     identity = split_hash(dataset.fingerprint, names, parts, groups, transforms)
     x, y, origin = dataset.x, dataset.y, None
     if transforms is not None:
-        x, y, parts, origin = transformed(x, y, parts, transforms)
+        x, y, parts, origin = transform_examples(x, y, parts, transforms)
     return Clients(
         x,
         y,
@@ -201,15 +260,16 @@ def split_hash(
     groups: Sequence[int] | None = None,
     transforms: Sequence[Transform] | None = None,
 ) -> str:
-    """SHA-256 of: the header as one line of JSON, keys in alphabetical order, and a line feed; then for train,
-    validation and test in turn the offsets and the indices, as little-endian 64-bit integers.
+    """SHA-256 of a header and the parts.
 
-    The header has fingerprint, groups (or null), names and, only where there are any, transforms.
+    The header is one line of JSON with sorted keys and a line feed: fingerprint, groups (or null), names and, only if
+    there are any, transforms. Then follow for train, validation and test the offsets and the indices as little-endian
+    64-bit integers.
     """
     header: dict[str, Any] = {"fingerprint": fingerprint, "names": list(names)}
     header["groups"] = None if groups is None else list(groups)
     if transforms is not None:
-        header["transforms"] = [one.written() for one in transforms]
+        header["transforms"] = [one.to_dict() for one in transforms]
     sha = hashlib.sha256((json.dumps(header, sort_keys=True) + "\n").encode())
     for part in parts:
         sha.update(part.offsets.numpy().astype("<i8").tobytes())
@@ -217,12 +277,18 @@ def split_hash(
     return sha.hexdigest()
 
 
-def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
-    """Shuffle each client's examples, by its name, and cut them.
+def client_index(indices: np.ndarray, sizes: np.ndarray) -> ClientIndex:
+    """The index of clients whose lists are concatenated in `indices` and have these sizes."""
+    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
+    return ClientIndex(torch.from_numpy(indices.astype(np.int64)), torch.from_numpy(offsets))
 
-    Validation and test get their fraction, rounded, and at least one each; where a client has fewer than three
-    examples they get none. Train gets the rest, always at least one. Where the split has test examples for the
-    clients, their own are cut into train and validation alone, in the same proportion to one another.
+
+def _divide(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
+    """Shuffle each client's examples, with a generator keyed by its name, and divide them into parts.
+
+    Validation and test get their rounded fraction, at least one example each; clients with fewer than three examples
+    have none. Train gets the rest, always at least one. If the split provides test examples, a client's own examples
+    are divided into train and validation only, in the same ratio.
     """
     if assignment.tests is not None:
         train, kept, _ = fractions
@@ -231,7 +297,7 @@ def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
     unused = len(assignment.owner) - sizes.sum()
     flat = np.argsort(assignment.owner, kind="stable")[unused:]
     offsets = np.concatenate([[0], sizes.cumsum()])
-    rng = chance.Reusable()
+    rng = Reusable()
     for name, start, end in zip(assignment.names, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         rng.at(seed, "parts", name).shuffle(flat[start:end])
 
@@ -245,29 +311,23 @@ def _cut(assignment: Assignment, seed: int, fractions: Fractions) -> Parts:
     validation, test = validation - from_validation, test - (excess - from_validation)
 
     position = np.arange(len(flat)) - np.repeat(offsets[:-1], sizes)
-    test_end, validation_end = np.repeat(test, sizes), np.repeat(test + validation, sizes)
-    is_test = position < test_end
-    is_train = position >= validation_end
+    is_test = position < np.repeat(test, sizes)
+    is_train = position >= np.repeat(test + validation, sizes)
     return (
-        _part(flat[is_train], sizes - test - validation),
-        _part(flat[~is_test & ~is_train], validation),
-        _part(flat[is_test], test) if assignment.tests is None else ClientIndex.of_lists(assignment.tests),
+        client_index(flat[is_train], sizes - test - validation),
+        client_index(flat[~is_test & ~is_train], validation),
+        client_index(flat[is_test], test) if assignment.tests is None else ClientIndex.of_lists(assignment.tests),
     )
 
 
-def _part(flat: np.ndarray, sizes: np.ndarray) -> ClientIndex:
-    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-    return ClientIndex(torch.from_numpy(flat.astype(np.int64)), torch.from_numpy(offsets))
-
-
-def _whole(what: str, value: int) -> int:
+def _to_integer(what: str, value: int) -> int:
     try:
         return int(operator.index(value))
     except TypeError:
-        raise InputError(f"{what} must be a whole number, got {value!r}") from None
+        raise InputError(f"{what} must be an integer, got {value!r}") from None
 
 
-def _checked(fractions: Fractions) -> Fractions:
+def _check_fractions(fractions: Fractions) -> Fractions:
     try:
         train, validation, test = (float(one) for one in fractions)
     except (TypeError, ValueError):

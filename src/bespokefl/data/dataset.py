@@ -1,4 +1,4 @@
-"""A data set: examples, their labels and, where known, the client each one belongs to."""
+"""A data set: examples, their labels and, if known, the client of each example."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,31 +12,50 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits import Split
 
 if TYPE_CHECKING:
     from bespokefl.data.clients import Clients
+    from bespokefl.data.splits import Split
 
 Array = np.ndarray | Tensor | Sequence[Any]
 Fractions = tuple[float, float, float]  # of the parts
+Locate = Callable[[int], str]  # describes the origin of an example in error messages: "row 7 of 'a.csv'"
 
 FRACTIONS: Fractions = (0.6, 0.2, 0.2)
 PARTS = ("train", "validation", "test")
-SOME = 1 << 16  # ids that are hashed at once: as text they take ten times their memory
+HASHED_IDS = 1 << 16  # ids that are hashed at once: as text they take ten times their memory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Examples first, one label each. Built by `from_arrays`, which checks what it is given."""
+    """Examples with one label each; use `Dataset.from_arrays` to create one from arrays.
+
+    Attributes
+    ----------
+    name : str
+        The name shown in results.
+    x : Tensor
+        The examples along the first axis, float32 or, for tokens, int64.
+    y : Tensor
+        The labels, int64 from 0 to classes - 1, or float32 regression targets.
+    client : numpy.ndarray, optional
+        The client id of each example, int64 or text.
+    classes : int, optional
+        The number of classes; None for regression.
+    label_names : tuple of str
+        The names of the classes.
+    columns : mapping of str to numpy.ndarray
+        More about each example, such as "test" or "subclass"; some splits use them.
+    """
 
     name: str
-    x: Tensor  # float32, or int64 for tokens
-    y: Tensor  # int64, 0 to classes - 1, or float32 for regression
-    client: np.ndarray | None = None  # int64 or text, one id per example
-    classes: int | None = None  # None: regression
+    x: Tensor
+    y: Tensor
+    client: np.ndarray | None = None
+    classes: int | None = None
     label_names: tuple[str, ...] = ()
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # more about each example: "subclass", "test", …
-    known_fingerprint: str | None = None  # where it was worked out before, with the data's cache
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    known_fingerprint: str | None = None  # computed before and stored with the cached data
 
     @classmethod
     def from_arrays(
@@ -49,52 +68,108 @@ class Dataset:
         tokens: bool = False,
         classes: int | None = None,
         columns: Mapping[str, Array] | None = None,
-        place: Callable[[int], str] = "example {}".format,
+        locate: Locate = "example {}".format,
     ) -> "Dataset":
-        """Take numpy arrays, torch tensors or lists.
+        """Create a data set from numpy arrays, torch tensors or lists.
 
-        x: floats become float32; bytes (uint8 pictures) are divided by 255; other whole numbers become float32, but
-        stay whole with `tokens=True`. y: whole numbers, text or booleans are classes, and are recoded to 0, 1, … where
-        they are not that already (`label_names` keeps what they were); floats are regression targets. `classes`: the
-        labels are numbers below this and stay as they are, even where some do not occur (for a model that was trained
-        on all). Arrays that already have the right type are not copied: leave them unchanged. `place` words where an
-        example is.
+        Arrays that have the right type already are not copied, so do not modify them afterwards.
+
+        Parameters
+        ----------
+        x : array
+            The examples. Floats are converted to float32, bytes (uint8 images) are divided by 255, and other integers
+            are converted to float32.
+        y : array
+            The labels. Integers, text and booleans are classes, recoded to 0, 1, … if needed (`label_names` keeps the
+            original labels). Floats are regression targets.
+        client : array, optional
+            The client id of each example, integers or text.
+        name : str
+            The name shown in results.
+        tokens : bool
+            Whether x holds token ids, which stay integers.
+        classes : int, optional
+            The number of classes. The labels must be below it and are not recoded, even if some do not occur.
+        columns : mapping of str to array, optional
+            More about each example, such as "test" or "subclass".
+        locate : callable
+            Describes an example in error messages, given its index.
+
+        Returns
+        -------
+        Dataset
+
+        Raises
+        ------
+        InputError
+            If shapes or types do not match, or values are not finite.
+
+        Examples
+        --------
+        >>> data = Dataset.from_arrays([[0.0], [1.0], [2.0]], ["no", "yes", "yes"])
+        >>> data.label_names
+        ('no', 'yes')
         """
-        examples = _examples(as_array(x, "x"), tokens)
-        labels, num_classes, label_names = _labels(as_array(y, "y"), classes)
+        examples = _to_examples(as_array(x, "x"), tokens)
+        labels, num_classes, label_names = _to_labels(as_array(y, "y"), classes)
         if len(examples) != len(labels):
             raise InputError(f"x and y must have one entry per example each, got {len(examples)} and {len(labels)}")
         for what, values in (("x", examples), ("y", labels)):
-            _check_finite(what, values, place)
-        ids = None if client is None else _ids(as_array(client, "client"), len(examples))
-        more = {key: _column(key, as_array(column, key), len(examples)) for key, column in (columns or {}).items()}
-        return cls(name, _tensor(examples), _tensor(labels), ids, num_classes, label_names, more)
+            _check_finite(what, values, locate)
+        ids = None if client is None else _to_ids(as_array(client, "client"), len(examples))
+        more = {key: as_array(column, key) for key, column in (columns or {}).items()}
+        for key, column in more.items():
+            _check_one_each(key, column, len(examples), "value")
+        return cls(name, _to_tensor(examples), _to_tensor(labels), ids, num_classes, label_names, more)
 
     def split(
-        self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
+        self, split: "Split | str", *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
-        """Clients with a train, validation and test part each; `split` may be text: "dirichlet(alpha=0.4)".
+        """Divide the examples among clients, and each client's examples into train, validation and test.
 
-        clients     None: as many as the split's paper has, else twenty
-        fractions   of a client's examples that are for training, validation and test
+        Parameters
+        ----------
+        split : Split or str
+            For example ``bf.splits.Dirichlet(alpha=0.4)`` or "dirichlet(alpha=0.4)".
+        clients : int, optional
+            The number of clients; by default that of the split's paper, else 20.
+        seed : int
+            The same seed gives the same clients on every machine.
+        fractions : tuple of three floats
+            The fractions of a client's examples for train, validation and test.
+
+        Returns
+        -------
+        Clients
+
+        Raises
+        ------
+        InputError
+            If the split cannot be made with these data.
         """
-        from bespokefl.data.clients import deal
+        from bespokefl.data.clients import split_dataset
 
-        return deal(self, split, clients, seed, fractions)
+        return split_dataset(self, split, clients, seed, fractions)
 
     def with_split(self, path: str | PathLike[str]) -> "Clients":
-        """The clients of a split that was saved earlier for these very data."""
+        """Read a split that `Clients.save_split` wrote for the same data.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged or belongs to other data.
+        """
         from bespokefl.data.split_file import read
 
         return read(path, self)
 
-    def take(self, places: np.ndarray) -> "Dataset":
-        """Some of the examples, ascending; neighbours are not copied."""
-        if len(places) == len(self):
+    def take(self, indices: np.ndarray) -> "Dataset":
+        """The examples with these ascending indices; a contiguous range is not copied."""
+        if len(indices) == len(self):
             return self
-        together = len(places) > 0 and places[-1] - places[0] + 1 == len(places)
-        chosen = slice(int(places[0]), int(places[-1]) + 1) if together else torch.from_numpy(places)
-        rows = places if not isinstance(chosen, slice) else chosen
+        contiguous = len(indices) > 0 and indices[-1] - indices[0] + 1 == len(indices)
+        chosen = slice(int(indices[0]), int(indices[-1]) + 1) if contiguous else torch.from_numpy(indices)
+        rows = chosen if isinstance(chosen, slice) else indices
         return replace(
             self,
             x=self.x[chosen],
@@ -118,7 +193,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the examples, labels and client ids; the same on every machine."""
+        """A SHA-256 hash of examples, labels and client ids, the same on every machine."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
         sha = hashlib.sha256()
@@ -129,19 +204,19 @@ class Dataset:
             sha.update(array.data if array.size else b"")
         if self.client is not None:
             sha.update(f"client {'text' if self.client.dtype.kind == 'U' else 'number'}\n".encode())
-            for start in range(0, len(self.client), SOME):
-                some = map(str, self.client[start : start + SOME].tolist())
-                sha.update(("\0" * (start > 0) + "\0".join(some)).encode())
+            for start in range(0, len(self.client), HASHED_IDS):
+                ids = map(str, self.client[start : start + HASHED_IDS].tolist())
+                sha.update(("\0" * (start > 0) + "\0".join(ids)).encode())
         return sha.hexdigest()
 
 
 def as_array(values: Array, what: str) -> np.ndarray:
-    """Anything like an array as numpy; text that came as objects (pandas) as text."""
+    """Convert to a numpy array; text stored as objects (pandas) becomes text."""
     if isinstance(values, Tensor):
         if values.layout != torch.strided:
             raise InputError(f"{what} must be a dense tensor, got {values.layout}; use to_dense()")
         values = values.detach().cpu()
-        # numpy has no bfloat16, and all floats become float32 anyway
+        # numpy has no bfloat16, and all floats are converted to float32 anyway
         return (values.float() if values.is_floating_point() else values).numpy()
     try:
         array = np.asarray(values)
@@ -150,11 +225,11 @@ def as_array(values: Array, what: str) -> np.ndarray:
     if array.dtype.kind in "OT" and array.size and all(isinstance(one, str) for one in array.flat):
         array = array.astype(np.str_)
     if array.dtype.kind in "OTV":
-        raise InputError(f"{what} must hold numbers or text only, got objects of mixed or other kinds")
+        raise InputError(f"{what} must hold only numbers or text, got objects of mixed or other types")
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
-def _examples(x: np.ndarray, tokens: bool) -> np.ndarray:
+def _to_examples(x: np.ndarray, tokens: bool) -> np.ndarray:
     if x.dtype.kind not in "fiub":
         raise InputError(f"x must hold numbers, got {x.dtype.name}")
     if x.ndim == 0 or len(x) == 0:
@@ -165,16 +240,21 @@ def _examples(x: np.ndarray, tokens: bool) -> np.ndarray:
         )
     if tokens:
         if x.dtype.kind not in "iu" or x.min() < 0:
-            raise InputError(f"tokens must be whole numbers >= 0, got {x.dtype.name} from {x.min()}")
+            raise InputError(f"tokens must be integers >= 0, got {x.dtype.name} from {x.min()}")
         return x.astype(np.int64, copy=False)
+    return scale_bytes(x)
+
+
+def scale_bytes(x: np.ndarray) -> np.ndarray:
+    """Numbers as float32; bytes (images) are scaled to the range 0 to 1."""
     if x.dtype == np.uint8:
         return x.astype(np.float32) / np.float32(255)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as that
+    with np.errstate(over="ignore"):  # values that are too large become infinite, which is checked later
         return x.astype(np.float32, copy=False)
 
 
-def _labels(y: np.ndarray, classes: int | None) -> tuple[np.ndarray, int | None, tuple[str, ...]]:
-    """Labels, number of classes (None for regression) and the classes' names."""
+def _to_labels(y: np.ndarray, classes: int | None) -> tuple[np.ndarray, int | None, tuple[str, ...]]:
+    """Labels, number of classes (None for regression) and names of the classes."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -183,7 +263,7 @@ def _labels(y: np.ndarray, classes: int | None) -> tuple[np.ndarray, int | None,
         with np.errstate(over="ignore"):
             return y.astype(np.float32, copy=False), None, ()
     if y.dtype.kind not in "iubU":
-        raise InputError(f"y must hold whole numbers or text (classes) or floats (regression), got {y.dtype.name}")
+        raise InputError(f"y must hold integers or text (classes) or floats (regression), got {y.dtype.name}")
     found, codes = np.unique(y, return_inverse=True)
     if classes is not None:
         if y.dtype.kind not in "iu" or found[0] < 0 or found[-1] >= classes:
@@ -194,28 +274,26 @@ def _labels(y: np.ndarray, classes: int | None) -> tuple[np.ndarray, int | None,
     return codes.astype(np.int64), len(found), tuple(map(str, found.tolist()))
 
 
-def _ids(client: np.ndarray, examples: int) -> np.ndarray:
-    if client.shape != (examples,):
-        raise InputError(f"client must be one id for each of the {examples} examples, got shape {client.shape}")
+def _to_ids(client: np.ndarray, examples: int) -> np.ndarray:
+    _check_one_each("client", client, examples, "id")
     if client.dtype.kind not in "iuU":
-        raise InputError(f"client ids must be whole numbers or text, got {client.dtype.name}; convert them to text")
+        raise InputError(f"client ids must be integers or text, got {client.dtype.name}; convert them to text")
     if client.dtype.kind != "U":
         return client.astype(np.int64)
     try:
         "".join(np.unique(client).tolist()).encode()
     except UnicodeEncodeError as error:
         wrong = error.object[error.start : error.end]
-        raise InputError(f"client ids must be text that can be written as UTF-8, got one with {wrong!r}") from None
+        raise InputError(f"client ids must be text that can be encoded as UTF-8, got one with {wrong!r}") from None
     return client
 
 
-def _column(key: str, values: np.ndarray, examples: int) -> np.ndarray:
+def _check_one_each(key: str, values: np.ndarray, examples: int, what: str) -> None:
     if values.shape != (examples,):
-        raise InputError(f"{key} must be one value for each of the {examples} examples, got shape {values.shape}")
-    return values
+        raise InputError(f"{key} must be one {what} for each of the {examples} examples, got shape {values.shape}")
 
 
-def _check_finite(what: str, values: np.ndarray, place: Callable[[int], str]) -> None:
+def _check_finite(what: str, values: np.ndarray, locate: Locate) -> None:
     if values.dtype.kind != "f":
         return
     finite = np.isfinite(values)
@@ -225,10 +303,10 @@ def _check_finite(what: str, values: np.ndarray, place: Callable[[int], str]) ->
     inside = f" at {list(first[1:])}" if len(first) > 1 else ""
     raise InputError(
         f"{what} must be finite (in float32), got {finite.size - np.count_nonzero(finite)} values that are not, "
-        f"the first in {place(first[0])}{inside} ({values[first]}); remove or fill them"
+        f"the first in {locate(first[0])}{inside} ({values[first]}); remove or fill them"
     )
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def _to_tensor(array: np.ndarray) -> Tensor:
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,16 +1,16 @@
-"""A split in the folder layouts of other frameworks: the same clients, the same examples, under their names for them.
+"""Writes the clients' examples in the directory layouts of other frameworks.
 
 pflib   What PFLlib's generators write and its `read_client_data` reads (0.npz, 1.npz, … under train/ and test/, and
-        config.json); copy the folder to PFLlib's dataset/NAME. PFLlib knows no validation data: they are in
-        validation/, which it does not read, so that it trains on what Bespoke trains on. Each .npz holds one Python
-        dict, {"x": float32, "y": int64}, and so, by PFLlib's design, a pickle: the only one Bespoke ever writes, and
-        it reads none.
+        config.json); copy the directory to PFLlib's dataset/NAME. PFLlib has no validation data: they are in
+        validation/, which it does not read, so that it trains on the same examples as Bespoke. Each .npz holds one
+        Python dict, {"x": float32, "y": int64}, and is therefore, by PFLlib's design, a pickle: the only one that
+        Bespoke writes, and it reads none.
 flower  What Flower Datasets takes: train.jsonl, validation.jsonl and test.jsonl, for Hugging Face's
         `load_dataset("json", data_files={"train": "DIR/train.jsonl", ...})`. One line is one example: partition_id
-        (the client's number), client (its name), index (the example in the data it was split from), label and x,
-        turned and relabelled as the client sees it. Flower's NaturalIdPartitioner(partition_by="partition_id") gives
-        the clients back. A part without examples has no file.
-Both write the clients' names, in order, and the split's hash to bespoke.json.
+        (the client's number), client (its name), index (the example in the original data), label and x, with the
+        client's rotation and label permutation. Flower's NaturalIdPartitioner(partition_by="partition_id") gives the
+        clients. A part without examples has no file.
+Both write the names of the clients, in order, and the hash of the split to bespoke.json.
 """
 
 import json
@@ -31,18 +31,33 @@ from bespokefl.data.dataset import PARTS
 
 
 def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
-    """Write the clients' examples as another framework reads them; the folder is there whole or not at all."""
+    """Write the clients' examples into a new directory, atomically.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients to write.
+    to : {"pflib", "flower"}
+        The layout.
+    out : path
+        The directory; it must not exist.
+
+    Returns
+    -------
+    Path
+        The directory.
+    """
     if to not in LAYOUTS:
         raise unknown("layout", to, LAYOUTS)
     target = Path(out)
     if target.exists():
-        raise InputError(f"the folder to export to must be a new one, but {str(target)!r} exists; name another")
+        raise InputError(f"the directory to export to must be new, but {str(target)!r} exists; use another name")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         try:
             temporary.mkdir(parents=True)
             LAYOUTS[to](clients, temporary)
-            _json(temporary / "bespoke.json", _about(clients))
+            _write_json(temporary / "bespoke.json", _metadata(clients))
             temporary.rename(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -51,19 +66,18 @@ def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
     return target
 
 
-def _pflib(clients: Clients, folder: Path) -> None:
+def _write_pflib(clients: Clients, directory: Path) -> None:
     if clients.classes is None:
         raise InputError(f"PFLlib has classification tasks only, got real-valued targets in {clients.data_name!r}")
-    for name in PARTS:
-        (folder / name).mkdir()
-        part = getattr(clients, name)
+    for name, part in zip(PARTS, clients.parts, strict=True):
+        (directory / name).mkdir()
         for client in range(len(clients)):
             chosen = part.of(client)
             content = {"x": clients.x[chosen].numpy(), "y": clients.y[chosen].numpy()}
-            with (folder / name / f"{client}.npz").open("wb") as file:
+            with (directory / name / f"{client}.npz").open("wb") as file:
                 np.savez_compressed(file, data=np.array(content, dtype=object))
-                _synced(file)
-    config = {  # the keys that PFLlib's own generators write, and compare to see whether data are there already
+                _sync(file)
+    config = {  # the keys that PFLlib's generators write and compare, to see whether data exist already
         "num_clients": len(clients),
         "num_classes": clients.classes,
         "non_iid": not clients.split_name.startswith("iid"),
@@ -71,44 +85,44 @@ def _pflib(clients: Clients, folder: Path) -> None:
         "partition": clients.split_name,
         "Size of samples for labels in clients": [
             [[label, count] for label, count in enumerate(row) if count]
-            for row in split_statistics.counts(clients).tolist()
+            for row in split_statistics.class_counts(clients).tolist()
         ],
         "alpha": None,
         "batch_size": 10,
     }
-    _json(folder / "config.json", config)
+    _write_json(directory / "config.json", config)
 
 
-def _flower(clients: Clients, folder: Path) -> None:
-    for name, original in zip(PARTS, clients.original_parts, strict=True):
+def _write_flower(clients: Clients, directory: Path) -> None:
+    for name, part, original in zip(PARTS, clients.parts, clients.original_parts, strict=True):
         if len(original.indices) == 0:
             continue
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(_lines(clients, getattr(clients, name), original))
-            _synced(file)
+        with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(_json_lines(clients, part, original))
+            _sync(file)
 
 
-def _lines(clients: Clients, part: ClientIndex, original: ClientIndex) -> Iterator[str]:
+def _json_lines(clients: Clients, part: ClientIndex, original: ClientIndex) -> Iterator[str]:
     label = clients.y.tolist()
     for client, name in enumerate(clients.names):
         head = f'{{"partition_id": {client}, "client": {json.dumps(name)}, '
         for index, example in zip(original.of(client).tolist(), part.of(client).tolist(), strict=True):
-            x = json.dumps(_shortest(clients.x[example].numpy()), separators=(",", ":"))
+            x = json.dumps(_to_short_floats(clients.x[example].numpy()), separators=(",", ":"))
             yield f'{head}"index": {index}, "label": {json.dumps(label[example])}, "x": {x}}}\n'
 
 
-def _shortest(values: np.ndarray) -> Any:
-    """Lists of the numbers; floats with the fewest digits that give the same float32 again."""
+def _to_short_floats(values: np.ndarray) -> Any:
+    """Nested lists; floats have the fewest digits that give the same float32."""
     if values.dtype.kind != "f":
         return values.tolist()
     short = np.array([float(str(one)) for one in values.ravel()], dtype=np.float64)
     return short.reshape(values.shape).tolist()
 
 
-LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _pflib, "flower": _flower}
+LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _write_pflib, "flower": _write_flower}
 
 
-def _about(clients: Clients) -> dict[str, Any]:
+def _metadata(clients: Clients) -> dict[str, Any]:
     return {
         "data": clients.data_name,
         "split": clients.split_name,
@@ -120,12 +134,12 @@ def _about(clients: Clients) -> dict[str, Any]:
     }
 
 
-def _json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: dict[str, Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
         json.dump(content, file)
-        _synced(file)
+        _sync(file)
 
 
-def _synced(file: Any) -> None:
+def _sync(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())

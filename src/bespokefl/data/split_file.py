@@ -1,15 +1,15 @@
-"""A split as a JSON file, so that other programs, and this one tomorrow, use exactly the same clients.
+"""Reads and writes splits as JSON files, so that other programs and later runs use exactly the same clients.
 
 format        "bespoke split"
-version       2; files of version 1 have no transforms, and are read, too
+version       2; files of version 1 have no transforms and are read, too
 data          name of the data
-fingerprint   sha256 of the data: the file fits no other
-split, seed   how the split was made, for people: "dirichlet(alpha=0.4)", 0
+fingerprint   sha256 of the data; the file is valid for these only
+split, seed   how the split was made, for information: "dirichlet(alpha=0.4)", 0
 names         the clients
-train, validation, test   for each client the list of its examples, counted from 0 in the data as they were. An example
-              is in one list of train or validation at most; test lists may share examples (an official test set)
-transforms    null, or for each client what is done to all its examples, its test examples included:
-              turns     quarter turns of the picture, counter-clockwise: numpy.rot90(x, turns, axes=(-2, -1))
+train, validation, test   for each client the list of its examples, numbered from 0 in the original data. An example is
+              in at most one list of train and validation; test lists may share examples (an official test set)
+transforms    null, or for each client what is applied to all its examples, including test:
+              turns     quarter turns of the image, counter-clockwise: numpy.rot90(x, turns, axes=(-2, -1))
               labels    null, or the list by which the label c becomes labels[c]
 groups        each client's true group, or null
 hash          sha256 of fingerprint, names, parts, groups and transforms (see `split_hash`)
@@ -19,27 +19,23 @@ import json
 from itertools import chain, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import refuse_pipe, write_text
-from bespokefl.data.clients import Clients, assemble, split_hash
-from bespokefl.data.dataset import PARTS
+from bespokefl.data.clients import Clients, build_clients, client_index, split_hash
+from bespokefl.data.dataset import PARTS, Dataset
 from bespokefl.data.splits import Transform
-
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
 
 FORMAT = "bespoke split"
 VERSION = 2
 
 
 def write(path: str | PathLike[str], clients: Clients) -> None:
-    """Write the clients' split; the file is there whole or not at all."""
+    """Write the split atomically."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -50,60 +46,54 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
         "hash": clients.hash,
         "names": list(clients.names),
         "groups": None if clients.groups is None else list(clients.groups),
-        "transforms": None if clients.transforms is None else [one.written() for one in clients.transforms],
-        **{name: _lists(part) for name, part in zip(PARTS, clients.original_parts, strict=True)},
+        "transforms": None if clients.transforms is None else [one.to_dict() for one in clients.transforms],
+        **{name: _to_lists(part) for name, part in zip(PARTS, clients.original_parts, strict=True)},
     }
-    # one key a line: a person can look at the head of the file
+    # one key per line, so that the head of the file is readable
     lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    write_text(Path(path), text)
+    write_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def read(path: str | PathLike[str], dataset: "Dataset") -> Clients:
-    """The clients of the split in the file, if it is unchanged and belongs to these data."""
-    content = _json(path)
+def read(path: str | PathLike[str], dataset: Dataset) -> Clients:
+    """Read a split; the file must be unchanged and belong to these data."""
+    file = repr(str(path))
+    content = _read_json(path)
     for key, kind in (("fingerprint", str), ("split", str), ("seed", int), ("hash", str), ("names", list)):
         if not isinstance(content.get(key), kind):
-            raise InputError(f"{str(path)!r} is not a whole split file: {key!r} is missing or wrong; save it again")
+            raise InputError(f"{file} is not a complete split file: {key!r} is missing or wrong; save it again")
     if content["fingerprint"] != dataset.fingerprint:
         raise InputError(
-            f"{str(path)!r} was made for the data {content.get('data')!r} with fingerprint {content['fingerprint']}, "
+            f"{file} was made for the data {content.get('data')!r} with fingerprint {content['fingerprint']}, "
             f"but {dataset.name!r} has {dataset.fingerprint}; load the data it was made for"
         )
     names, groups = content["names"], content.get("groups")
-    first, second, third = (_part(path, key, content.get(key), len(names), len(dataset)) for key in PARTS)
+    train, validation, test = (_to_index(file, key, content.get(key), len(names), len(dataset)) for key in PARTS)
     if not all(isinstance(one, str) for one in names) or len(set(names)) != len(names):
-        raise InputError(f"{str(path)!r} must name each client once, in text; save it again")
-    if groups is not None and (not _whole_numbers(groups) or len(groups) != len(names)):
-        raise InputError(f"{str(path)!r} must have one group for each client or null; save it again")
-    transforms = _transforms(path, content.get("transforms"), len(names), dataset.classes)
-    found = split_hash(dataset.fingerprint, names, (first, second, third), groups, transforms)
+        raise InputError(f"{file} must name each client once, as text; save it again")
+    if groups is not None and (not _is_integers(groups) or len(groups) != len(names)):
+        raise InputError(f"{file} must have one group for each client or null; save it again")
+    transforms = _to_transforms(file, content.get("transforms"), len(names), dataset.classes)
+    parts = (train, validation, test)
+    found = split_hash(dataset.fingerprint, names, parts, groups, transforms)
     if content["hash"] != found:
         raise InputError(
-            f"{str(path)!r} was changed after it was saved: it says hash {content['hash']}, but its content has "
-            f"{found}; use the original file or split anew"
+            f"{file} was changed after it was saved: its hash is {content['hash']}, but its content has {found}; "
+            "use the original file or split again"
         )
-    return assemble(
-        dataset,
-        tuple(names),
-        (first, second, third),
-        content["split"],
-        content["seed"],
-        None if groups is None else tuple(groups),
-        transforms,
-    )
+    groups = None if groups is None else tuple(groups)
+    return build_clients(dataset, tuple(names), parts, content["split"], content["seed"], groups, transforms)
 
 
-def about(path: str | PathLike[str]) -> tuple[str, str]:
-    """The data a split file was made for, and how the split was made."""
-    content = _json(path)
+def describe(path: str | PathLike[str]) -> tuple[str, str]:
+    """The names of the data and of the split in a file."""
+    content = _read_json(path)
     data, split = content.get("data"), content.get("split")
     if not isinstance(data, str) or not isinstance(split, str):
-        raise InputError(f"{str(path)!r} is not a whole split file: 'data' or 'split' is missing; save it again")
+        raise InputError(f"{str(path)!r} is not a complete split file: 'data' or 'split' is missing; save it again")
     return data, split
 
 
-def _json(path: str | PathLike[str]) -> dict[str, Any]:
+def _read_json(path: str | PathLike[str]) -> dict[str, Any]:
     refuse_pipe(Path(path))
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -115,57 +105,50 @@ def _json(path: str | PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{str(path)!r} is not a split file; expected JSON as written by save_split")
     if content.get("version") not in (1, VERSION):
         raise InputError(
-            f"{str(path)!r} must be a split file of version 1 or {VERSION}, got {content.get('version')!r}; split anew"
+            f"{str(path)!r} must be a split file of version 1 or {VERSION}, got {content.get('version')!r}; split again"
         )
     return content
 
 
-def _part(path: str | PathLike[str], key: str, lists: Any, clients: int, examples: int) -> ClientIndex:
+def _to_index(file: str, key: str, lists: Any, clients: int, examples: int) -> ClientIndex:
     if (
         not isinstance(lists, list)
         or len(lists) != clients
         or not all(isinstance(one, list) for one in lists)
-        or not _whole_numbers(flat := list(chain.from_iterable(lists)))
+        or not _is_integers(flat := list(chain.from_iterable(lists)))
         or (flat and not 0 <= min(flat) <= max(flat) < examples)
     ):
         raise InputError(
-            f"{str(path)!r} must list examples 0 to {examples - 1} for each of {clients} clients under {key!r}; "
-            "use the original file or split anew"
+            f"{file} must list examples 0 to {examples - 1} for each of {clients} clients under {key!r}; "
+            "use the original file or split again"
         )
-    sizes = np.array([len(one) for one in lists], dtype=np.int64)
-    offsets = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-    return ClientIndex(torch.tensor(flat, dtype=torch.int64), torch.from_numpy(offsets))
+    return client_index(np.array(flat, dtype=np.int64), np.array([len(one) for one in lists], dtype=np.int64))
 
 
-def _transforms(
-    path: str | PathLike[str], written: Any, clients: int, classes: int | None
-) -> tuple[Transform, ...] | None:
-    if written is None:
+def _to_transforms(file: str, content: Any, clients: int, classes: int | None) -> tuple[Transform, ...] | None:
+    if content is None:
         return None
-    every = list(range(classes or 0))
+    all_labels = list(range(classes or 0))
 
     def fits(one: Any) -> bool:
         if not isinstance(one, dict) or set(one) != {"turns", "labels"}:
             return False
         turns, labels = one["turns"], one["labels"]
-        return (
-            type(turns) is int
-            and 0 <= turns < 4
-            and (labels is None or (_whole_numbers(labels) and sorted(labels) == every))
-        )
+        valid_labels = labels is None or (_is_integers(labels) and sorted(labels) == all_labels)
+        return type(turns) is int and 0 <= turns < 4 and valid_labels
 
-    if not isinstance(written, list) or len(written) != clients or not all(map(fits, written)):
+    if not isinstance(content, list) or len(content) != clients or not all(map(fits, content)):
         raise InputError(
-            f"{str(path)!r} must have null or turns (0 to 3) and labels (all of them, in some order, or null) for "
-            f"each of {clients} clients under 'transforms'; use the original file or split anew"
+            f"{file} must have null or turns (0 to 3) and labels (all of them, in some order, or null) for "
+            f"each of {clients} clients under 'transforms'; use the original file or split again"
         )
-    return tuple(Transform(one["turns"], None if one["labels"] is None else tuple(one["labels"])) for one in written)
+    return tuple(Transform(one["turns"], None if one["labels"] is None else tuple(one["labels"])) for one in content)
 
 
-def _lists(part: ClientIndex) -> list[list[int]]:
+def _to_lists(part: ClientIndex) -> list[list[int]]:
     flat, offsets = part.indices.tolist(), part.offsets.tolist()
     return [flat[start:end] for start, end in pairwise(offsets)]
 
 
-def _whole_numbers(values: Any) -> bool:
+def _is_integers(values: Any) -> bool:
     return isinstance(values, list) and all(type(one) is int for one in values)

@@ -1,25 +1,22 @@
-"""How different the clients of a federation are, in three figures and a table of counts.
+"""Measures how different the clients of a federation are, on their training examples.
 
-label distance      Half the sum of the differences between two clients' shares of the classes (total variation): 0 if
-                    they see the classes in the same shares, 1 if they have none in common. The mean over all pairs.
-size Gini           0 if all clients have equally many training examples, near 1 if one has nearly all.
-effective classes   exp(entropy) of a client's shares: 10 if it sees ten classes evenly, 1 if only one. The mean over
-                    clients.
-All are of the training examples.
+label distance      The mean over all pairs of clients of the total variation distance between their class proportions:
+                    0 if the proportions are equal, 1 if the clients have no class in common.
+size Gini           0 if all clients have equally many training examples, near 1 if one client has nearly all.
+effective classes   The mean over clients of exp(entropy) of the class proportions: 10 for ten classes in equal
+                    proportions, 1 for a single class.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from bespokefl.data.clients import Clients
+from bespokefl.data.clients import Clients
 
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """The figures; those of labels are None for regression, the distance also for a single client."""
+    """The statistics; those of labels are None for regression, the distance also for a single client."""
 
     label_distance: float | None
     size_gini: float
@@ -30,10 +27,10 @@ class Heterogeneity:
     untested: int  # clients without test examples
 
 
-def measure(clients: "Clients") -> Heterogeneity:
-    """How different these clients are."""
+def measure(clients: Clients) -> Heterogeneity:
+    """Measure how different the clients are."""
     sizes = clients.train.sizes.numpy()
-    shares = None if clients.classes is None else counts(clients) / sizes[:, None]
+    shares = None if clients.classes is None else class_counts(clients) / sizes[:, None]
     return Heterogeneity(
         label_distance=None if shares is None or len(clients) < 2 else label_distance(shares),
         size_gini=gini(sizes),
@@ -45,8 +42,8 @@ def measure(clients: "Clients") -> Heterogeneity:
     )
 
 
-def counts(clients: "Clients") -> np.ndarray:
-    """How many training examples of each class each client has: clients × classes."""
+def class_counts(clients: Clients) -> np.ndarray:
+    """The number of training examples of each class for each client: (clients, classes)."""
     num = clients.classes or 1
     labels = clients.y[clients.train.indices].numpy() if clients.classes else 0
     client = np.repeat(np.arange(len(clients)), clients.train.sizes.numpy())
@@ -55,21 +52,23 @@ def counts(clients: "Clients") -> np.ndarray:
 
 
 def label_distance(shares: np.ndarray) -> float:
-    """The mean over all pairs of rows of ½ Σ |difference|.
-
-    Sorted, the i-th of n numbers exceeds i others and is exceeded by n − 1 − i: no pair has to be formed.
-    """
+    """The mean over all pairs of rows of ½ Σ |difference|."""
     num = len(shares)
-    ranks = 2 * np.arange(num) - (num - 1)
-    differences = (np.sort(shares, axis=0) * ranks[:, None]).sum()
-    return float(max(differences / (num * (num - 1)), 0.0))
+    return float(max(_sum_of_differences(shares) / (num * (num - 1)), 0.0))
 
 
 def gini(sizes: np.ndarray) -> float:
-    """The mean difference between two sizes, over twice their mean."""
-    num = len(sizes)
-    ranks = 2 * np.arange(num) - (num - 1)
-    return float((np.sort(sizes) * ranks).sum() / (num * sizes.sum()))
+    """The mean difference between two sizes, divided by twice their mean."""
+    return float(_sum_of_differences(sizes[:, None]) / (len(sizes) * sizes.sum()))
+
+
+def _sum_of_differences(values: np.ndarray) -> float:
+    """Σ |difference| over all pairs of rows, without forming the pairs.
+
+    The i-th of n sorted numbers is added i times and subtracted n − 1 − i times.
+    """
+    ranks = 2 * np.arange(len(values)) - (len(values) - 1)
+    return (np.sort(values, axis=0) * ranks[:, None]).sum()  # type: ignore[no-any-return]
 
 
 def effective_classes(shares: np.ndarray) -> float:

@@ -237,7 +237,7 @@ class Federation:
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
         """Restore the state from a checkpoint."""
         record = checkpoint.record
-        self.server, self.kept = checkpoint.server, checkpoint.kept
+        self.server, self.kept = checkpoint.server, checkpoint.kept_models
         self.communication = Traffic(**record["communication"])
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client, self._sent = set(record["by_client"]), record["sent"]

@@ -21,7 +21,7 @@ from bespokefl.engines.federation import Federation
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress, Report
 from bespokefl.engines.stacking import Members, divide, merge, mergeable
-from bespokefl.engines.storage.checkpoint_format import RunSnapshot, understood
+from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.traffic import Traffic
 from bespokefl.engines.transports.protocol import Draw, ScoreRequest, TrainReply, TrainRequest, Transport
@@ -88,7 +88,9 @@ class RoundLoop:
         with ExitStack() as resources:
             resources.enter_context(self.open())
             if checkpoints is not None:
-                resources.callback(checkpoints.settle)  # in any case, no checkpoint is being written afterwards
+                resources.callback(
+                    checkpoints.wait_ignoring_errors
+                )  # in any case, no checkpoint is being written afterwards
             done = self._resume(planned)
             if done and "personal" not in self.federations[0].history[-1]:  # the run ended while it was evaluated
                 self._evaluate_if_due(done, planned)
@@ -292,7 +294,7 @@ class RoundLoop:
         if self.transport.remote:  # nodes delete states that the server will not ask for again
             self._save(checkpoints, number)
             checkpoints.wait()
-        elif number < planned and (stop or checkpoints.due(number)):
+        elif number < planned and (stop or checkpoints.is_due(number)):
             self._save(checkpoints, number)
 
     def snapshot(self, number: int) -> RunSnapshot:
@@ -311,10 +313,10 @@ class RoundLoop:
         if self._checkpoints is None:
             return 0
         (federation,) = self.federations
-        found = self._checkpoints.latest(planned, len(federation.data))
+        found = self._checkpoints.load_latest(planned, len(federation.data))
         if found is None:
             return 0
-        with understood(found):
+        with reject_if_altered(found):
             federation.restore(found)
             self.transport.restore(found)
         self._seconds, self._saved = list(found.record["seconds"]), found.number

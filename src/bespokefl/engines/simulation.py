@@ -17,7 +17,7 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.storage.client_states import Store
+from bespokefl.engines.storage.client_states import ClientStates, concatenate
 from bespokefl.engines.transports.local import LocalTransport
 from bespokefl.engines.transports.processes import num_workers
 
@@ -91,7 +91,7 @@ class Simulation(RoundLoop):
         super().__init__(federations, transport)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> ClientStates:
         """The clients' states."""
         return self.transport.store
 
@@ -122,6 +122,6 @@ def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]
 
     def start(clients: Sequence[int]) -> State:
         states = [of_member(federations[at], own) for at, own in members.split(clients)]
-        return {name: stacking.concatenate([state[name] for state in states]) for name in states[0]}
+        return {name: concatenate([state[name] for state in states]) for name in states[0]}
 
     return start

@@ -16,6 +16,7 @@ from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.method import Message
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
+from bespokefl.engines.storage.client_states import concatenate
 from bespokefl.engines.transports.protocol import TrainReply
 
 
@@ -99,13 +100,6 @@ def divide(reply: TrainReply, groups: Sequence[tuple[int, list[int]]]) -> list[t
         (member, TrainReply(own, rows(reply.upload, *edge), rows(reply.notes, *edge), reply.broken[slice(*edge)]))
         for (member, own), edge in zip(groups, edges, strict=True)
     ]
-
-
-def concatenate(values: Sequence[Any]) -> Any:
-    """Rows or tensors of several groups of clients as one."""
-    if len(values) == 1:
-        return values[0]
-    return Rows.cat(values) if isinstance(values[0], Rows) else torch.cat(list(values))
 
 
 def _repeat(value: Any, count: int) -> Any:

@@ -1,7 +1,14 @@
-"""The models: ordinary torch modules, built in or the user's own.
+"""Models: ordinary PyTorch modules, built in or the user's own.
 
-A built-in model has its last linear layer under the name `head` and all before it under `base`. Those for text have
-one row of an embedding for each number that a word can have; how many there are is offered as `tokens`.
+dense    logistic regression and fully connected networks
+images   convolutional networks for images
+series   convolutions along time
+text     bag of words and LSTM
+module   the base class of built-in models
+weights  initial weights
+
+A built-in model has its last linear layer under the name `head` and all layers before it under `base`. Models for text
+have an embedding with one row per word id; `tokens` is the number of ids.
 """
 
 import copy
@@ -17,13 +24,10 @@ from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.spec import bind, parse_call
-from bespokefl.models.bag import Bag
-from bespokefl.models.cnn1d import CNN1d
-from bespokefl.models.lenet import LeNet
-from bespokefl.models.logistic import Logistic
-from bespokefl.models.lstm import LSTM
-from bespokefl.models.mlp import MLP
-from bespokefl.models.pictures import CifarCNN, DeepCNN, PFedVEMCNN
+from bespokefl.models.dense import MLP, Logistic
+from bespokefl.models.images import CifarCNN, DeepCNN, LeNet, PFedVEMCNN
+from bespokefl.models.series import CNN1d
+from bespokefl.models.text import LSTM, Bag
 
 MODELS: dict[str, type[nn.Module]] = {
     "logistic": Logistic,
@@ -36,7 +40,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "lstm": LSTM,
     "bag": Bag,
 }
-TEXT = ("lstm", "bag")  # models whose examples are numbers of words
+TEXT = ("lstm", "bag")  # models whose examples are word ids
 
 Factory = Callable[[], nn.Module]
 Model = str | Callable[..., nn.Module] | nn.Module
@@ -60,95 +64,107 @@ __all__ = [
 
 
 def names() -> dict[str, str]:
-    """The built-in models and what each is, in one line."""
+    """The built-in models with a one-line description of each."""
     return {name: (inspect.getdoc(model) or "").splitlines()[0] for name, model in MODELS.items()}
 
 
 def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None = None) -> Factory:
-    """A function that makes a new model each time it is called.
+    """Return a function that creates a new model at each call.
 
-    spec: a built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for one's own, a function, or a module
-    to copy. A function is called with those of `shape` (of one example), `classes` and `tokens` that it has as
-    arguments. outputs: the number of classes, or 1 for regression. tokens: for text, how many numbers words can have.
+    Parameters
+    ----------
+    spec : str, callable or torch.nn.Module
+        A built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for your own, a function, or a module to
+        copy. A function is called with those of the arguments `shape`, `classes` and `tokens` that it declares.
+    shape : tuple of int
+        The shape of one example.
+    outputs : int
+        The number of classes, or 1 for regression.
+    tokens : int, optional
+        For text, the number of word ids.
+
+    Returns
+    -------
+    callable
+        Takes no arguments and returns a `torch.nn.Module`.
+
+    Raises
+    ------
+    InputError
+        If the model is unknown, does not fit the data or is too large for the machine's memory.
     """
     if isinstance(spec, nn.Module):
         return partial(copy.deepcopy, spec)
     if isinstance(spec, str):
         if ":" in spec.partition("(")[0]:
-            return _own(imported(spec, "model"), spec, shape, outputs, tokens)
+            return _from_function(imported(spec, "model"), spec, shape, outputs, tokens)
         return _built_in(spec, shape, outputs, tokens)
     if callable(spec):
-        return _own(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs, tokens)
+        return _from_function(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs, tokens)
     raise InputError(f"model must be a name, a function or a torch module, got {type(spec).__name__}")
 
 
 def check(spec: str) -> None:
-    """Refuse the name of a model that there is not, or arguments that it does not take, before any data are known."""
+    """Check the name and the arguments of a model before any data are known."""
     if ":" not in spec.partition("(")[0]:
-        _read(spec)
+        _parse(spec)
     elif not is_named(spec):
         raise InputError(f'expected a model function as "module:function", got {spec!r}')
 
 
 def _built_in(spec: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
-    name, chosen = _read(spec)
-    model = MODELS[name]
+    name, chosen = _parse(spec)
     if name in TEXT:
         chosen = {"tokens": tokens} | chosen
     elif tokens is not None:
-        raise InputError(
-            f"{name} needs numbers that are quantities, but these examples are words, numbered; use one of "
-            f"{' and '.join(TEXT)}"
-        )
-    make = partial(model, shape, outputs, **chosen)
+        raise InputError(f"{name} needs numeric features, but these examples are word ids; use {' or '.join(TEXT)}")
+    make = partial(MODELS[name], shape, outputs, **chosen)
     try:
-        with torch.device("meta"):  # wrong values are refused now; costs no memory and draws nothing
+        with torch.device("meta"):  # checks the arguments without using memory or random numbers
             size = sum(one.numel() * one.element_size() for one in make().parameters())
     except (RuntimeError, TypeError) as error:
         if "overflow" not in str(error).lower():
             raise
-        size = None  # torch cannot even count so many
+        size = None  # more parameters than torch can count
     if size is None or size > memory.limit():
-        takes = "more than can be counted" if size is None else f"{size / 1e9:,.0f} GB"
+        takes = "more bytes than can be counted" if size is None else f"{size / 1e9:,.0f} GB"
         raise InputError(f"model {spec!r} takes {takes}, more than this machine has in memory; use a smaller one.")
     return make
 
 
-def _read(spec: str) -> tuple[str, dict[str, Any]]:
-    """A built-in model's name, and the arguments that are given."""
+def _parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """The name of a built-in model and the given arguments."""
     written, bracket, rest = spec.partition("(")
-    read = parse_call(written.replace("-", "_") + bracket + rest)  # a call's name has no hyphen
+    read = parse_call(written.replace("-", "_") + bracket + rest)  # names of calls have no hyphens
     call = (read[0].replace("_", "-"), *read[1:])
     if call[0] not in MODELS:
         raise unknown("model", call[0], MODELS)
     return call[0], bind(call, MODELS[call[0]], given=("shape", "classes"))
 
 
-def _own(function: Callable[..., Any], name: str, shape: tuple[int, ...], outputs: int, tokens: int | None) -> Factory:
-    parameters = _parameters(function)
+def _from_function(
+    function: Callable[..., Any], name: str, shape: tuple[int, ...], outputs: int, tokens: int | None
+) -> Factory:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some compiled functions have no signature
+        parameters = []
     offered = {"shape": shape, "classes": outputs} | ({} if tokens is None else {"tokens": tokens})
     usable = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = {one.name for one in parameters if one.default is one.empty and one.kind not in starred}
     foreign = sorted(required - (usable & offered.keys()))
     if foreign == ["tokens"]:
-        raise InputError(f"model function {name!r} asks for tokens, but the data are no text; use another model")
+        raise InputError(f"model function {name!r} requires tokens, but the data are not text; use another model")
     if foreign:
         raise InputError(
-            f"model function {name!r} may ask for shape, classes and tokens only, but needs {', '.join(foreign)}; "
+            f"model function {name!r} may require only shape, classes and tokens, but needs {', '.join(foreign)}; "
             "give them default values"
         )
-    return partial(_made, function, name, {key: value for key, value in offered.items() if key in usable})
+    return partial(_call, function, name, {key: value for key, value in offered.items() if key in usable})
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some compiled functions do not tell
-        return []
-
-
-def _made(function: Callable[..., Any], name: str, arguments: dict[str, Any]) -> nn.Module:
+def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any]) -> nn.Module:
     try:
         module = function(**arguments)
     except InputError:

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset
-from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables import table as tables
@@ -98,8 +98,8 @@ class TestScale:
     def test_rounding_is_no_spread(self) -> None:
         """Sums of many equal values are rounded, and what is left of the variance is above 0 for some of them."""
         for value in RNG.random(50).astype(np.float32) * 1e5:
-            sums = Sums.of(np.full((3001, 1), value, dtype=np.float32), Features.of((1,)))
-            assert sums.spread.tolist() == [0]
+            sums = FeatureSums.of(np.full((3001, 1), value, dtype=np.float32), Features.of_arrays((1,)))
+            assert sums.std.tolist() == [0]
 
     def test_a_small_spread_far_from_zero_is_kept(self) -> None:
         values = 1e6 + np.arange(60) % 2
@@ -150,17 +150,17 @@ class TestScale:
         _, preparation = prepare(clients, scale="own", missing="mean")
         assert preparation.own is not None
         for at, name in enumerate(clients.names):
-            alone = Sums.of(clients.x[rows(clients, "train", name)].numpy(), preparation.features)
+            alone = FeatureSums.of(clients.x[rows(clients, "train", name)].numpy(), preparation.features)
             for one in ("count", "total", "squares"):
                 assert np.allclose(getattr(preparation.own, one)[at], getattr(alone, one), rtol=1e-12)
 
     @given(arrays(np.float32, (20, 2), elements=st.floats(-1e3, 1e3, width=32)), st.integers(1, 19))
     def test_sums_add_up(self, x: np.ndarray, cut: int) -> None:
         """What clients tell, added, is what one would compute that has all the data."""
-        features = Features.of((2,))
-        added = Sums.of(x[:cut], features) + Sums.of(x[cut:], features)
+        features = Features.of_arrays((2,))
+        added = FeatureSums.of(x[:cut], features) + FeatureSums.of(x[cut:], features)
         assert np.allclose(added.mean, x.astype(np.float64).mean(0))
-        assert np.allclose(added.spread, x.astype(np.float64).std(0), atol=1e-3)
+        assert np.allclose(added.std, x.astype(np.float64).std(0), atol=1e-3)
 
 
 class TestGaps:

@@ -62,35 +62,35 @@ def write_hundred_binary(folder: Path) -> None:
 @pytest.mark.parametrize("write", [write_pickles, write_binary, write_sheets])
 def test_ten(tmp_path: Path, write: object) -> None:
     write(tmp_path / "cifar-10-batches-py")
-    for found in (cifar.ten(tmp_path), cifar.pool(tmp_path)):
+    for found in (cifar.read_cifar10(tmp_path), cifar.read_directory(tmp_path)):
         assert np.array_equal(found["x"], X)
         assert np.array_equal(found["y"], Y)
         assert found["test"].tolist() == [False] * 15 + [True] * 3
-    assert cifar.hundred(tmp_path) is None
+    assert cifar.read_cifar100(tmp_path) is None
 
 
 @pytest.mark.parametrize("write", [write_hundred, write_hundred_binary])
 def test_hundred(tmp_path: Path, write: object) -> None:
     write(tmp_path / "cifar-100")
-    for found in (cifar.hundred(tmp_path), cifar.pool(tmp_path)):
+    for found in (cifar.read_cifar100(tmp_path), cifar.read_directory(tmp_path)):
         assert np.array_equal(found["x"], X)
         assert np.array_equal(found["y"], Y)
         assert np.array_equal(found["superclass"], COARSE)
         assert found["test"].tolist() == [False] * 12 + [True] * 6
-    assert cifar.ten(tmp_path) is None
+    assert cifar.read_cifar10(tmp_path) is None
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert cifar.pool(tmp_path) is None
+    assert cifar.read_directory(tmp_path) is None
     (tmp_path / "train").mkdir()  # a folder is no batch
-    assert cifar.pool(tmp_path) is None
+    assert cifar.read_directory(tmp_path) is None
 
 
 def test_a_batch_is_missing(tmp_path: Path) -> None:
     write_pickles(tmp_path / "a")
     (tmp_path / "a" / "data_batch_3").unlink()
     with pytest.raises(InputError, match="has data_batch_1, but no data_batch_3"):
-        cifar.ten(tmp_path)
+        cifar.read_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_batch_is_missing(tmp_path: Path) -> None:
         ({"labels": [1, 2]}, "no array data"),
         ({"labels": [1, 2], "data": np.zeros((2, 3072))}, "no array data"),
         ({"labels": [1, 2], "data": np.zeros((2, 3071), dtype=np.uint8)}, "no array data"),
-        ({"labels": [1], "data": np.zeros((2, 3072), dtype=np.uint8)}, "labels must be a list of 2 whole numbers"),
-        ({"labels": [1, "2"], "data": np.zeros((2, 3072), dtype=np.uint8)}, "list of 2 whole numbers"),
+        ({"labels": [1], "data": np.zeros((2, 3072), dtype=np.uint8)}, "labels must be a list of 2 integers"),
+        ({"labels": [1, "2"], "data": np.zeros((2, 3072), dtype=np.uint8)}, "list of 2 integers"),
         ({"labels": [1, -2], "data": np.zeros((2, 3072), dtype=np.uint8)}, "from 0 to 255"),
         ({"data": np.zeros((2, 3072), dtype=np.uint8)}, "labels must be a list"),
     ],
@@ -109,7 +109,7 @@ def test_a_pickle_of_something_else(tmp_path: Path, batch: dict, sentence: str) 
     write_pickles(tmp_path / "a")
     (tmp_path / "a" / "data_batch_2").write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(InputError, match=sentence):
-        cifar.ten(tmp_path)
+        cifar.read_cifar10(tmp_path)
 
 
 def test_a_binary_file_is_cut_off(tmp_path: Path) -> None:
@@ -117,33 +117,33 @@ def test_a_binary_file_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "a" / "test_batch.bin"
     for content in (path.read_bytes()[:-1], b""):
         path.write_bytes(content)
-        with pytest.raises(InputError, match="no multiple of 3073"):
-            cifar.ten(tmp_path)
+        with pytest.raises(InputError, match="not a multiple of 3073"):
+            cifar.read_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("[1, 2]", "hold 15 and 3 pictures, but there are 2 and 3 labels"),
+        ("[1, 2]", "hold 15 and 3 images, but there are 2 and 3 labels"),
         ("[1, 2", "as a JSON list of labels"),
         ('{"a": 1}', "must be a list"),
         ("[" * 100_000, "as a JSON list of labels"),
-        ('["1"]', "whole numbers"),
+        ('["1"]', "integers"),
     ],
 )
 def test_labels_of_sheets(tmp_path: Path, content: str, sentence: str) -> None:
     write_sheets(tmp_path / "a")
     (tmp_path / "a" / "train_lables.json").write_text(content)
     with pytest.raises(InputError, match=sentence):
-        cifar.ten(tmp_path)
+        cifar.read_cifar10(tmp_path)
 
 
 def test_sheets_without_labels_or_of_another_size(tmp_path: Path) -> None:
     write_sheets(tmp_path / "a")
     (tmp_path / "a" / "test_batch.png").write_bytes(test_png.WHOLE)
     with pytest.raises(InputError, match=r"it has shape \(6, 5, 3\), not rows of 1024 pixels"):
-        cifar.ten(tmp_path)
+        cifar.read_cifar10(tmp_path)
     write_sheets(tmp_path / "b")
     (tmp_path / "b" / "test_labels.json").unlink()
     with pytest.raises(InputError, match=r"no test_labels\.json"):
-        cifar.ten(tmp_path / "b")
+        cifar.read_cifar10(tmp_path / "b")

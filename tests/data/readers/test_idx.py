@@ -52,7 +52,7 @@ def test_every_type(tmp_path: Path, kind: str, shape: tuple[int, ...], pack: typ
 @pytest.mark.parametrize("below", ["", "package/data"])
 def test_a_set_is_pooled(tmp_path: Path, test: str, ending: str, below: str) -> None:
     made = write_set(tmp_path / below, test=test, ending=ending)
-    found = idx.pool(tmp_path)
+    found = idx.read_directory(tmp_path)
     assert found is not None
     assert found["x"].shape == (8, 1, 2, 3)
     assert np.array_equal(found["x"][:5, 0], made["train-images"])
@@ -64,31 +64,32 @@ def test_a_set_is_pooled(tmp_path: Path, test: str, ending: str, below: str) -> 
 def test_one_set_of_several(tmp_path: Path) -> None:
     write_set(tmp_path, "emnist-letters-", "test")
     made = write_set(tmp_path, "emnist-digits-", "test")
-    with pytest.raises(InputError, match="several sets, whose names begin with 'emnist-digits-', 'emnist-letters-'"):
-        idx.pool(tmp_path)
-    found = idx.pool(tmp_path, prefix="emnist-digits-")
+    sentence = "several data sets, whose names start with 'emnist-digits-', 'emnist-letters-'"
+    with pytest.raises(InputError, match=sentence):
+        idx.read_directory(tmp_path)
+    found = idx.read_directory(tmp_path, prefix="emnist-digits-")
     assert found is not None
     assert np.array_equal(found["x"][:5, 0], made["train-images"])
-    assert idx.pool(tmp_path, prefix="emnist-balanced-") is None
+    assert idx.read_directory(tmp_path, prefix="emnist-balanced-") is None
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("idx")
-    assert idx.pool(tmp_path) is None
+    assert idx.read_directory(tmp_path) is None
 
 
 def test_a_file_is_missing(tmp_path: Path) -> None:
     write_set(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(InputError, match="not those with the test labels"):
-        idx.pool(tmp_path)
+    with pytest.raises(InputError, match="not the test labels"):
+        idx.read_directory(tmp_path)
 
 
 def test_labels_do_not_match(tmp_path: Path) -> None:
     write_set(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(encoded(np.zeros(4, dtype=np.uint8)))
     with pytest.raises(InputError, match=r"a label for each, got shapes \(5, 2, 3\) and \(4,\)"):
-        idx.pool(tmp_path)
+        idx.read_directory(tmp_path)
 
 
 WHOLE = encoded(np.arange(60, dtype=np.uint8).reshape(5, 4, 3))
@@ -97,9 +98,9 @@ WHOLE = encoded(np.arange(60, dtype=np.uint8).reshape(5, 4, 3))
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "begins with b''"),
-        (b"GIF89a", "begins with b'GIF8'"),
-        (b"\0\0\x07\x01\0\0\0\0", "begins with"),
+        (b"", "starts with b''"),
+        (b"GIF89a", "starts with b'GIF8'"),
+        (b"\0\0\x07\x01\0\0\0\0", "starts with"),
         (WHOLE[:10], "ends within its header"),
         (WHOLE[:-1], r"should hold 60 bytes for shape \(5, 4, 3\), but has only 59"),
         (WHOLE + b"x", "but has more"),
@@ -107,7 +108,7 @@ WHOLE = encoded(np.arange(60, dtype=np.uint8).reshape(5, 4, 3))
         (gzip.compress(WHOLE, mtime=0)[:-8] + b"\0" * 8, "CRC"),
         (gzip.compress(WHOLE, mtime=0)[:20], "cannot read"),
         (b"\x1f\x8b what", "cannot read"),
-        (struct.pack(">BBBB4I", 0, 0, 8, 4, *[2**32 - 1] * 4), "claims to hold"),
+        (struct.pack(">BBBB4I", 0, 0, 8, 4, *[2**32 - 1] * 4), "its header declares"),
     ],
 )
 def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -126,5 +127,5 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InputError, match="but has more"):
         idx.read(tmp_path / "a")
     monkeypatch.setattr(files, "LIMIT", 99)
-    with pytest.raises(InputError, match="claims to hold 100 bytes"):
+    with pytest.raises(InputError, match="its header declares 100 bytes"):
         idx.read(tmp_path / "a")

@@ -31,7 +31,7 @@ def test_pictures_by_writer(tmp_path: Path) -> None:
     write(tmp_path / "train" / "all_data_0.json", {"f1": (PICTURES[:1], [61]), "f0": (PICTURES[1:2], [0])})
     write(tmp_path / "train" / "all_data_1.json", {"f2": (rounded[:1], [3])})
     write(tmp_path / "test" / "all_data_0.json", {"f1": (rounded[1:], [9]), "nobody": ([], [])})
-    found = leaf.femnist(tmp_path)
+    found = leaf.read_femnist(tmp_path)
     assert np.array_equal(found["x"].reshape(4, 784), PIXELS)
     assert found["x"].shape == (4, 1, 28, 28)
     assert found["y"].tolist() == [61, 0, 3, 9]
@@ -42,7 +42,7 @@ def test_pictures_by_writer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [".", "all_data", "data/all_data"])
 def test_without_parts(tmp_path: Path, place: str) -> None:
     write(tmp_path / place / "a.json", {"f1": (PICTURES, [1, 2, 3, 4])})
-    found = leaf.pool(tmp_path)
+    found = leaf.read_directory(tmp_path)
     assert np.allclose(found["x"], PIXELS / 255)
     assert not found["test"].any()
 
@@ -54,7 +54,7 @@ def tweet(text: str) -> list[str]:
 def test_tweets(tmp_path: Path) -> None:
     x = [tweet("so sad  today\n"), tweet("what a día"), "plain text"]
     write(tmp_path / "data" / "train" / "a.json", {"ada": (x[:2], [0, 4]), "bob": (x[2:], ["1"])})
-    found = leaf.sent140(tmp_path)
+    found = leaf.read_sent140(tmp_path)
     assert found["text_utf8"].tobytes().decode().split("\n") == ["so sad today", "what a día", "plain text"]
     assert found["y"].tolist() == [0, 1, 1]
     assert found["client"].tolist() == ["ada", "ada", "bob"]
@@ -62,7 +62,7 @@ def test_tweets(tmp_path: Path) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "split.json").write_text('{"format": 1}')
-    assert leaf.pool(tmp_path) is None
+    assert leaf.read_directory(tmp_path) is None
 
 
 GOOD = {"f1": (PICTURES[:2], [1, 2])}
@@ -75,15 +75,15 @@ GOOD = {"f1": (PICTURES[:2], [1, 2])}
         (GOOD, {"users": [1]}, "must have users"),
         (GOOD, {"user_data": []}, "must have users"),
         (GOOD, {"users": ["f1", "f2"], "num_samples": None}, "user 'f2' must have lists x and y"),
-        (GOOD, {"num_samples": [3]}, "has 2 examples, but num_samples says 3"),
+        (GOOD, {"num_samples": [3]}, "has 2 examples, but num_samples is 3"),
         (GOOD, {"num_samples": [3, 4]}, "a number for each of users"),
-        ({"f1": (PICTURES[:2], [1])}, {}, "lists x and y of one length"),
+        ({"f1": (PICTURES[:2], [1])}, {}, "lists x and y of the same length"),
         ({"f1": ([PICTURES[0], PICTURES[1][:-1]], [1, 2])}, {}, "lists of numbers, of one shape"),
         ({"f1": ([["a"] * 784], [1])}, {}, "lists of numbers"),
         ({"f1": ([[float("nan")] * 784], [1])}, {}, "finite"),
         ({"f1": ([[2.0] * 784], [1])}, {}, "28 × 28 numbers from 0 to 1"),
         ({"f1": ([[0.0] * 783], [1])}, {}, "28 × 28 numbers from 0 to 1"),
-        ({"f1": (PICTURES[:1], ["a"])}, {}, "y of user 'f1' must be whole numbers"),
+        ({"f1": (PICTURES[:1], ["a"])}, {}, "y of user 'f1' must be integers"),
         ({"f1": (PICTURES[:1], [-1])}, {}, "labels from 0"),
         ({"f1": ([], [])}, {}, "hold no examples"),
     ],
@@ -91,20 +91,20 @@ GOOD = {"f1": (PICTURES[:2], [1, 2])}
 def test_something_else(tmp_path: Path, users: dict, changes: dict, sentence: str) -> None:
     write(tmp_path / "train" / "a.json", users, **changes)
     with pytest.raises(InputError, match=sentence) as error:
-        leaf.femnist(tmp_path)
+        leaf.read_femnist(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_shapes_differ_between_users(tmp_path: Path) -> None:
     write(tmp_path / "a.json", {"f1": ([[1, 2]], [0]), "f2": ([[1, 2, 3]], [0])})
     with pytest.raises(InputError, match=r"user 'f2' have shape \(3,\), others \(2,\)"):
-        leaf.pool(tmp_path)
+        leaf.read_directory(tmp_path)
 
 
 def test_tweets_that_are_none(tmp_path: Path) -> None:
     write(tmp_path / "a.json", {"ada": ([["1", "2"]], [0])})
     with pytest.raises(InputError, match="must have tweets"):
-        leaf.sent140(tmp_path)
+        leaf.read_sent140(tmp_path)
 
 
 def test_cut_off(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_cut_off(tmp_path: Path) -> None:
     for content in (whole[:-1], whole[: len(whole) // 2], '{"users": ' + "[" * 100_000, '{"users": ["\\ud800"]}'):
         (tmp_path / "a.json").write_text(content)
         with pytest.raises(InputError, match="as a LEAF JSON file"):
-            leaf.pool(tmp_path)
+            leaf.read_directory(tmp_path)

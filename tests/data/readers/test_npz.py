@@ -23,7 +23,7 @@ def test_pictures(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, (5, *shape)).astype(np.uint8)
     y = np.arange(5).reshape(5, 1)
     np.savez(tmp_path / "a.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:])
-    found = npz.pool(tmp_path / "a.npz")
+    found = npz.read_parts(tmp_path / "a.npz")
     channels, side = (1, 28) if 28 in shape else (3, 32)
     assert found["x"].shape == (5, channels, side, side)
     plane = found["x"][4, 0]
@@ -34,13 +34,13 @@ def test_pictures(tmp_path: Path, shape: tuple[int, ...]) -> None:
 
 def test_other_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=[1])
-    assert npz.pool(tmp_path / "a.npz") is None
+    assert npz.read_parts(tmp_path / "a.npz") is None
     np.savez(tmp_path / "a.npz", x_train=np.zeros((2, 4, 4)), y_train=[0, 1], x_test=np.zeros((1, 4, 4)))
     with pytest.raises(InputError, match="but has no y_test"):
-        npz.pool(tmp_path / "a.npz")
+        npz.read_parts(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", x_train=np.zeros((2, 4, 4)), y_train=[0], x_test=np.zeros((1, 4, 4)), y_test=[0])
     with pytest.raises(InputError, match="a label for each"):
-        npz.pool(tmp_path / "a.npz")
+        npz.read_parts(tmp_path / "a.npz")
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

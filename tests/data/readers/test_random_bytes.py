@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.readers import archive, cifar, idx, leaf, npz, pickled, png
+from bespokefl.data.readers import archive, cifar, idx, leaf, npz, png, safe_pickle
 from tests import sandbox
 from tests.data.readers import test_archive, test_idx, test_png
 
@@ -27,9 +27,9 @@ WHOLE: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "idx": (idx.read, test_idx.encoded(ARRAY)),
     "idx.gz": (idx.read, gzip.compress(test_idx.encoded(ARRAY), mtime=0)),
     "png": (png.read, test_png.WHOLE),
-    "pickle2": (pickled.read, pickle.dumps(PLAIN, 2)),
-    "pickle4": (pickled.read, pickle.dumps(PLAIN, 4)),
-    "pickle0": (pickled.read, pickle.dumps({"labels": [1, 2], "more": (None, "a")}, 0)),
+    "pickle2": (safe_pickle.read, pickle.dumps(PLAIN, 2)),
+    "pickle4": (safe_pickle.read, pickle.dumps(PLAIN, 4)),
+    "pickle0": (safe_pickle.read, pickle.dumps({"labels": [1, 2], "more": (None, "a")}, 0)),
     "batch": (lambda path: cifar.read(path, ("labels",)), pickle.dumps(PLAIN, 2)),
     "bin": (lambda path: cifar.read_binary(path, 1), bytes(3073)),
     "leaf": (leaf.read, json.dumps(LEAF).encode()),

@@ -43,7 +43,7 @@ def test_what_is_written_is_found(tmp_path: Path) -> None:
         assert found[key].dtype == array.dtype
     assert isinstance(found["x"], np.memmap)
     assert entry.fingerprints == {"mini": "f" * 64}
-    assert left(tmp_path) == {"mini.json", cache.place(entry).name}
+    assert left(tmp_path) == {"mini.json", cache.path_of(entry).name}
 
 
 def test_a_change_in_memory_stays_there() -> None:
@@ -54,15 +54,15 @@ def test_a_change_in_memory_stays_there() -> None:
 
 
 def test_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert cache.folder() == tmp_path
+    assert cache.directory() == tmp_path
     monkeypatch.delenv("BESPOKE_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/my")
-    assert cache.folder() == Path("/var/my/bespoke/data")
+    assert cache.directory() == Path("/var/my/bespoke/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
     monkeypatch.setenv("HOME", "/home/ada")
-    assert cache.folder() == Path("/home/ada/.cache/bespoke/data")
+    assert cache.directory() == Path("/home/ada/.cache/bespoke/data")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.folder() == Path("/home/ada/.cache/bespoke/data")
+    assert cache.directory() == Path("/home/ada/.cache/bespoke/data")
 
 
 def test_hash_is_of_everything() -> None:
@@ -94,7 +94,7 @@ def test_byte_order_does_not_matter() -> None:
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "garbage", "other"])
 def test_arrays_that_are_not_whole(damage: str) -> None:
     entry = write()
-    path = cache.place(entry) / "x.npy"
+    path = cache.path_of(entry) / "x.npy"
     content = path.read_bytes()
     path.unlink()
     if damage == "other":
@@ -119,7 +119,7 @@ def test_replaced(tmp_path: Path) -> None:
     mapped = cache.read(old)
     new = write(arrays={**ARRAYS, "x": ARRAYS["x"] + 1})
     assert cache.find("mini") == new
-    assert not cache.place(old).exists()
+    assert not cache.path_of(old).exists()
     assert np.array_equal(mapped["x"], ARRAYS["x"])  # who has it open keeps it
     assert json.loads((tmp_path / "decoded" / "mini.json").read_text())["hash"] == new.hash
 
@@ -140,7 +140,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write(arrays={**ARRAYS, "x": ARRAYS["x"] + 1})
     assert cache.find("mini") == old
     assert np.array_equal(cache.read(old)["x"], ARRAYS["x"])
-    assert left(tmp_path) == {"mini.json", cache.place(old).name}
+    assert left(tmp_path) == {"mini.json", cache.path_of(old).name}
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "decoded" / ".mini-abc" / "x.npy").write_bytes(b"half")
     (tmp_path / "decoded" / ".mini-abc.json").write_text("{")
     entry = write()
-    assert left(tmp_path) == {"mini.json", cache.place(entry).name}
+    assert left(tmp_path) == {"mini.json", cache.path_of(entry).name}
 
 
 WRITER = """

@@ -73,7 +73,7 @@ def test_regression() -> None:
         (StandIn({"a": [1, 2], "label": [0, 1]}), {"features": "b"}, "unknown column of the data set 'b'"),
         (StandIn({"a": [1, 2], "label": [-1, 1]}, {"label": ["n", "p"]}), {}, "must be known for every row, got -1"),
         (StandIn({"a": [[[1]], [[1], [2]]], "label": [0, 1]}), {}, "column 'a' must hold arrays of one shape"),
-        (StandIn({"a": [object(), object()], "label": [0, 1]}), {}, "column 'a' must hold numbers, texts, pictures"),
+        (StandIn({"a": [object(), object()], "label": [0, 1]}), {}, "column 'a' must hold numbers, texts, images"),
         ({"train": None}, {}, "expected one split of a data set, got train; choose one"),
         (3, {}, "expected a Hugging Face data set, with column_names, got int"),
     ],

@@ -50,7 +50,7 @@ def test_clients_are_not_needed(tmp_path: Path) -> None:
         ("digts", "unknown data 'digts'; did you mean 'digits'?"),
         ("mnits", "unknown data 'mnits'; did you mean 'mnist'?"),
         ("none.npz", "no file 'none.npz'; give a path to an .npz file"),
-        ("x", "unknown data 'x'; known: a path to a file or folder, cifar10, cifar100, "),
+        ("x", "unknown data 'x'; known: a path to a file or directory, cifar10, cifar100, "),
     ],
 )
 def test_unknown(source: str, sentence: str) -> None:

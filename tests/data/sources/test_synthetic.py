@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.sources.synthetic import draw, gaussian, is_drawn
+from bespokefl.data.sources.synthetic import gaussian, generate, is_synthetic
 
 
 def test_two_levels() -> None:
@@ -22,7 +22,7 @@ def test_two_levels() -> None:
 
 
 def test_the_paper_s_cases() -> None:
-    case1, case2 = draw("gaussian"), draw("gaussian(between=1.0, sizes=(10, 200))")
+    case1, case2 = generate("gaussian"), generate("gaussian(between=1.0, sizes=(10, 200))")
     for data, low, high in ((case1, 10, 20), (case2, 10, 200)):
         clients = data.split("by_column")
         assert len(clients) == 20
@@ -34,10 +34,10 @@ def test_the_paper_s_cases() -> None:
 def test_seed_and_name() -> None:
     first, again, other = gaussian(seed=1), gaussian(seed=1), gaussian(seed=2)
     assert first.fingerprint == again.fingerprint != other.fingerprint
-    assert draw(first.name).fingerprint == first.fingerprint
-    assert is_drawn(first.name)
-    assert not is_drawn("digits")
-    assert not is_drawn("gaussian.npz")
+    assert generate(first.name).fingerprint == first.fingerprint
+    assert is_synthetic(first.name)
+    assert not is_synthetic("digits")
+    assert not is_synthetic("gaussian.npz")
 
 
 def test_the_same_on_every_machine() -> None:
@@ -48,17 +48,17 @@ def test_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("gaussian(clients=0)", "clients must be a whole number >= 1, got 0"),
+        ("gaussian(clients=0)", "clients must be an integer >= 1, got 0"),
         ("gaussian(between=-1)", "between must be >= 0, got -1 (a variance)"),
         ("gaussian(within='a')", "within must be a finite number, got 'a'"),
-        ("gaussian(sizes=5)", "sizes must be two whole numbers, from and to, got 5"),
-        ("gaussian(sizes=(20, 10))", "got (20, 10); exchange them"),
-        ("gaussian(sizes=(0, 10))", "sizes must be a whole number >= 1, got 0"),
+        ("gaussian(sizes=5)", "sizes must be two integers, from and to, got 5"),
+        ("gaussian(sizes=(20, 10))", "got (20, 10); swap them"),
+        ("gaussian(sizes=(0, 10))", "sizes must be an integer >= 1, got 0"),
         ("gaussian(theta=1)", "unknown key of gaussian 'theta'"),
-        ("gausian", "unknown kind of drawn data 'gausian'; did you mean 'gaussian'?"),
+        ("gausian", "unknown kind of generated data 'gausian'; did you mean 'gaussian'?"),
     ],
 )
 def test_refused(text: str, sentence: str) -> None:
     with pytest.raises(InputError) as error:
-        draw(text)
+        generate(text)
     assert sentence in str(error.value)

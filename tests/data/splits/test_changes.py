@@ -38,8 +38,8 @@ class TestRotation:
     def test_pictures_only_and_square_ones(self) -> None:
         flat = Dataset.from_arrays(np.zeros((8, 4)), np.arange(8) % 2)
         oblong = Dataset.from_arrays(np.zeros((8, 1, 2, 3)), np.arange(8) % 2)
-        assert "needs square pictures to turn, got examples of shape (4,)" in sentence(flat, "rotation(groups=2)")
-        assert "needs square pictures to turn, got examples of shape (1, 2, 3)" in sentence(
+        assert "needs square images to rotate, got examples of shape (4,)" in sentence(flat, "rotation(groups=2)")
+        assert "needs square images to rotate, got examples of shape (1, 2, 3)" in sentence(
             oblong, "rotation(groups=2)"
         )
 
@@ -158,7 +158,7 @@ class TestTogether:
         assert dataset.split(Rotation(2), clients=4).hash == dataset.split(IID() + Rotation(2), clients=4).hash
 
     def test_refused(self) -> None:
-        with pytest.raises(InputError, match=r"only one split can say who owns .* got iid and classes\(k=2\)"):
+        with pytest.raises(InputError, match=r"only one split can assign the examples, got iid and classes\(k=2\)"):
             IID() + Classes(2)
         with pytest.raises(InputError, match="each split can be added once, got rotation twice"):
             Rotation(2) + IID() + Rotation(3)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits import KINDS, PRESETS, parse
+from bespokefl.data.splits import PRESETS, SPLITS, parse
 from tests.data.splits.examples import balanced, own, pictures, used
 
 # Of balanced(10, 40), ten clients (presets: as many as they have, where the data reach), seed 0.
@@ -129,7 +129,7 @@ def golden_texts() -> list[str]:
         "rotation": "rotation(groups=4)",
         "permuted_labels": "permuted_labels(groups=4)",
     }
-    kinds = [made.get(kind, kind) for kind in KINDS]
+    kinds = [made.get(kind, kind) for kind in SPLITS]
     too_large = {"ds-4", "fedprox-mnist", "ucfl-label-shift", "pfedvem-superclass", "pfedvem", "ucfl-rotation"}
     return [*kinds, *(name for name in PRESETS if name not in too_large), "dirichlet(alpha=8.0) + rotation(groups=4)"]
 

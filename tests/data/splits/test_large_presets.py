@@ -1,4 +1,4 @@
-"""The papers' large splits give the same clients on every machine: golden hashes, on pictures of MNIST's number."""
+"""The papers' large splits give the same clients on every machine: golden hashes, on images of MNIST's number."""
 
 import numpy as np
 import pytest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.tables import client_folders as folder
+from bespokefl.data.tables import client_directories as folder
 from bespokefl.data.tables import table as tables
 from bespokefl.data.tables.features import Table
 
@@ -55,7 +55,7 @@ class TestFeatures:
     def test_other_texts_stay_texts(
         self, cells: list[str], block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", block)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", block)
         for order in (cells, cells[::-1]):
             assert column(tmp_path, order).features.columns[0].values == tuple(sorted(cells))
 
@@ -70,7 +70,7 @@ class TestFeatures:
     @pytest.mark.parametrize("block", [1, 2, 3, 20_000])
     def test_blocks_do_not_matter(self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first comma comes late in one column, early in another; a third has points, a fourth texts."""
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", block)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", block)
         rows = ["1;1,5;0.5;u;0", "2;2;1.5;v;1", "3;3;2;u,v;0", "4,5;4,5;3;u;1", "5;5;4.5;v;0"]
         table = tables.load(write(tmp_path, "\n".join(["a;b;c;d;y", *rows])))
         assert [one.kind for one in table.features.columns] == ["number", "number", "number", "category"]
@@ -78,7 +78,7 @@ class TestFeatures:
 
     @pytest.mark.parametrize("block", [1, 20_000])
     def test_a_point_before_the_commas(self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", block)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", block)
         for cells in (["2.0", "3,5"], ["3,5", "2.0"], ["1", "2.0", "3,5"], ["3,5", "4", "2.0"]):
             assert column(tmp_path, cells).features.columns[0].kind == "category"
 
@@ -143,7 +143,10 @@ class TestDoubt:
 
     def test_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert column(tmp_path, ["950", "1,234", "12,500"]).x[:, 0].tolist()[0::2] == [950, 12.5]
-        assert "prices.csv: 1,234 is read as 1.234, for the comma is the decimal sign" in caplog.text
+        assert (
+            "prices.csv: 1,234 is read as 1.234, because a comma that does not separate columns is a decimal comma"
+            in caplog.text
+        )
         assert "if it means thousands, write 1234" in caplog.text
 
     @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ class TestDoubt:
     def test_a_text_tells_nothing(
         self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", block)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", block)
         tables.load(write(tmp_path, "a;b;y\n1,234;1,5;0\n2,345;u;1\n"))
         assert "1,234 is read as 1.234" in caplog.text
 
@@ -175,4 +178,4 @@ class TestDoubt:
             write(tmp_path, "a;b;y\n1,234;" + ("u" if name == "r" else "1") + ";0\n2,345;2;1\n", f"{name}/1.csv")
         folder.load(tmp_path)
         assert len(caplog.records) == 1
-        assert caplog.text.rstrip().endswith("write 1234 (so in 3 files)")
+        assert caplog.text.rstrip().endswith("write 1234 (the same in 3 files)")

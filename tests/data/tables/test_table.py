@@ -54,7 +54,7 @@ class TestColumns:
         assert table.x.tolist() == [[1, 0, 1], [2, 1, 0]]
 
     def test_a_column_that_only_looks_like_numbers_at_first(self, tmp_path: Path, monkeypatch: object) -> None:
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", 2)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", 2)
         content = "code,a,y\n01,1,0\n1,2,1\n1,3,0\nx,4,1\n1_2,5,0\n"
         table = tables.load(write(tmp_path, content))
         assert table.features.columns[0].values == ("01", "1", "1_2", "x")
@@ -68,7 +68,7 @@ class TestColumns:
         lines = [f"{i / 8},{'' if i == 7 else i},{'a' if i % 3 else 'b'},{i % 2}" for i in range(25)]
         path = write(tmp_path, "\n".join(["p,q,r,y", *lines]))
         whole = tables.load(path, missing="mean").x
-        monkeypatch.setattr("bespokefl.data.tables.columns.BLOCK", 4)
+        monkeypatch.setattr("bespokefl.data.tables.table_files.BLOCK", 4)
         assert torch.equal(tables.load(path, missing="mean").x.nan_to_num(-1), whole.nan_to_num(-1))
         assert whole[:, 0].tolist() == [i / 8 for i in range(25)]
 
@@ -120,7 +120,7 @@ class TestLabels:
 
     def test_many_whole_numbers_are_asked_about(self) -> None:
         columns = {"a": np.arange(300.0), "y": np.arange(300)}
-        with pytest.raises(InputError, match="300 different whole numbers in 300 rows; say with task"):
+        with pytest.raises(InputError, match="300 different integers in 300 rows; set task"):
             tables.from_columns(columns)
         assert tables.from_columns(columns, task="regression").classes is None
         assert tables.from_columns(columns, task="classification").classes == 300
@@ -142,7 +142,7 @@ class TestMissing:
     def test_rows_left_out_are_counted(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         table = tables.load(write(tmp_path, self.GAPS), missing="drop")
         assert table.x.tolist() == [[1, 1], [4, 1]]  # b is u, its only text that is left
-        assert "2 of 4 rows lack a value and are left out" in caplog.text
+        assert "2 of 4 rows lack a value and are dropped" in caplog.text
 
     @pytest.mark.parametrize("column", ["y", "client"])
     def test_labels_and_clients_are_never_made_up(self, column: str) -> None:
@@ -158,7 +158,7 @@ class TestRefused:
         [
             (ROWS, {"label": "il"}, "unknown column for the label 'il'; did you mean 'ill'?"),
             (ROWS, {"client": "hopital"}, "unknown column for the client 'hopital'; did you mean 'hospital'?"),
-            (ROWS, {"label": None}, "which column is to be predicted? The data have age, smoker, town, ill, hospital"),
+            (ROWS, {"label": None}, "column to predict is not known; the data have age, smoker, town, ill, hospital"),
             (ROWS, {"client": "ill"}, "label, client and text must be different columns"),
             (ROWS, {"drop": ["wages"]}, "has no column 'wages' to drop"),
             (ROWS, {"missing": "guess"}, "unknown missing 'guess'; known: drop, mean, refuse."),
@@ -170,13 +170,13 @@ class TestRefused:
             ),
             (ROWS.replace("yes", "no"), {}, "the label 'ill' must differ between rows, got only 'no'"),
             ("a,ill,hospital\n1,2.5,n\n2,2.5,n\n", {}, "the label 'ill' must differ between rows, got only 2.5"),
-            ("ill,hospital\n1,n\n2,n\n", {}, "must have a column beside 'ill' to learn from, got none"),
+            ("ill,hospital\n1,n\n2,n\n", {}, "must have a column besides 'ill' to learn from, got none"),
             ("day,ill,hospital\n2020-01-31,1,n\n2020-02-01,0,n\n", {}, "column 'day' holds dates or times"),
             ("day,ill,hospital\n31.1.2020,1,n\n1.2.2020,0,n\n", {}, "column 'day' holds dates or times"),
-            ("a,ill,hospital\n1,0,n\n2,1\n", {}, "must have 3 cells, as the header has, got 2"),
+            ("a,ill,hospital\n1,0,n\n2,1\n", {}, "must have 3 cells, like the header, got 2"),
             ("a,a,ill,hospital\n1,1,0,n\n", {}, "must have different names, got 'a' twice"),
             ("a,ill,hospital\n", {}, "must hold at least one row"),
-            ("", {}, "must begin with a line of column names, got an empty file"),
+            ("", {}, "must start with a line of column names, got an empty file"),
             ('a,ill,hospital\n"1,0,n\n', {}, "cannot read"),
             (
                 "a,ill,hospital\ninf,0,n\n1,1,n\n",
@@ -203,8 +203,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "content", "sentence"),
         [
-            ("a.csv", b"PK\x03\x04 a zip file", "must be a table of text, as its name says"),
-            ("a.csv", b"a,b\n\xff\xfe\x00,1\n", "must be text in utf-8, as its name says"),
+            ("a.csv", b"PK\x03\x04 a zip file", "must be a table of text, got other bytes"),
+            ("a.csv", b"a,b\n\xff\xfe\x00,1\n", "must be text in UTF-8, got other bytes"),
             ("a.npz", b"a,b\n1,2\n", "cannot read"),
             ("a.txt", b"a,b\n1,2\n", "must be a file that ends in .csv, .tsv, .parquet, .npz"),
         ],
@@ -287,7 +287,9 @@ class TestLater:
 
     def test_refused(self, tmp_path: Path) -> None:
         features = load(tmp_path).features
-        with pytest.raises(InputError, match="must have a column 'age', as the first had; they have smoker, town"):
+        with pytest.raises(
+            InputError, match="must have a column 'age', like the training data; they have smoker, town"
+        ):
             tables.inputs(write(tmp_path, "smoker,town\ntrue,Rome\n", "new.csv"), features)
         with pytest.raises(InputError, match=r"column 'age' must hold a number, got 'old' in row 1 of '.*new.csv'"):
             tables.inputs(write(tmp_path, "age,smoker,town\nold,true,Rome\n", "new.csv"), features)
@@ -327,6 +329,6 @@ def test_a_quote_in_the_header_that_nobody_closes_soon(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown column for the label 'ill'; known: a, b ill 1 2\.$"):
         load(tmp_path, 'a,"b\nill\n1\n2\n"\n1,2\n')
     with pytest.raises(
-        InputError, match=r"at most 200 characters, got 205 that begin with 'ill 1 2 .*…'; check its quotes$"
+        InputError, match=r"at most 200 characters, got 205 that start with 'ill 1 2 .*…'; check its quotes$"
     ):
         load(tmp_path, f'a,"ill\n{"1 2 " * 50}x"\n1,2\n')

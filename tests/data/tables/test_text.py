@@ -18,26 +18,26 @@ def test_encoded_and_cut() -> None:
 
 
 def test_long_documents_are_read_to_a_limit() -> None:
-    document = " ".join(f"w{i}" for i in range(text.LONGEST + 5))
-    assert text.longest([document]) == len(text.all_words([document])) == text.LONGEST
+    document = " ".join(f"w{i}" for i in range(text.MAX_LENGTH + 5))
+    assert text.longest([document]) == len(text.all_words([document])) == text.MAX_LENGTH
     assert text.longest([]) == text.longest([""]) == 1
 
 
 def test_the_most_frequent_words_then_by_the_alphabet() -> None:
     counts = np.array([9, 9, 2, 5, 0, 2])  # of filling and unknown, then of d, b, a, c
-    assert text.frequent(counts, ("d", "b", "a", "c"), 10) == ("b", "c", "d")
-    assert text.frequent(counts, ("d", "b", "a", "c"), 2) == ("b", "c")
+    assert text.most_frequent(counts, ("d", "b", "a", "c"), 10) == ("b", "c", "d")
+    assert text.most_frequent(counts, ("d", "b", "a", "c"), 2) == ("b", "c")
     with pytest.raises(InputError, match="vocabulary must be at least 1 word, got 0"):
-        text.frequent(counts, ("d", "b", "a", "c"), 0)
+        text.most_frequent(counts, ("d", "b", "a", "c"), 0)
 
 
 def test_renumbered() -> None:
-    assert text.renumbered(("a", "b", "c"), ("c", "a")).tolist() == [0, 1, 3, 1, 2]
+    assert text.id_map(("a", "b", "c"), ("c", "a")).tolist() == [0, 1, 3, 1, 2]
 
 
 def test_length_that_most_fit_into() -> None:
     x = np.zeros((100, 9), dtype=np.int64)
     for row, size in zip(x, [2] * 60 + [4] * 35 + [9] * 5, strict=True):
         row[:size] = 7
-    assert text.fitting_length(x) == 4
-    assert text.fitting_length(x[:0]) == text.fitting_length(np.zeros((3, 2))) == 1
+    assert text.default_length(x) == 4
+    assert text.default_length(x[:0]) == text.default_length(np.zeros((3, 2))) == 1

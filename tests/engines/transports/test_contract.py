@@ -96,7 +96,7 @@ def test_a_resumed_run_gives_the_same_bits(make: Make, name: str, killed_after: 
 
     with pytest.raises(Killed):
         make(REGISTRY[name](), tmp_path / "run", **settings).run(kill, checkpoints())
-    assert checkpoints().latest(4, len(DATA)).number == killed_after  # type: ignore[union-attr]
+    assert checkpoints().load_latest(4, len(DATA)).number == killed_after  # type: ignore[union-attr]
     resumed = make(REGISTRY[name](), tmp_path / "run", **settings).run(None, checkpoints())
     assert same_bits(resumed.server, whole.server) and same_bits(resumed.personal, whole.personal)
     assert without_seconds(resumed) == without_seconds(whole) and resumed.communication == whole.communication

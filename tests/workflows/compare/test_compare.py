@@ -511,7 +511,7 @@ def test_overwrite_replaces_everything_of_its_own(clients: Clients, tmp_path: Pa
     stranger.mkdir()
     (stranger / "thesis.tex").touch()
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="holds something that is not a comparison and is left alone"):
+        with pytest.raises(InputError, match="holds something that is not a comparison and is left unchanged"):
             compare(["ditto"], clients, out=stranger, overwrite=overwrite, **QUICK)
 
 
@@ -642,7 +642,7 @@ def test_runs_that_cannot_be_compared(clients: Clients, found: Comparison, tmp_p
         compare_runs([local, local])
     with pytest.raises(InputError, match="needs at least two, got 1"):
         compare_runs([local])
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match="is not the directory of a run"):
         compare_runs([local, tmp_path])
     held = run("local", clients, newcomers=0.3, **QUICK)
     with pytest.raises(InputError, match="held back different newcomers"):
@@ -778,7 +778,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         (["ditto", "--model", "mpl"], "unknown model 'mpl'"),
         (["ditto", "ditto"], "ditto is named twice"),
         (["ditto", "."], "give methods or directories of runs, not both"),
-        (["."], "is not the folder of a run"),
+        (["."], "is not the directory of a run"),
         (["ditto", "--set", "ucfl.lr=1"], "--set has ucfl.lr, but 'ucfl' is not compared"),
         (
             ["ditto", "--set", "prox_weigth=1"],
@@ -790,7 +790,7 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (["ditto", "--grid", "prox_weight=1,2"], "--grid must be followed by method.key=value,value"),
         (["ditto", "--grid", "ditto.rounds=1,2"], "unknown hyper-parameter of ditto 'rounds'"),
-        (["ditto", "--seeds", "a"], "--seeds must be whole numbers"),
+        (["ditto", "--seeds", "a"], "--seeds must be integers"),
         ([], "Missing argument 'METHODS'"),
     ],
 )

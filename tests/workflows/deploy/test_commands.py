@@ -1,4 +1,4 @@
-"""`bespoke deploy` when something is wrong: one sentence, exit code 2, and nothing is lost."""
+"""Errors of `bespoke deploy`: one sentence, exit code 2, and no file is lost."""
 
 import re
 import shlex
@@ -11,14 +11,14 @@ import pytest
 from bespokefl import cli
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.deploy import certificates as keys
-from bespokefl.workflows.deploy import init as making
+from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.addresses import host_of
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
 from bespokefl.workflows.deploy.node import main as nodes
 from bespokefl.workflows.deploy.node.host import LocalHost
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.deploy.status import RESULT, tell
+from bespokefl.workflows.deploy.status import RESULT, update_status
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def refused(line: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def made(address: str = "127.0.0.1:9092") -> Deployment:
-    return making.init(Path("dir"), ["a", "b"], address)
+    return initialization.init(Path("dir"), ["a", "b"], address)
 
 
 # -- init and renew
@@ -59,13 +59,13 @@ def made(address: str = "127.0.0.1:9092") -> Deployment:
         "a:²",
     ],
 )
-def test_an_address_that_is_none(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_addresses_are_rejected(address: str, capfd: pytest.CaptureFixture[str]) -> None:
     refused(f"deploy init dir --node a --address {address}", "an address must be host:port", capfd)
     assert not Path("dir").exists()
 
 
 @pytest.mark.parametrize("days", ["0", "99999999", "3651"])
-def test_days_that_cannot_be(days: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_of_days_are_rejected(days: str, capfd: pytest.CaptureFixture[str]) -> None:
     sentence = f"must be valid for 1 to 3650 days, got {days}"
     refused(f"deploy init dir --node a --days {days}", sentence, capfd)
     assert not Path("dir").exists()
@@ -75,7 +75,7 @@ def test_days_that_cannot_be(days: str, capfd: pytest.CaptureFixture[str]) -> No
     assert (root / "server" / "certificates" / "server.crt").read_bytes() == before
 
 
-def test_as_many_days_as_the_authority_has() -> None:
+def test_a_certificate_may_be_valid_as_long_as_its_authority() -> None:
     assert bespoke("deploy init dir --node a --days 3650") == 0
     assert bespoke("deploy renew dir --days 3650") == 0
 
@@ -84,7 +84,7 @@ def test_init_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keys, "write_pair", full)
+    monkeypatch.setattr(keys, "write_key_pair", full)
     refused("deploy init dir --node a", "cannot write to 'dir': No space left on device", capfd)
     assert not Path("dir").exists()
     Path("dir").mkdir()
@@ -95,8 +95,8 @@ def test_init_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (b"-----BEGIN PRIVATE KEY-----\nnonsense\n", "must be the authority's key, as deploy init wrote it"),
-        (b"", "must be the authority's key, as deploy init wrote it"),
+        (b"-----BEGIN PRIVATE KEY-----\nnonsense\n", "must be the authority's key as deploy init wrote it"),
+        (b"", "must be the authority's key as deploy init wrote it"),
         (None, "is not the key of the authority in"),
     ],
 )
@@ -105,7 +105,7 @@ def test_renewing_with_a_wrong_authority_loses_nothing(
 ) -> None:
     root = made().root
     if damage is None:
-        damage = (making.init(Path("other"), ["a"], "a:1").root / "authority" / "ca.key").read_bytes()
+        damage = (initialization.init(Path("other"), ["a"], "a:1").root / "authority" / "ca.key").read_bytes()
     (root / "authority" / "ca.key").write_bytes(damage)
     certificates = root / "server" / "certificates"
     before = {path.name: path.read_bytes() for path in certificates.iterdir()}
@@ -136,22 +136,24 @@ def test_a_renewed_certificate_replaces_both_files() -> None:
         ("[2001:db8::7]:9092", "::", "[::1]:9092"),
     ],
 )
-def test_where_it_listens_is_where_it_is_asked(address: str, listen: str, local: str) -> None:
+def test_listen_and_local_address_follow_from_the_address(address: str, listen: str, local: str) -> None:
     deployment = made(address)
-    assert deployment.settings.listen == listen and deployment.local == local
-    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", deployment.host)
+    assert deployment.settings.listen == listen and deployment.local_address == local
+    keys.check_certificate(deployment.server / "certificates" / "server.crt", "", deployment.local_host)
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", host_of(address))
 
 
-def test_an_address_of_its_own_to_listen_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_certificate_must_be_for_the_address_to_listen_on(capfd: pytest.CaptureFixture[str]) -> None:
     deployment = made("server.example.org:9092")
     file = deployment.server / "server.toml"
     file.write_text(file.read_text().replace('listen = "0.0.0.0"', 'listen = "127.0.0.2"'))
-    assert deployment.local == "127.0.0.2:9092"
+    assert deployment.local_address == "127.0.0.2:9092"
     refused(
-        "deploy server dir", "is not for 127.0.0.2, where it is to listen; renew it: bespoke deploy renew dir", capfd
+        "deploy server dir",
+        f"listens on 127.0.0.2, but its certificate is not for that; renew it: bespoke deploy renew {deployment.root}",
+        capfd,
     )
-    making.renew(deployment.root)
+    initialization.renew(deployment.root)
     keys.check_certificate(deployment.server / "certificates" / "server.crt", "", "127.0.0.2")
 
 
@@ -165,19 +167,19 @@ def test_an_address_of_its_own_to_listen_on(capfd: pytest.CaptureFixture[str]) -
         ('listen = "all of them"', "listen in server.toml must be an address such as 0.0.0.0"),
     ],
 )
-def test_settings_that_cannot_be(line: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_rejected(line: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     file = made().server / "server.toml"
     kept = [one for one in file.read_text().splitlines() if not one.startswith(line.split()[0])]
     file.write_text("\n".join([*kept, line, ""]))
     refused("deploy server dir", sentence, capfd)
 
 
-def test_settings_that_are_missing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_settings_are_rejected(capfd: pytest.CaptureFixture[str]) -> None:
     (made().server / "server.toml").write_text("insecure = false\n")
-    refused("deploy server dir", r"must say address = \.\.\., as deploy init wrote it", capfd)
+    refused("deploy server dir", r"must have address = \.\.\., as deploy init wrote it", capfd)
 
 
-def test_folders_that_nobody_else_may_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = made()
     state = deployment.root / "nodes" / "a" / "state"
     np.savez("x.npz", x=np.eye(20), y=np.arange(20) % 2)
@@ -236,16 +238,16 @@ def test_a_function_that_fails(name: str, sentence: str, function: str, capfd: p
         ("--method ditto --set prox_weigth=1", "did you mean 'prox_weight'"),
         ("--method ditto --loss msee", "unknown loss 'msee'; did you mean 'mse'"),
         ("--method ditto --start nowhere.safetensors", "there is no file 'nowhere.safetensors'"),
-        ("--method ditto --run node-id", "a run cannot be called 'node-id'"),
+        ("--method ditto --run node-id", "a run cannot be named 'node-id'"),
     ],
 )
-def test_what_can_be_known_at_once(
+def test_start_rejects_invalid_options_at_once(
     options: str, sentence: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment = made()
 
     def start(deployment: Deployment, config: object, run: str | None) -> str:
-        return deployment.run(run or "it").name
+        return deployment.run_directory(run or "it").name
 
     monkeypatch.setattr(runs, "start", start)
     refused(f"deploy start dir {options}", sentence, capfd)
@@ -254,11 +256,11 @@ def test_what_can_be_known_at_once(
 
 
 def finished(deployment: Deployment, name: str, text: str) -> None:
-    result = deployment.run(name) / RESULT
+    result = deployment.run_directory(name) / RESULT
     result.mkdir(parents=True)
     for file in ("config.toml", "result.json"):
         (result / file).write_text(text)
-    tell(deployment.run(name), state="done")
+    update_status(deployment.run_directory(name), state="done")
 
 
 def test_fetching_twice(capfd: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +277,7 @@ def test_fetching_twice(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fetching_what_failed(capfd: pytest.CaptureFixture[str]) -> None:
-    tell(made().run("one"), state="failed", error="no node came.")
+    update_status(made().run_directory("one"), state="failed", error="no node came.")
     refused("deploy fetch dir --out out", r"the run one is not done but failed: no node came\.$", capfd)
-    with pytest.raises(InputError, match="cannot be called"):
-        Deployment.at(Path("dir")).run("node-id")
+    with pytest.raises(InputError, match="cannot be named"):
+        Deployment.at(Path("dir")).run_directory("node-id")

@@ -1,4 +1,4 @@
-"""`bespoke deploy demo` leaves nothing behind when it is interrupted: no process, and no folder."""
+"""An interrupted `bespoke deploy demo` leaves no process and no directory."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 
 def processes(place: str) -> list[str]:
-    """The commands of processes that have to do with a folder."""
+    """The commands of processes whose command or environment names a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

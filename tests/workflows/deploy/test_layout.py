@@ -1,4 +1,4 @@
-"""What `bespoke deploy init` writes, who is let in, and what is said when something is wrong."""
+"""What `bespoke deploy init` writes, which requests the server accepts, and how a node loads its data."""
 
 import asyncio
 import logging
@@ -24,16 +24,15 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower import supernode
 from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.engines.transports.flower.superlink import OnlyNodesFromOutside
+from bespokefl.engines.transports.flower.superlink import LocalAdministration
 from bespokefl.workflows.deploy import certificates as keys
-from bespokefl.workflows.deploy import demo
-from bespokefl.workflows.deploy import init as making
-from bespokefl.workflows.deploy import layout as place
+from bespokefl.workflows.deploy import demo, layout
+from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
 from bespokefl.workflows.deploy.node import main as nodes
 from bespokefl.workflows.deploy.node.host import LocalHost
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.deploy.server.run import agreed
+from bespokefl.workflows.deploy.server.run import agree_on_features
 from bespokefl.workflows.run.settings import Config
 
 NODES = ["hospital-a", "hospital-b"]
@@ -53,17 +52,17 @@ LOOPBACKS = loopbacks()
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return making.init(tmp_path / "dir", NODES, "server.example.org:9092")
+    return initialization.init(tmp_path / "dir", NODES, "server.example.org:9092")
 
 
 def test_everything_is_written(deployment: Deployment) -> None:
     root = deployment.root
-    assert list(deployment.nodes) == NODES and deployment.settings.listen == "0.0.0.0"
+    assert list(deployment.node_keys) == NODES and deployment.settings.listen == "0.0.0.0"
     for name in NODES:
         own = root / "nodes" / name
         assert tomllib.loads((own / "node.toml").read_text()) == {"name": name, "server": "server.example.org:9092"}
-        supernode.read_key(own / "node.key")
-        assert (own / "node.pub").read_bytes() == deployment.nodes[name].read_bytes()
+        supernode.read_private_key(own / "node.key")
+        assert (own / "node.pub").read_bytes() == deployment.node_keys[name].read_bytes()
         assert f"bespoke deploy node {name}" in (root / "README.md").read_text()
     for secret in (root / "authority" / "ca.key", root / "server" / "certificates" / "server.key", own / "node.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
@@ -81,15 +80,15 @@ def test_the_certificate_is_the_authority_s_and_for_this_address(deployment: Dep
     keys.check_certificate(certificates / "server.crt", "")
 
 
-def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deployment) -> None:
+def test_an_expired_certificate_is_rejected_and_can_be_renewed(deployment: Deployment) -> None:
     certificates = deployment.server / "certificates"
     for name in ("server.crt", "server.key"):
         (certificates / name).unlink()
     authority = (deployment.root / "authority" / "ca.key", certificates / "ca.crt")
     keys.write_certificate(authority, certificates / "server.key", certificates / "server.crt", ["a"], days=0)
-    with pytest.raises(InputError, match=r"certificate ended on \d{4}-\d\d-\d\d; renew it: bespoke deploy renew"):
+    with pytest.raises(InputError, match=r"certificate expired on \d{4}-\d\d-\d\d; renew it: bespoke deploy renew"):
         supervisor.run_server(deployment, threading.Event())
-    making.renew(deployment.root)
+    initialization.renew(deployment.root)
     keys.check_certificate(certificates / "server.crt", "")
 
 
@@ -97,22 +96,24 @@ def test_an_expired_certificate_is_said_and_can_be_renewed(deployment: Deploymen
     ("nodes", "address", "insecure", "sentence"),
     [
         ([], "a:1", False, "needs nodes"),
-        (["a/b"], "a:1", False, "a node's name must be"),
-        (["a", "a"], "a:1", False, "a name of its own"),
+        (["a/b"], "a:1", False, "a node's name must consist of"),
+        (["a", "a"], "a:1", False, "each node needs a name of its own"),
         (["a"], "nowhere", False, "an address must be host:port"),
         (["a"], "a:99999", False, "an address must be host:port"),
         (["a"], "example.org:9092", True, "--insecure is for 127.0.0.1 only"),
     ],
 )
-def test_what_init_refuses(nodes: list[str], address: str, insecure: bool, sentence: str, tmp_path: Path) -> None:
+def test_init_rejects_invalid_arguments(
+    nodes: list[str], address: str, insecure: bool, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=sentence):
-        making.init(tmp_path / "dir", nodes, address, insecure=insecure)
+        initialization.init(tmp_path / "dir", nodes, address, insecure=insecure)
     assert not (tmp_path / "dir").exists()
 
 
-def test_init_leaves_alone_what_is_there(deployment: Deployment) -> None:
-    with pytest.raises(InputError, match="is there already"):
-        making.init(deployment.root, NODES, "a:1")
+def test_init_does_not_change_an_existing_directory(deployment: Deployment) -> None:
+    with pytest.raises(InputError, match="already exists"):
+        initialization.init(deployment.root, NODES, "a:1")
 
 
 @pytest.mark.parametrize("host", LOOPBACKS)
@@ -121,7 +122,7 @@ def test_a_port_in_use(host: str, tmp_path: Path) -> None:
         taken.bind((host, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        made = making.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        made = initialization.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         with pytest.raises(InputError, match=f"cannot listen on {re.escape(host)}:{port}: .* in use"):
             supervisor.run_server(made, threading.Event())
     supervisor._check_server(made, made.settings)
@@ -130,18 +131,18 @@ def test_a_port_in_use(host: str, tmp_path: Path) -> None:
 def test_a_node_without_data_or_with_wrong_settings(deployment: Deployment) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match="node hospital-a has no data: name them in"):
-        place.node_settings(own)
-    assert place.node_settings(own, data="records.npz").data == "records.npz"
+        layout.read_node_settings(own)
+    assert layout.read_node_settings(own, data="records.npz").data == "records.npz"
     (own / "node.toml").write_text('name = "a"\nserver = "b:1"\ndatta = "x"\n')
     with pytest.raises(InputError, match="did you mean 'data'"):
-        place.node_settings(own)
+        layout.read_node_settings(own)
     with pytest.raises(InputError, match=r"has several nodes: name one"):
-        place.node_folder(deployment.root, None)
+        layout.find_node(deployment.root, None)
     with pytest.raises(InputError, match="unknown node 'hospital-x'"):
-        place.node_folder(deployment.root, "hospital-x")
+        layout.find_node(deployment.root, "hospital-x")
 
 
-def test_only_this_machine_may_do_more_than_nodes_do() -> None:
+def test_only_this_machine_may_use_routes_of_administrators() -> None:
     reached: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -154,7 +155,7 @@ def test_only_this_machine_may_do_more_than_nodes_do() -> None:
             sent.append(message)
 
         scope = {"type": "http", "path": path, "client": (client, 1), "server": (server, 9092)}
-        await OnlyNodesFromOutside(app)(scope, None, send)
+        await LocalAdministration(app)(scope, None, send)
         return sent
 
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleetX"):
@@ -176,18 +177,18 @@ def test_only_this_machine_may_do_more_than_nodes_do() -> None:
 
 
 def hosts(tmp_path: Path) -> dict[str, LocalHost]:
-    made = making.init(tmp_path / "dir", NODES, "127.0.0.1:1")
+    made = initialization.init(tmp_path / "dir", NODES, "127.0.0.1:1")
     clients = load("digits").split("dirichlet(alpha=0.4)", clients=3, seed=0)
-    demo.share_out(clients, made.root, {"hospital-a": 2, "hospital-b": 1})
+    demo.distribute(clients, made.root, {"hospital-a": 2, "hospital-b": 1})
     places = {name: made.root / "nodes" / name for name in NODES}
-    return {name: LocalHost(place.node_settings(own), own) for name, own in places.items()}
+    return {name: LocalHost(layout.read_node_settings(own), own) for name, own in places.items()}
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
     from bespokefl.data.preprocessing.transform import Preparation
     from bespokefl.data.tables.features import Features
 
-    preparation = Preparation(Features.of((1, 8, 8))).to_json()
+    preparation = Preparation(Features.of_arrays((1, 8, 8))).to_json()
     given = {"method": "ditto", "hyper": {"prox_weight": 0.5}, "model": "mlp", "head": None, "loss": "cross_entropy"}
     return given | {"precision": "float32", "labels": [str(d) for d in range(10)], "preparation": preparation} | changes
 
@@ -195,7 +196,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 def test_clients_are_those_of_the_column(tmp_path: Path) -> None:
     host = hosts(tmp_path)["hospital-a"]
     assert host.about()["clients"].keys() == {"0", "1"}
-    prefixed = LocalHost(replace(host.settings, prefix=True), host.place)
+    prefixed = LocalHost(replace(host.settings, prefix=True), host.directory)
     assert prefixed.about()["clients"].keys() == {"hospital-a/0", "hospital-a/1"}
     np.savez(tmp_path / "alone.npz", x=np.eye(20), y=np.arange(20) % 2)
     alone = LocalHost(NodeSettings("clinic", "a:1", data=str(tmp_path / "alone.npz")), tmp_path)
@@ -209,14 +210,14 @@ def test_the_server_cannot_name_code_that_the_node_has_not_agreed_to(tmp_path: P
         host.prepare(plan)
 
 
-def test_classes_are_numbered_alike_everywhere(tmp_path: Path) -> None:
+def test_classes_have_the_same_numbers_at_all_nodes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     known = {}
     for name, labels in {"a": ["cold", "flu"], "b": ["ache", "flu"]}.items():
         y = np.array(labels)[rng.integers(2, size=30)]
         np.savez(tmp_path / f"{name}.npz", x=rng.standard_normal((30, 4)), y=y)
         known[name] = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
-    preparation, labels = agreed(
+    preparation, labels = agree_on_features(
         {name: NodeInfo(name, 1, host.about()) for name, host in known.items()}, Config(method="local")
     )
     assert labels == ["ache", "cold", "flu"]
@@ -237,7 +238,7 @@ def test_tables_are_scaled_by_the_sums_of_all_nodes(tmp_path: Path) -> None:
         settings = NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.csv"), label="ill")
         made[name] = LocalHost(settings, tmp_path)
     known = {name: NodeInfo(name, 1, host.about()) for name, host in made.items()}
-    preparation, labels = agreed(known, Config(method="local"))
+    preparation, labels = agree_on_features(known, Config(method="local"))
     train = np.concatenate([h.clients.x.numpy()[h.clients.train.indices.numpy()] for h in made.values()])
     plan = RunPlan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
     for host in made.values():
@@ -247,39 +248,39 @@ def test_tables_are_scaled_by_the_sums_of_all_nodes(tmp_path: Path) -> None:
         )
 
 
-def test_nodes_with_other_data_are_told_apart(tmp_path: Path) -> None:
+def test_nodes_with_different_data_are_rejected(tmp_path: Path) -> None:
     known = {}
     for name, width in {"a": 4, "b": 5}.items():
         np.savez(tmp_path / f"{name}.npz", x=np.ones((30, width)), y=np.arange(30) % 2)
         host = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
         known[name] = NodeInfo(name, 1, host.about())
     with pytest.raises(InputError, match=r"but b has examples of shape \(5,\) and a examples of shape \(4,\)"):
-        agreed(known, Config(method="local"))
+        agree_on_features(known, Config(method="local"))
 
 
-# -- what a node is told that cannot begin
+# -- a node that cannot start
 
 
 def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path: Path) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match=r"nowhere\.npz"):
-        nodes.run_node(own, place.node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
+        nodes.run_node(own, layout.read_node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
     np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4)), y=np.zeros(0, dtype=np.int64))
     with pytest.raises(InputError):
         data = str(tmp_path / "empty.npz")
-        nodes.run_node(own, place.node_settings(own, data=data), threading.Event(), lambda: None)
+        nodes.run_node(own, layout.read_node_settings(own, data=data), threading.Event(), lambda: None)
 
 
-def test_a_node_says_how_many_clients_it_has(
+def test_a_node_logs_its_number_of_clients(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(supernode, "carry", lambda *_: None)
+    monkeypatch.setattr(supernode, "serve_messages", lambda *_: None)
     own = deployment.root / "nodes" / "hospital-a"
     np.savez(tmp_path / "one.npz", x=np.eye(20), y=np.arange(20) % 2)
     np.savez(tmp_path / "two.npz", x=np.eye(40), y=np.arange(40) % 2, client=np.arange(40) // 20)
     with caplog.at_level(logging.INFO, "bespokefl"):
         for name in ("one", "two"):
-            settings = place.node_settings(own, data=str(tmp_path / f"{name}.npz"))
+            settings = layout.read_node_settings(own, data=str(tmp_path / f"{name}.npz"))
             nodes.run_node(own, settings, threading.Event(), lambda: None)
     assert [line for line in caplog.messages if "has" in line] == [
         "node hospital-a has 1 client",
@@ -290,12 +291,12 @@ def test_a_node_says_how_many_clients_it_has(
 @pytest.mark.parametrize(
     ("days", "authority", "reason"), [(0, "own", "expired"), (9, "another", "verify failed"), (9, "none", "TLS")]
 )
-def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
+def test_a_node_does_not_connect_to_a_server_that_it_cannot_trust(
     days: int, authority: str, reason: str, tmp_path: Path
 ) -> None:
-    """A certificate that is over, one of somebody else, and a server without any."""
-    made = making.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
-    other = making.init(tmp_path / "other", ["a"], "127.0.0.1:1")
+    """An expired certificate, one of another authority, and a server without TLS."""
+    made = initialization.init(tmp_path / "dir", ["a"], "127.0.0.1:1")
+    other = initialization.init(tmp_path / "other", ["a"], "127.0.0.1:1")
     signer = other if authority == "another" else made
     pair = tmp_path / "server.key", tmp_path / "server.crt"
     signing = signer.root / "authority" / "ca.key", signer.server / "certificates" / "ca.crt"
@@ -319,24 +320,21 @@ def test_a_node_does_not_talk_to_a_server_that_it_cannot_trust(
         threading.Thread(target=serve, daemon=True).start()
         own = made.root / "nodes" / "a"
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        line = supernode.Endpoint(address, own / "ca.crt", own / "node.key", tmp_path / "node-id")
-        sentence = "does not speak TLS" if authority == "none" else f"cannot be trusted: .*{reason}.*; its certificate"
+        endpoint = supernode.Endpoint(address, own / "ca.crt", own / "node.key", tmp_path / "node-id")
+        sentence = "does not use TLS" if authority == "none" else f"cannot be trusted: .*{reason}.*; its certificate"
         with pytest.raises(TrainingError, match=sentence):
-            supernode.carry(line, lambda message: message, threading.Event())
+            supernode.serve_messages(endpoint, SimpleNamespace(), threading.Event())  # type: ignore[arg-type]
         server.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_node_whose_disk_is_full_when_it_connects(tmp_path: Path) -> None:
-    """There is always somewhere that nothing can be written to: a folder below a file."""
+    """A directory below a file can never be written."""
     (tmp_path / "file").touch()
-    line = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
+    endpoint = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "file" / "state" / "node-id")
 
-    class Client:
-        def __getattr__(self, name: str) -> Any:
-            return lambda request: SimpleNamespace(node_id=7)
-
+    client: Any = SimpleNamespace(register=lambda: None, activate=lambda: 7)
     with (
-        pytest.raises(TrainingError, match=r"nothing can be kept in '.*state': Not a directory; make room there"),
-        supernode._activated(Client(), line, supernode.generate_key_pairs(), threading.Event()),  # type: ignore[arg-type]
+        pytest.raises(TrainingError, match=r"cannot write to '.*state': Not a directory; free some space there"),
+        supernode._activated(client, endpoint, threading.Event()),
     ):
         pass

@@ -62,7 +62,7 @@ def uploads_of(grid: Any) -> list[dict[str, Any]]:
             seen.append(values)
         return reply
 
-    grid.on_reply = dict.fromkeys(grid.apps, watch)
+    grid.on_reply = dict.fromkeys(grid.nodes, watch)
     return seen
 
 
@@ -96,7 +96,7 @@ def test_figures_that_a_method_keeps_stay_at_the_node(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_never_came_counts_as_an_upload(tmp_path: Path) -> None:
-    server, grid = deployment(FedAvg(), SINGLE, tmp_path, patience=SHORT, **LOUD)
+    server, grid = deployment(FedAvg(), SINGLE, tmp_path, timeouts=SHORT, **LOUD)
     grid.on_reply[WEST] = lambda reply: None if "upload/weights" in records.unpack(reply.content) else reply
     found = server.run()
     assert found.lost == {name: {"dropped out": 2} for name in ("dan", "eve", "fay")}

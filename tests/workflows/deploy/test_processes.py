@@ -1,15 +1,14 @@
-"""A deployment of real processes on this machine, with TLS and keys: the same numbers as in simulation, whatever is
-killed on the way.
+"""A deployment of real processes on this machine, with TLS and keys: the results equal those of the simulation, also
+if a process is killed.
 
 All tests share one server and its nodes. Nothing here depends on how fast the machine is: a node that is to be caught
-in the middle of a round keeps its answer back until it is told otherwise (tests/deploy/odd.py).
+during a round holds its answer back until a file is gone (tests/engines/transports/flower/odd_messages.py).
 """
 
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,20 +29,21 @@ from bespokefl.data.clients import Clients
 from bespokefl.workflows.deploy import certificates, demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.lock import worked_on
-from bespokefl.workflows.deploy.processes import end, end_with_parent
+from bespokefl.workflows.deploy.lock import is_locked
+from bespokefl.workflows.deploy.processes import Process, end, spawn
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
-from bespokefl.workflows.deploy.status import told
+from bespokefl.workflows.deploy.status import read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 from tests.disks import small_disk
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
+ODD_NODE = "tests.engines.transports.flower.odd_messages"
 NODES = {"north": 2, "south": 1, "west": 3}
-PATIENCE = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
-LONGEST = 500.0  # seconds for whatever is waited for: a machine may be busy with other things
+TIMEOUTS = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
+TIMEOUT = 500.0  # seconds to wait for anything: the machine may be busy
 THREE = {"rounds": 3, "eval_every": 0, "precision": "float64"}
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
@@ -51,16 +51,16 @@ LIMIT = {"float32": 1e-5, "float64": 1e-10}
 class Running:
     """A deployment and its processes."""
 
-    def __init__(self, deployment: Deployment, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    def __init__(self, deployment: Deployment, processes: dict[str, Process]) -> None:
         self.deployment, self.processes = deployment, processes
 
-    def place(self, node: str) -> Path:
+    def node_directory(self, node: str) -> Path:
         return self.deployment.root / "nodes" / node
 
     @contextmanager
-    def told(self, node: str, what: str) -> Iterator[Path]:
-        """A node that is told to misbehave."""
-        file = self.place(node) / what
+    def misbehaving(self, node: str, what: str) -> Iterator[Path]:
+        """Make a node misbehave, see odd_messages.py."""
+        file = self.node_directory(node) / what
         file.touch()
         try:
             yield file
@@ -68,7 +68,7 @@ class Running:
             file.unlink(missing_ok=True)
 
     @contextmanager
-    def patience(self, text: str) -> Iterator[None]:
+    def timeouts(self, text: str) -> Iterator[None]:
         file = self.deployment.server / "server.toml"
         before = file.read_text()
         file.write_text(re.sub(r"(?m)^(minimum|timeout|give_up|gather|resend) = .*\n", "", before) + text)
@@ -81,41 +81,36 @@ class Running:
         return runs.start(self.deployment, Config(method=method, data="deployment", **settings))
 
     def wait(self, name: str) -> Result:
-        demo.follow(self.deployment, name, {}, longest=LONGEST)
-        return load_run(self.deployment.run(name) / "result")
+        demo.follow(self.deployment, name, {}, timeout=TIMEOUT)
+        return load_run(self.deployment.run_directory(name) / "result")
 
     def until(self, true: Callable[[], Any]) -> None:
         began = time.monotonic()
         while not true():
-            assert time.monotonic() - began < LONGEST
+            assert time.monotonic() - began < TIMEOUT
             time.sleep(0.02)
 
     def launch(self, node: str, before: tuple[str, ...] = ()) -> None:
-        with (self.deployment.server / "logs" / f"{node}.txt").open("wb") as output:
-            self.processes[node] = subprocess.Popen(
-                [*before, sys.executable, "-m", "tests.engines.transports.flower.odd_messages", str(self.place(node))],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                preexec_fn=end_with_parent,
-            )
+        command = [*before, sys.executable, "-m", ODD_NODE, str(self.node_directory(node))]
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        output = self.deployment.server / "logs" / f"{node}.txt"
+        self.processes[node] = spawn(command, output, {"PYTHONPATH": path})
 
     def ready(self, node: str) -> None:
-        demo.wait_for(self.deployment, node, self.processes[node], LONGEST)
+        demo.wait_until_ready(self.deployment, node, self.processes[node], TIMEOUT)
 
     def output(self, name: str) -> str:
         return (self.deployment.server / "logs" / f"{name}.txt").read_text()
 
     def log(self, name: str) -> str:
-        file = self.deployment.run(name) / LOG
+        file = self.deployment.run_directory(name) / LOG
         return file.read_text() if file.exists() else ""
 
     def models(self, name: str) -> dict[str, dict[str, torch.Tensor]]:
-        """Everybody's own, from the nodes' disks."""
+        """The personal models of all clients, from the nodes' disks."""
         found = {}
         for node in NODES:
-            with safe_open(self.place(node) / "state" / name / "personal.safetensors", framework="pt") as file:
+            with safe_open(self.node_directory(node) / "state" / name / "personal.safetensors", framework="pt") as file:
                 for at, client in enumerate(json.loads(file.metadata()["bespoke"])["clients"]):
                     found[client] = {key: file.get_tensor(key)[at] for key in file.keys()}  # noqa: SIM118
         return found
@@ -125,9 +120,9 @@ class Running:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("deployment") / "hospitals"
     deployment = init(folder, list(NODES), f"127.0.0.1:{demo.free_port()}")
-    demo.share_out(load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0), folder, NODES)
+    demo.distribute(load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0), folder, NODES)
     with (deployment.server / "server.toml").open("a") as file:
-        file.write(PATIENCE)
+        file.write(TIMEOUTS)
     with demo.running(deployment, ()) as processes:
         made = Running(deployment, processes)
         try:
@@ -142,8 +137,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def expected(running: Running) -> Callable[..., Any]:
-    """The same clients in one place, divided as the nodes divide them, and what the simulation makes of them."""
-    files = [np.load(running.place(node) / "records.npz") for node in NODES]
+    """The result of the simulation with the same clients, divided as the nodes divide them."""
+    files = [np.load(running.node_directory(node) / "records.npz") for node in NODES]
     x, y, client = (np.concatenate([file[key] for file in files]) for key in ("x", "y", "client"))
     clients = Clients.from_arrays(x, y, client)
 
@@ -176,10 +171,10 @@ def test_same_numbers_as_in_simulation(running: Running, expected: Callable[...,
         assert_equal(running, name, result, expected(method, **two))
 
 
-def test_a_node_is_killed_while_it_trains_and_comes_back(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("west", "die"):
+def test_a_node_is_killed_while_it_trains_and_restarted(running: Running, expected: Callable[..., Result]) -> None:
+    with running.misbehaving("west", "die"):
         name = running.start("ditto", **THREE)
-        assert running.processes["west"].wait(LONGEST) == -signal.SIGKILL
+        assert running.processes["west"].wait(TIMEOUT) == -signal.SIGKILL
     running.launch("west")
     result = running.wait(name)
     assert not result.about["lost"]
@@ -187,66 +182,66 @@ def test_a_node_is_killed_while_it_trains_and_comes_back(running: Running, expec
 
 
 def test_the_superlink_is_killed(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("ditto", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         os.kill(child(running, "bespokefl.engines.transports.flower.superlink"), signal.SIGKILL)
     result = running.wait(name)
     assert not result.about["lost"]
     assert_equal(running, name, result, expected("ditto", **THREE))
-    assert "the SuperLink ended with code -9 and is started again" in running.output("server")
+    assert "the SuperLink ended with code -9 and is restarted" in running.output("server")
 
 
 def test_the_server_app_is_killed(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("pfedvem", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
-        killed = told(running.deployment.run(name))["pid"]
+        running.until(running.node_directory("south").joinpath("held").exists)
+        killed = read_status(running.deployment.run_directory(name))["pid"]
         os.kill(killed, signal.SIGKILL)
     result = running.wait(name)
-    assert not result.about["lost"] and told(running.deployment.run(name))["pid"] != killed
+    assert not result.about["lost"] and read_status(running.deployment.run_directory(name))["pid"] != killed
     assert "resuming after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
 
 
-def test_a_run_can_be_stopped_and_goes_on(running: Running, expected: Callable[..., Result]) -> None:
-    with running.told("south", "hold"):
+def test_a_run_can_be_stopped_and_resumed(running: Running, expected: Callable[..., Result]) -> None:
+    with running.misbehaving("south", "hold"):
         name = running.start("ditto", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         runs.stop(running.deployment, name)
-        assert told(running.deployment.run(name))["state"] == "stopped"
+        assert read_status(running.deployment.run_directory(name))["state"] == "stopped"
     assert runs.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
 
-def test_a_fast_run_that_is_stopped_stays_stopped(running: Running) -> None:
-    """Its process was about to say that it is running, whenever that is."""
+def test_a_stopped_run_stays_stopped_while_its_process_updates_the_status(running: Running) -> None:
+    """Its process may be about to write that it is running."""
     name = running.start("pfedvem", rounds=1000, eval_every=0, model="logistic")
-    place = running.deployment.run(name)
-    running.until(lambda: told(place).get("round", 0) >= 3)
+    place = running.deployment.run_directory(name)
+    running.until(lambda: read_status(place).get("round", 0) >= 3)
     runs.stop(running.deployment, name)
-    then = told(place)
-    assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not worked_on(place)
-    time.sleep(3 * supervisor.TURN)  # the server has looked for killed ones since
-    assert told(place) == then
+    then = read_status(place)
+    assert then["state"] == "stopped" and 3 <= then["round"] < 1000 and not is_locked(place)
+    time.sleep(3 * supervisor.POLL)  # the server has looked for killed ones since
+    assert read_status(place) == then
 
 
 def test_the_server_is_killed_with_all_that_it_started(running: Running, expected: Callable[..., Result]) -> None:
-    """As if its machine had lost power; nodes wait for it and are not started again."""
+    """As in a power failure; nodes wait for the server and are not restarted."""
     nodes = {node: running.processes[node].pid for node in NODES}
-    with running.told("south", "hold"):
+    with running.misbehaving("south", "hold"):
         name = running.start("pfedvem", **THREE)
-        running.until(running.place("south").joinpath("held").exists)
+        running.until(running.node_directory("south").joinpath("held").exists)
         server = running.processes["server"]
         others = [child(running, "bespokefl.engines.transports.flower.superlink"), child(running, "flower-superexec")]
-        for pid in (server.pid, *others, told(running.deployment.run(name))["pid"]):
+        for pid in (server.pid, *others, read_status(running.deployment.run_directory(name))["pid"]):
             with suppress(ProcessLookupError):  # it may have ended with the one before
                 os.kill(pid, signal.SIGKILL)
-        server.wait(LONGEST)
-        assert told(running.deployment.run(name))["state"] == "running"
+        server.wait(TIMEOUT)
+        assert read_status(running.deployment.run_directory(name))["state"] == "running"
         running.until(lambda: not any(alive(pid) for pid in others))
-        running.processes["server"] = demo.launch(running.deployment, "server", running.deployment.root)
-        demo.wait_for(running.deployment, "server", running.processes["server"], LONGEST)
+        running.processes["server"] = demo.launch(running.deployment, "server")
+        demo.wait_until_ready(running.deployment, "server", running.processes["server"], TIMEOUT)
     result = running.wait(name)
     assert not result.about["lost"] and "resuming after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
@@ -255,10 +250,10 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
 
 
 def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
-    """It has one client; a round waits for the other five however slow they are, and for it as long as is said."""
+    """It has one client; a round waits for the other five however slow they are, and for it until the time-out."""
     with (
-        running.patience("timeout = 3\nminimum = 5\ngive_up = 500\ngather = 400\n"),
-        running.told("south", "hold"),
+        running.timeouts("timeout = 3\nminimum = 5\ngive_up = 500\ngather = 400\n"),
+        running.misbehaving("south", "hold"),
     ):
         name = running.start("ditto", rounds=4, eval_every=0)
         running.until(lambda: re.search(r"round 2: .*dropped out", running.log(name)))
@@ -268,44 +263,44 @@ def test_a_node_that_answers_too_late_does_not_count(running: Running) -> None:
     assert result.about["rounds_done"] == 4
 
 
-def test_a_node_with_another_key_is_refused_and_the_run_goes_on(
+def test_a_node_with_another_key_is_rejected_and_the_run_continues(
     running: Running, expected: Callable[..., Result]
 ) -> None:
-    stranger = running.place("stranger")
+    stranger = running.node_directory("stranger")
     stranger.mkdir()
     for file in ("ca.crt", "node.toml", "records.npz"):
-        (stranger / file).write_bytes((running.place("north") / file).read_bytes())
-    certificates.write_pair(stranger / "node.key", stranger / "node.pub")
+        (stranger / file).write_bytes((running.node_directory("north") / file).read_bytes())
+    certificates.write_key_pair(stranger / "node.key", stranger / "node.pub")
     running.launch("stranger")
     try:
-        running.until(lambda: "refuses this node's key" in running.output("stranger"))
+        running.until(lambda: "rejects this node's key" in running.output("stranger"))
         name = running.start("fedavg", rounds=2, eval_every=0)
         assert_equal(running, name, running.wait(name), expected("fedavg", rounds=2, eval_every=0))
-        assert "ready" not in running.output("stranger").split()
+        assert demo.READY not in running.output("stranger")
     finally:
         end(running.processes.pop("stranger"))
 
 
-def test_a_lying_node_is_refused_and_counted(running: Running) -> None:
-    with running.told("south", "lie"):
+def test_uploads_that_are_not_finite_are_rejected_and_counted(running: Running) -> None:
+    with running.misbehaving("south", "lie"):
         result = running.wait(running.start("ditto", rounds=2, eval_every=0))
     (liar,) = result.about["nodes"]["south"]
     assert result.about["lost"] == {liar: {"not finite": 2}} and result.about["rounds_done"] == 2
 
 
 def test_a_node_with_another_model_is_found_before_the_first_round(running: Running) -> None:
-    with running.told("south", "other"):
+    with running.misbehaving("south", "other"):
         name = running.start("ditto", rounds=2, eval_every=0)
         with pytest.raises(TrainingError, match="the model at node south is not the server's"):
             running.wait(name)
-    assert told(running.deployment.run(name))["round"] == 0
+    assert read_status(running.deployment.run_directory(name))["round"] == 0
     assert "the model at node south is not the server's" in running.output("south")
 
 
 def test_a_full_disk_at_a_node(running: Running) -> None:
-    """Its states are on a disk of 16 kB, which only its own process sees."""
+    """Its states are on a disk of 16 kB, which only its own process has."""
     end(running.processes["south"])
-    state = running.place("south") / "state"
+    state = running.node_directory("south") / "state"
     running.launch("south", before=small_disk(state, 16 * 1024))
     try:
         running.ready("south")
@@ -313,7 +308,9 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         result = running.wait(name)
         (full,) = result.about["nodes"]["south"]
         assert result.about["lost"] == {full: {"dropped out": 2}}
-        sentence = f"the states of {full} cannot be kept in '{state / name}': No space left on device; make room there."
+        sentence = (
+            f"cannot write the states of {full} to '{state / name}': No space left on device; free some space there."
+        )
         assert sentence in running.output("south") and f"node south: {sentence}" in running.log(name)
     finally:
         end(running.processes["south"])
@@ -321,8 +318,8 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         running.ready("south")
 
 
-def test_who_is_there(running: Running) -> None:
-    assert runs.present(running.deployment) == dict.fromkeys(NODES, "online")
+def test_nodes_are_listed_as_online(running: Running) -> None:
+    assert runs.list_nodes(running.deployment) == dict.fromkeys(NODES, "online")
 
 
 def alive(pid: int) -> bool:

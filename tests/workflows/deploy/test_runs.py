@@ -1,4 +1,4 @@
-"""Runs of a deployment are started once, stopped for good, and gone on with as they began; Flower is a stand-in."""
+"""Runs of a deployment are started once, stay stopped, and resume with the same settings. Flower is a stub."""
 
 import os
 import subprocess
@@ -13,22 +13,21 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError, TrainingError
-from bespokefl.engines.transports.flower import control
+from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
-from bespokefl.workflows.deploy import demo, processes, runs
-from bespokefl.workflows.deploy import init as making
-from bespokefl.workflows.deploy import lock as alone
-from bespokefl.workflows.deploy.layout import PLACE, Deployment
+from bespokefl.workflows.deploy import demo, lock, processes, runs
+from bespokefl.workflows.deploy import init as initialization
+from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
 from bespokefl.workflows.deploy.server import run as serve
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.deploy.status import RESULT, tell, told
+from bespokefl.workflows.deploy.status import RESULT, read_status, update_status
 from bespokefl.workflows.run.settings import Config
 
 CONFIG = Config(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "sizes": [1, 2]})
 
 
 class Flower:
-    """What the SuperLink knows of runs."""
+    """The SuperLink's record of runs."""
 
     def __init__(self) -> None:
         self.runs: dict[int, str] = {}
@@ -47,9 +46,9 @@ class Flower:
             raise TrainingError("it is over already.")
         self.runs[number] = "finished:stopped"
 
-    def status(self, number: int) -> str:
+    def is_active(self, number: int) -> bool:
         self._check()
-        return self.runs.get(number, "unknown")
+        return not self.runs.get(number, "unknown").startswith(("finished", "unknown"))
 
     def _check(self) -> None:
         if self.away:
@@ -58,7 +57,7 @@ class Flower:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return making.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
+    return initialization.init(tmp_path / "dir", ["a", "b"], f"127.0.0.1:{demo.free_port()}")
 
 
 @pytest.fixture
@@ -69,25 +68,25 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
     def connected(address: str, authority: Path | None) -> Iterator[Flower]:
         yield made
 
-    monkeypatch.setattr(control, "control", connected)
+    monkeypatch.setattr(adapter, "connect_control", connected)
     return made
 
 
 @contextmanager
 def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
-    """A server's app at work, which says again and again that the run is running, until it is asked to stop."""
+    """A server app that writes repeatedly that the run is running, until it is asked to stop."""
     begun = threading.Event()
 
     def work() -> None:
-        where = deployment.run(name)
-        with alone.alone(where) as mine:
+        where = deployment.run_directory(name)
+        with lock.try_lock(where) as mine:
             assert mine
-            while not alone.asked_to_stop(where):
-                tell(where, state="running", pid=1, round=2)
+            while not lock.stop_requested(where):
+                update_status(where, state="running", pid=1, round=2)
                 begun.set()
                 time.sleep(0.01)
             time.sleep(0.3)  # the round in hand
-            tell(where, state="running", round=3)
+            update_status(where, state="running", round=3)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -95,7 +94,7 @@ def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        alone.ask_to_stop(deployment.run(name))
+        lock.request_stop(deployment.run_directory(name))
         thread.join(30)
 
 
@@ -110,7 +109,7 @@ def submitted(flower: Flower) -> list[str]:
 # -- start
 
 
-def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, flower: Flower) -> None:
+def test_a_run_that_cannot_be_started_leaves_no_directory(deployment: Deployment, flower: Flower) -> None:
     flower.away = True
     for name in (None, "mine"):
         with pytest.raises(TrainingError, match="does not answer"):
@@ -118,11 +117,13 @@ def test_a_run_that_cannot_be_started_leaves_no_folder(deployment: Deployment, f
     assert folders(deployment) == []
     flower.away = False
     runs.start(deployment, CONFIG, "mine")
-    tell(deployment.run("mine"), state="stopped", round=2)
+    update_status(deployment.run_directory("mine"), state="stopped", round=2)
     flower.away = True
     with pytest.raises(TrainingError, match="does not answer"):
         runs.start(deployment, CONFIG, "mine")
-    assert told(deployment.run("mine"))["state"] == "stopped"  # and one that has begun is left as it was
+    assert (
+        read_status(deployment.run_directory("mine"))["state"] == "stopped"
+    )  # and one that has begun is left as it was
 
 
 def test_a_run_is_started_once(deployment: Deployment, flower: Flower) -> None:
@@ -130,15 +131,15 @@ def test_a_run_is_started_once(deployment: Deployment, flower: Flower) -> None:
     assert runs.start(deployment, CONFIG, "mine") == "mine"
     for status in ("pending", "starting", "running"):
         flower.runs[1] = status
-        with pytest.raises(InputError, match=r"the run mine is under way already; see bespoke deploy status\."):
+        with pytest.raises(InputError, match=r"the run mine is running already; see bespoke deploy status\."):
             runs.start(deployment, CONFIG, "mine")
-    with app(deployment, "mine"), pytest.raises(InputError, match="under way already"):
+    with app(deployment, "mine"), pytest.raises(InputError, match="running already"):
         runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"]
 
 
 def test_two_commands_at_once(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "BRIEF", 0.1)
+    monkeypatch.setattr(runs, "LOCK_TIMEOUT", 0.1)
     before, errors = flower.start, []
 
     def slow(app: Path, run: str) -> int:
@@ -150,44 +151,48 @@ def test_two_commands_at_once(deployment: Deployment, flower: Flower, monkeypatc
 
     monkeypatch.setattr(flower, "start", slow)
     runs.start(deployment, CONFIG, "mine")
-    assert submitted(flower) == ["mine"] and len(errors) == 1 and "under way already" in errors[0]
+    assert submitted(flower) == ["mine"] and len(errors) == 1 and "running already" in errors[0]
 
 
 def test_a_run_whose_process_is_gone_can_be_started_again(deployment: Deployment, flower: Flower) -> None:
     runs.start(deployment, CONFIG, "mine")
-    tell(deployment.run("mine"), state="running", pid=os.getpid(), round=2)  # the number is somebody else's by now
+    update_status(
+        deployment.run_directory("mine"), state="running", pid=os.getpid(), round=2
+    )  # the number is somebody else's by now
     runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"] and flower.runs[1] == "finished:stopped"
     flower.runs[2] = "finished:failed"  # before it could say anything
     runs.start(deployment, CONFIG, "mine")
-    assert told(deployment.run("mine"))["flower"] == 3
+    assert read_status(deployment.run_directory("mine"))["flower"] == 3
 
 
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"method": "fedavg", "rounds": 2}, "began with method = 'ditto', got 'fedavg'"),
-        ({"rounds": 2}, "began with rounds = 3, got 2"),
-        ({"set": {"lr": 0.2}}, r"began with set = \{'lr': 0.1, 'sizes': \(1, 2\)\}, got \{'lr': 0.2\}"),
+        ({"method": "fedavg", "rounds": 2}, "was started with method = 'ditto', got 'fedavg'"),
+        ({"rounds": 2}, "was started with rounds = 3, got 2"),
+        ({"set": {"lr": 0.2}}, r"was started with set = \{'lr': 0.1, 'sizes': \(1, 2\)\}, got \{'lr': 0.2\}"),
     ],
 )
-def test_a_run_goes_on_only_as_it_began(
+def test_a_run_resumes_only_with_the_same_settings(
     other: dict[str, Any], sentence: str, deployment: Deployment, flower: Flower
 ) -> None:
     runs.start(deployment, CONFIG, "mine")
     runs.stop(deployment, "mine")
     values = {"method": "ditto", "rounds": 3, "data": "deployment", "set": CONFIG.set} | other
-    with pytest.raises(InputError, match=f"the run mine {sentence}: go on with --method ditto --config"):
+    with pytest.raises(InputError, match=f"the run mine {sentence}: resume it with --method ditto --config"):
         runs.start(deployment, Config(**values), "mine")
-    assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
+    assert submitted(flower) == ["mine"] and read_status(deployment.run_directory("mine"))["state"] == "stopped"
     runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"]
 
 
 def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower: Flower) -> None:
     runs.start(deployment, CONFIG, "mine")
-    tell(deployment.run("mine"), state="done")
-    with pytest.raises(InputError, match=r"the run mine is done: .* gets it; else choose another name"):
+    update_status(deployment.run_directory("mine"), state="done")
+    with pytest.raises(
+        InputError, match=r"the run mine is done: fetch it with bespoke deploy fetch --run mine, or choose another name"
+    ):
         runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"]
 
@@ -196,64 +201,64 @@ def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower:
 
 
 def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> None:
-    """Its process says that it is running until it is gone, and stop returns when it is."""
+    """Its process writes that it is running until it ends, and stop returns then."""
     runs.start(deployment, CONFIG, "mine")
-    where = deployment.run("mine")
+    where = deployment.run_directory("mine")
     with app(deployment, "mine") as process:
         runs.stop(deployment, "mine")
-        assert not alone.worked_on(where)
-        assert told(where)["state"] == "stopped" and told(where)["round"] == 3
+        assert not lock.is_locked(where)
+        assert read_status(where)["state"] == "stopped" and read_status(where)["round"] == 3
         process.join(30)
     supervisor._resume_killed(deployment, {})
-    assert submitted(flower) == ["mine"] and told(where)["state"] == "stopped"
+    assert submitted(flower) == ["mine"] and read_status(where)["state"] == "stopped"
     runs.start(deployment, CONFIG, "mine")
-    assert submitted(flower) == ["mine", "mine"] and not alone.asked_to_stop(where)
+    assert submitted(flower) == ["mine", "mine"] and not lock.stop_requested(where)
 
 
-def test_what_is_to_stop_is_not_taken_for_killed(deployment: Deployment, flower: Flower) -> None:
-    """The moment when its process is gone and nobody has said that it is stopped."""
+def test_a_run_that_is_to_stop_is_not_resumed(deployment: Deployment, flower: Flower) -> None:
+    """Its process has ended, and the status does not say yet that it is stopped."""
     runs.start(deployment, CONFIG, "mine")
-    tell(deployment.run("mine"), state="running", pid=1)
-    alone.ask_to_stop(deployment.run("mine"))
+    update_status(deployment.run_directory("mine"), state="running", pid=1)
+    lock.request_stop(deployment.run_directory("mine"))
     supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"]
 
 
-def test_a_process_that_does_not_see_the_wish_is_ended(
+def test_a_process_that_ignores_the_stop_request_is_killed(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "END", 5.0)
+    monkeypatch.setattr(runs, "END_TIMEOUT", 5.0)
     runs.start(deployment, CONFIG, "mine")
-    where = deployment.run("mine")
+    where = deployment.run_directory("mine")
     code = (
-        "import sys, time, pathlib; from bespokefl.workflows.deploy.lock import alone\n"
-        "with alone(pathlib.Path(sys.argv[1]), sign=True): print(flush=True); time.sleep(600)"
+        "import sys, time, pathlib; from bespokefl.workflows.deploy.lock import try_lock\n"
+        "with try_lock(pathlib.Path(sys.argv[1]), record_pid=True): print(flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(where)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
-        tell(where, state="running", pid=process.pid)
-        assert alone.worker_of(where) == process.pid
-        monkeypatch.setattr(runs, "END", 0.2)
+        update_status(where, state="running", pid=process.pid)
+        assert lock.locking_pid(where) == process.pid
+        monkeypatch.setattr(runs, "END_TIMEOUT", 0.2)
         runs.stop(deployment, "mine")
         assert process.wait(30) < 0
-    assert told(where)["state"] == "stopped" and alone.worker_of(where) is None
+    assert read_status(where)["state"] == "stopped" and lock.locking_pid(where) is None
 
 
 def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, flower: Flower) -> None:
-    """It does not go on when the server comes back."""
+    """It does not resume when the server restarts."""
     runs.start(deployment, CONFIG, "mine")
-    tell(deployment.run("mine"), state="running", pid=1)
+    update_status(deployment.run_directory("mine"), state="running", pid=1)
     flower.away = True
     runs.stop(deployment, "mine")
     flower.away = False
     supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
-    assert submitted(flower) == ["mine"] and told(deployment.run("mine"))["state"] == "stopped"
+    assert submitted(flower) == ["mine"] and read_status(deployment.run_directory("mine"))["state"] == "stopped"
 
 
-def test_what_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
+def test_runs_that_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
     for state, sentence in (("done", "is done already"), ("submitted", "never reached the server")):
-        deployment.run(state).mkdir(parents=True)
-        tell(deployment.run(state), state=state)
+        deployment.run_directory(state).mkdir(parents=True)
+        update_status(deployment.run_directory(state), state=state)
         with pytest.raises(InputError, match=f"the run {state} {sentence}"):
             runs.stop(deployment, state)
     with pytest.raises(InputError, match="unknown run 'nobody'"):
@@ -262,11 +267,11 @@ def test_what_cannot_be_stopped(deployment: Deployment, flower: Flower) -> None:
 
 def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.start(deployment, CONFIG, "mine")
-    where = deployment.run("mine")
-    monkeypatch.setattr(flower, "stop", lambda number: tell(where, state="done"))
+    where = deployment.run_directory("mine")
+    monkeypatch.setattr(flower, "stop", lambda number: update_status(where, state="done"))
     with pytest.raises(InputError, match="the run mine was done before it could be stopped"):
         runs.stop(deployment, "mine")
-    assert told(where)["state"] == "done" and not alone.asked_to_stop(where)
+    assert read_status(where)["state"] == "done" and not lock.stop_requested(where)
 
 
 # -- fetch
@@ -274,11 +279,11 @@ def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monke
 
 def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        result = deployment.run(name) / RESULT
+        result = deployment.run_directory(name) / RESULT
         result.mkdir(parents=True)
         for file in ("config.toml", "result.json"):
             (result / file).write_text(name)
-        tell(deployment.run(name), state="done")
+        update_status(deployment.run_directory(name), state="done")
     out = tmp_path / "out"
     runs.fetch(deployment, "one", out)
     with pytest.raises(InputError, match="already holds a run"):
@@ -287,7 +292,7 @@ def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, 
     runs.fetch(deployment, "two", out, overwrite=True)
     assert (out / "result.json").read_text() == "two"
     for error in ("no node came.", "no node came"):
-        tell(deployment.run("two"), state="failed", error=error)
+        update_status(deployment.run_directory("two"), state="failed", error=error)
         with pytest.raises(InputError, match=r"the run two is not done but failed: no node came\.$"):
             runs.fetch(deployment, "two", out, overwrite=True)
 
@@ -295,16 +300,16 @@ def test_a_result_is_fetched_and_replaced_when_asked_to(deployment: Deployment, 
 # -- the server
 
 
-def test_a_run_whose_process_died_goes_on(deployment: Deployment, flower: Flower) -> None:
-    """Flower forgets the old one first: nodes may have letters of it that were never finished."""
+def test_a_run_whose_process_died_resumes(deployment: Deployment, flower: Flower) -> None:
+    """The previous Flower run is stopped first: nodes may have incomplete messages of it."""
     runs.start(deployment, CONFIG, "mine")
     with app(deployment, "mine"):
         supervisor._resume_killed(deployment, {})
         assert submitted(flower) == ["mine"]
-    alone.let_go_on(deployment.run("mine"))
+    lock.withdraw_stop_request(deployment.run_directory("mine"))
     supervisor._resume_killed(deployment, {})
     assert flower.runs == {1: "finished:stopped", 2: "pending"} and submitted(flower) == ["mine", "mine"]
-    assert told(deployment.run("mine"))["round"] == 3
+    assert read_status(deployment.run_directory("mine"))["round"] == 3
 
 
 def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deployment, flower: Flower) -> None:
@@ -315,43 +320,65 @@ def test_a_server_that_comes_up_starts_what_was_only_submitted(deployment: Deplo
     assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
-def test_that_is_the_first_thing_that_it_does(
+def test_it_does_so_before_anything_else(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.start(deployment, CONFIG, "mine")
-    for name in ("_check_server", "_wait_until_up", "_register"):
+    run_server_once(deployment, monkeypatch)
+    assert flower.runs == {1: "finished:stopped", 2: "pending"}
+
+
+def test_a_server_replaces_the_app_of_an_earlier_version(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run of before could not be resumed: the earlier app imports modules that do not exist any more."""
+    file = deployment.server / "app" / "bespoke_app.py"
+    file.write_text("from bespokefl.experiments.deployment.apps import client, server\n")
+    runs.start(deployment, CONFIG, "mine")
+    seen: list[str] = []
+    before = flower.start
+    monkeypatch.setattr(flower, "start", lambda app, run: seen.append(file.read_text()) or before(app, run))
+    run_server_once(deployment, monkeypatch)
+    assert seen == [initialization.APP]
+    names: dict[str, Any] = {}
+    exec(seen[0], names)
+    assert {"client", "server"} <= names.keys()
+
+
+def run_server_once(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the server without Flower's processes, for one check of its runs."""
+    for name in ("_check_server", "_wait_until_up", "_register_nodes"):
         monkeypatch.setattr(supervisor, name, lambda *_: None)
     for name in ("start", "stop"):
         monkeypatch.setattr(processes.Child, name, lambda self: None)
     stopped = threading.Event()
     stopped.set()
     supervisor.run_server(deployment, stopped)
-    assert flower.runs == {1: "finished:stopped", 2: "pending"}
 
 
-def test_a_process_that_never_began_is_told(
+def test_a_run_whose_process_never_started_is_marked_as_failed(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "AGAIN", 0.0)
+    monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 0.0)
     runs.start(deployment, CONFIG, "mine")
-    supervisor._give_up_unstarted(deployment)
-    assert told(deployment.run("mine"))["state"] == "submitted"
+    supervisor._fail_unstarted(deployment)
+    assert read_status(deployment.run_directory("mine"))["state"] == "submitted"
     flower.runs[1] = "finished:failed"
-    supervisor._give_up_unstarted(deployment)
-    assert told(deployment.run("mine"))["state"] == "failed"
-    assert "ended before it began" in told(deployment.run("mine"))["error"]
+    supervisor._fail_unstarted(deployment)
+    assert read_status(deployment.run_directory("mine"))["state"] == "failed"
+    assert "ended before the run started" in read_status(deployment.run_directory("mine"))["error"]
 
 
-def test_runs_are_known_while_the_server_is_away(deployment: Deployment) -> None:
-    """Nobody listens there."""
-    deployment.run("mine").mkdir(parents=True)
-    tell(deployment.run("mine"), state="running", round=2)
-    assert runs.present(deployment) == {
-        "the server": "does not answer: start it with bespoke deploy server",
+def test_runs_are_listed_while_the_server_is_down(deployment: Deployment) -> None:
+    """No server listens there."""
+    deployment.run_directory("mine").mkdir(parents=True)
+    update_status(deployment.run_directory("mine"), state="running", round=2)
+    assert runs.list_nodes(deployment) == {
+        "the server": "does not respond: start it with bespoke deploy server",
         "a": "unknown",
         "b": "unknown",
     }
-    assert runs.known(deployment)["mine"]["round"] == 2
+    assert runs.list_runs(deployment)["mine"]["round"] == 2
 
 
 # -- the server's app
@@ -369,19 +396,19 @@ Serve = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def served(deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """What is known of a run after its app was started."""
-    monkeypatch.setenv(PLACE, str(deployment.root))
+    """Start the app of a run; returns the status afterwards."""
+    monkeypatch.setenv(DEPLOYMENT_VARIABLE, str(deployment.root))
     runs.start(deployment, CONFIG, "mine")
 
     def start() -> dict[str, Any]:
         serve.serve(Nobody(), "mine")  # type: ignore[arg-type]
-        return told(deployment.run("mine"))
+        return read_status(deployment.run_directory("mine"))
 
     return start
 
 
 def test_two_apps_never_work_on_one_run(served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "HANDOVER", 0.1)
+    monkeypatch.setattr(serve, "LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(serve, "_serve", lambda *_: pytest.fail("two at once"))
     with app(deployment, "mine"):
         assert served()["state"] == "running"
@@ -390,42 +417,42 @@ def test_two_apps_never_work_on_one_run(served: Serve, deployment: Deployment, m
 def test_an_app_waits_until_the_command_that_started_it_is_over(
     served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_serve", lambda grid, deployment, place: tell(place, state="done"))
+    monkeypatch.setattr(serve, "_serve", lambda grid, deployment, place: update_status(place, state="done"))
     held = threading.Event()
 
     def command() -> None:
-        with alone.alone(deployment.run("mine")):
+        with lock.try_lock(deployment.run_directory("mine")):
             held.set()
             time.sleep(0.3)
-            tell(deployment.run("mine"), flower=7)
+            update_status(deployment.run_directory("mine"), flower=7)
 
     threading.Thread(target=command).start()
     assert held.wait(30)
-    assert served() | {"state": "done", "flower": 7} == told(deployment.run("mine"))
+    assert served() | {"state": "done", "flower": 7} == read_status(deployment.run_directory("mine"))
 
 
 def test_an_app_that_is_asked_to_stop_does(
     served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = deployment.run("mine")
+    where = deployment.run_directory("mine")
 
-    def run(post: NodeMessenger, *_: Any) -> None:
-        alone.ask_to_stop(where)
-        post.gather(lambda known: False)  # would take ten minutes
+    def run(messenger: NodeMessenger, *_: Any) -> None:
+        lock.request_stop(where)
+        messenger.gather(lambda known: False)  # would take ten minutes
 
     monkeypatch.setattr(serve, "run", run)
     assert served()["state"] == "stopped"
     assert served()["state"] == "stopped"  # and one that is started late does not begin
 
 
-def test_what_was_done_is_known_while_nodes_are_gathered_again(
+def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
     served: Serve, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = deployment.run("mine")
+    where = deployment.run_directory("mine")
     seen: list[dict[str, Any]] = []
 
     def run(*_: Any) -> None:
-        seen.append(told(where))
+        seen.append(read_status(where))
         raise InputError("no more of this.")
 
     monkeypatch.setattr(serve, "run", run)
@@ -433,4 +460,4 @@ def test_what_was_done_is_known_while_nodes_are_gathered_again(
         with pytest.raises(InputError):
             served()
         assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["pid"]) == ("gathering", round, os.getpid())
-        tell(where, round=2)
+        update_status(where, round=2)

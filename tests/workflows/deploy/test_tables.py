@@ -14,14 +14,13 @@ import bespokefl
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.preprocessing.fit import prepare
-from bespokefl.engines.transports.flower.apps import client_app
 from bespokefl.engines.transports.flower.messenger import NodeInfo, NodeMessenger
 from bespokefl.engines.transports.flower.node import PERSONAL, Node
 from bespokefl.workflows.deploy.layout import NodeSettings
 from bespokefl.workflows.deploy.node import predict as home
 from bespokefl.workflows.deploy.node.host import LocalHost
 from bespokefl.workflows.deploy.server.run import run
-from bespokefl.workflows.deploy.shared_features import agreed
+from bespokefl.workflows.deploy.shared_features import agree_on_features
 from bespokefl.workflows.newcomers.predict import predict
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
@@ -80,8 +79,8 @@ def known(nodes: dict[str, LocalHost]) -> dict[str, NodeInfo]:
 def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
     """A run in this process, of the server and nodes as they are."""
     ids = {100 + at: one for at, one in enumerate(nodes.values())}
-    apps = {id: client_app(lambda one=one: Node(one, place / one.name)) for id, one in ids.items()}  # type: ignore[misc]
-    grid = LocalGrid(apps, {id: one.name for id, one in ids.items()})
+    made = {id: Node(one, place / one.name) for id, one in ids.items()}
+    grid = LocalGrid(made, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
     return run(
         NodeMessenger(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes)
@@ -103,7 +102,7 @@ def test_the_same_models_as_in_one_place(scale: str, tmp_path: Path) -> None:
     assert found.preparation.features.names == expected.preparation.features.names
     assert found.preparation.pooled is not None and expected.preparation.pooled is not None
     np.testing.assert_allclose(found.preparation.pooled.mean, expected.preparation.pooled.mean, rtol=1e-12)
-    np.testing.assert_allclose(found.preparation.pooled.spread, expected.preparation.pooled.spread, rtol=1e-9)
+    np.testing.assert_allclose(found.preparation.pooled.std, expected.preparation.pooled.std, rtol=1e-9)
     models = {}
     for node in nodes:
         with safe_open(tmp_path / "place" / node / "run" / PERSONAL, framework="pt") as file:
@@ -139,8 +138,8 @@ def test_a_node_with_decimal_commas_and_one_with_points(tmp_path: Path) -> None:
 
 def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
     """Where one owner has a gap, all places of the column are a gap: filled by the shares of all texts."""
-    from bespokefl.data.preprocessing.feature_sums import Sums
-    from bespokefl.data.tables.features import together
+    from bespokefl.data.preprocessing.feature_sums import FeatureSums
+    from bespokefl.data.tables.features import merge_features
 
     tables = {}
     for name, towns in {"a": ["Oslo", "", "Rome"], "b": ["Bern", "Bern", "Rome"]}.items():
@@ -148,15 +147,15 @@ def test_a_gap_in_a_category_stays_one(tmp_path: Path) -> None:
         path = write(tmp_path / f"{name}.csv", lines, ["town", "age", "ill"])
         tables[name] = load(str(path), label="ill", missing="mean")
     own = {name: table.features for name, table in tables.items()}
-    whole = together(own)
+    whole = merge_features(own)
     nan = np.nan
-    wide = own["a"].widened(tables["a"].x.numpy(), whole)
+    wide = own["a"].widen(tables["a"].x.numpy(), whole)
     np.testing.assert_array_equal(wide, [[0, 1, 0, 0], [nan, nan, nan, 1], [0, 0, 1, 2]])
-    parts = {name: Sums.of(table.x.numpy(), own[name]).widened(own[name], whole) for name, table in tables.items()}
-    stacked = np.concatenate([own[name].widened(table.x.numpy(), whole) for name, table in tables.items()])
+    parts = {name: FeatureSums.of(table.x.numpy(), own[name]).widen(own[name], whole) for name, table in tables.items()}
+    stacked = np.concatenate([own[name].widen(table.x.numpy(), whole) for name, table in tables.items()])
     for one in ("count", "total", "squares"):
         found = getattr(parts["a"] + parts["b"], one)
-        np.testing.assert_array_equal(found, getattr(Sums.of(stacked, whole), one))
+        np.testing.assert_array_equal(found, getattr(FeatureSums.of(stacked, whole), one))
 
 
 def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
@@ -171,7 +170,7 @@ def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
     for ward in WARDS["west"]:
         write(folder / ward / "all.csv", [line for line in rows("west") if line["client"] == ward], COLUMNS[:4])
     nodes = {"north": north, "south": south, "west": host("west", folder)}
-    preparation, labels = agreed(known(nodes), Config(method="ditto"))
+    preparation, labels = agree_on_features(known(nodes), Config(method="ditto"))
     assert labels == ["no", "yes"] and preparation.features.client == "client"
     assert set().union(*(one.about()["clients"] for one in nodes.values())) == {"n1", "n2", "south", "w1", "w2"}
 
@@ -180,7 +179,7 @@ def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"city": "Bern"}, "'city' is at south and not at north"),
-        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; write it alike"),
+        ({"town": 3}, r"'town' has numbers at south and texts \(Oslo, Rome\) at north; use one kind"),
         ({"smoker": "often"}, r"'smoker' has texts \(often\) at south and true and false at north"),
     ],
 )
@@ -189,7 +188,7 @@ def test_the_first_column_that_differs_is_named(change: dict[str, Any], sentence
     columns = [*COLUMNS, *(key for key in change if key not in COLUMNS)]
     south = host("south", write(tmp_path / "south.csv", [line | change for line in rows("south")], columns))
     with pytest.raises(InputError, match=f"must be the same everywhere, but {sentence}"):
-        agreed(known({"north": north, "south": south}), Config(method="ditto"))
+        agree_on_features(known({"north": north, "south": south}), Config(method="ditto"))
 
 
 def test_too_many_texts_together(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_too_many_texts_together(tmp_path: Path) -> None:
         lines = [line | {"town": f"{name}-{at}"} for at, line in enumerate(rows("north", 60))]
         nodes[name] = host(name, write(tmp_path / f"{name}.csv", lines))
     with pytest.raises(InputError, match="'town' has 120 different texts at north, south together, and at most 100"):
-        agreed(known(nodes), Config(method="ditto"))
+        agree_on_features(known(nodes), Config(method="ditto"))
 
 
 def test_files_that_are_cut_already_stay_so(tmp_path: Path) -> None:
@@ -224,9 +223,9 @@ def test_classes_that_differ_are_said(tmp_path: Path, caplog: pytest.LogCaptureF
         "south": host("south", write(tmp_path / "south.csv", lines)),
     }
     with caplog.at_level(logging.WARNING, "bespokefl"):
-        agreed(known({"north": nodes["north"]}), Config(method="ditto"))
+        agree_on_features(known({"north": nodes["north"]}), Config(method="ditto"))
         assert not caplog.messages
-        agreed(known(nodes), Config(method="ditto"))
+        agree_on_features(known(nodes), Config(method="ditto"))
     assert caplog.messages == [
         "the nodes' classes differ (north: no, yes; south: sick, well): the model has all 4 of them"
     ]
@@ -235,11 +234,11 @@ def test_classes_that_differ_are_said(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_prepared_as_in_one_place(tmp_path: Path) -> None:
     """Every node's examples, and not only what is trained with them."""
     nodes = hosts(tmp_path)
-    preparation, _ = agreed(known(nodes), Config(method="ditto"))
+    preparation, _ = agree_on_features(known(nodes), Config(method="ditto"))
     whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
     clients, _ = prepare(load(str(whole), label="ill").split("by_column"))
     for one in nodes.values():
-        fitted, _ = preparation.fit(one._widened(preparation.features))
+        fitted, _ = preparation.prepare_clients(one._widened(preparation.features))
         for at, name in enumerate(fitted.names):
             there = clients.names.index(name)
             for part in ("train", "validation", "test"):

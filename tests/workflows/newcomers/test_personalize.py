@@ -263,7 +263,7 @@ def test_kept_rounds_are_on_disk_and_newcomers_choose_among_them(clients: Client
 
 
 def test_there_is_nothing_to_keep_without_a_common_model(clients: Clients) -> None:
-    with pytest.raises(InputError, match="local has no common model to keep of every round"):
+    with pytest.raises(InputError, match="local has no global model to keep of every round"):
         run("local", clients, keep_rounds=True, **QUICK)
 
 
@@ -441,7 +441,7 @@ def test_a_server_that_cannot_be_written_is_told(
     path = result.save(tmp_path / "run")
     assert "the server's state is not kept" in caplog.text and "'server/names' is a list" in caplog.text
     assert personalize(result, late).names == late.names
-    with pytest.raises(InputError, match="has kept nothing for newcomers"):
+    with pytest.raises(InputError, match="cannot personalize newcomers: it has no"):
         personalize(path, late)
 
 
@@ -503,6 +503,6 @@ def test_a_damaged_server_is_refused(ditto: Result, late: Clients, tmp_path: Pat
         personalize(path, late)
     (path / "server.safetensors").unlink()
     with pytest.raises(
-        InputError, match=re.escape("has kept nothing for newcomers, no server.safetensors; run it once more")
+        InputError, match=re.escape("cannot personalize newcomers: it has no server.safetensors; run it again")
     ):
         personalize(path, late)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bespokefl.core.errors import InputError
+from bespokefl.workflows.compare import storage
 from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.tune import result as tuning
 
 
 def fill(text: str):  # type: ignore[no-untyped-def]
@@ -94,28 +96,28 @@ def test_fresh_names_are_counted(tmp_path: Path) -> None:
 
 
 def test_whoever_holds_a_folder_works_there_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_directory, "LOCK_TIMEOUT", 0.0)
     path = tmp_path / "runs" / "ditto"
-    with run_directory.held(path) as place:
+    with run_directory.lock(path) as place:
         assert place == path
-        with pytest.raises(InputError, match=r"another process works in '.*ditto'; wait"), run_directory.held(path):
+        with pytest.raises(InputError, match=r"another process uses '.*ditto'; wait"), run_directory.lock(path):
             pass
-        with run_directory.held(path, other=True) as second, run_directory.held(path, other=True) as third:
+        with run_directory.lock(path, rename=True) as second, run_directory.lock(path, rename=True) as third:
             assert (second.name, third.name) == ("ditto-2", "ditto-3")
         path.mkdir()
         run_directory.write(path, lambda into: run_directory.write_text(into / "result.json", "{}"), overwrite=False)
         with (
             pytest.raises(InputError, match="another process"),
-            run_directory.held(path),
+            run_directory.lock(path),
         ):  # though the folder is another now
             pass
     assert [one.name for one in path.parent.iterdir()] == ["ditto"]
-    with run_directory.held(path):
+    with run_directory.lock(path):
         pass
 
 
 def test_nothing_is_left_of_a_folder_that_was_held_in_vain(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), run_directory.held(tmp_path / "a" / "b" / "run"):
+    with pytest.raises(ZeroDivisionError), run_directory.lock(tmp_path / "a" / "b" / "run"):
         raise ZeroDivisionError
     assert not any(tmp_path.iterdir())
 
@@ -125,7 +127,7 @@ def test_what_a_dead_process_was_writing_is_swept(tmp_path: Path) -> None:
     dead.wait()
     for pid in (dead.pid, os.getpid()):
         (tmp_path / f".run.new-{pid}-1").mkdir()
-    with run_directory.held(tmp_path / "run"):
+    with run_directory.lock(tmp_path / "run"):
         pass
     assert [one.name for one in tmp_path.iterdir()] == [f".run.new-{os.getpid()}-1"]
 
@@ -139,10 +141,10 @@ def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     seen: list[bool] = []
     rename = Path.rename
     monkeypatch.setattr(Path, "rename", lambda self, to: seen.append(True) or rename(self, to))
-    run_directory._put(new, target)
+    run_directory._move(new, target)
     assert (target / "file").read_text() == "new" and (new / "file").read_text() == "old" and not seen
     monkeypatch.setattr(run_directory.sys, "platform", "elsewhere")
-    run_directory._put(new, target)
+    run_directory._move(new, target)
     assert (target / "file").read_text() == "old" and not new.exists() and seen
 
 
@@ -156,5 +158,10 @@ def test_what_was_begun_and_killed_before_its_first_checkpoint_may_begin_again(t
     assert everything(out) == set(run_directory.SIGNS)
     (out / "result.json").unlink()
     (out / "thesis.docx").write_text("mine")
-    with pytest.raises(InputError, match="holds something that is not a run and is left alone"):
+    with pytest.raises(InputError, match="holds something that is not a run and is left unchanged"):
         run_directory.check(out, overwrite=True)
+
+
+def test_other_directories_are_recognized_by_the_files_that_they_have() -> None:
+    assert run_directory.COMPARISON_SIGNS == storage.SIGNS
+    assert run_directory.TUNING_SIGNS == tuning.SIGNS

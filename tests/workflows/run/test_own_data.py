@@ -192,5 +192,5 @@ def test_mistakes(options: dict[str, str], sentence: str, table: Path, tmp_path:
 
 
 def test_options_of_tables_are_for_tables() -> None:
-    with pytest.raises(InputError, match="label is for tables, but 'digits' is none; leave it out"):
+    with pytest.raises(InputError, match="label is for tables, but 'digits' is not a table; leave it out"):
         bf.load("digits", label="x")

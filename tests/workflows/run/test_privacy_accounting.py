@@ -66,7 +66,7 @@ def test_a_run_can_be_repeated_from_its_config(tmp_path: Path) -> None:
     ("flags", "sentence"),
     [
         (["fedavg", "--noise", "1"], "error: noise needs clip, as it is measured in units of it, got noise 1 alone."),
-        (["fedavg", "--clip", "0"], "error: clip must be a number > 0, the length that an upload is cut to, got 0.0."),
+        (["fedavg", "--clip", "0"], "error: clip must be a number > 0, the maximum norm of an upload, got 0.0."),
         (["fedavg", "--clip", "1", "--noise", "-1"], "error: noise must be a number >= 0"),
         (["fedavg", "--clip", "1", "--noise", "nan"], "error: noise must be a number >= 0"),
         (["fedavg", "--clip", "1", "--noise", "1", "--delta", "2"], "error: delta must be in (0, 1)"),

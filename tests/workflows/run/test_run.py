@@ -1,11 +1,13 @@
 """A run from Python: what it returns, what it leaves on disk, and that both say the same."""
 
 import csv
+import gc
 import json
 import os
 import re
 import signal
 import tomllib
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,8 +26,10 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.score_tables import dumps, plain
+from bespokefl.workflows.run import api
 from bespokefl.workflows.run.api import run, run_config
 from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.trainer import BuiltRun
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
 RUN_FILES = {"config.toml", "result.json", "clients.csv", "rounds.jsonl", "split.json", "personal.safetensors"}
@@ -308,10 +312,10 @@ W, B = torch.zeros(3, 5), torch.zeros(3)
         ({"head.weight": W, "head.bias": B, "tail": B}, "start has tail, which the model has not;"),
         ({"head.weight": W / 0, "head.bias": B}, "start must be finite, but head.weight holds NaN or infinity."),
         ({"head.weight": "x", "head.bias": B}, "start must be a state dict"),
-        (5, "start must be a state dict, a module, a .safetensors file or the folder of a run, got 5."),
+        (5, "start must be a state dict, a module, a .safetensors file or the directory of a run, got 5."),
         ("none.safetensors", "there is no file"),
-        ("weights.pt", "start must be a .safetensors file or the folder of a run"),
-        (".", "start must be weights or the folder of a run"),
+        ("weights.pt", "start must be a .safetensors file or the directory of a run"),
+        (".", "start must be weights or the directory of a run"),
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(start: Any, sentence: str) -> None:
@@ -446,7 +450,7 @@ def test_a_damaged_run_is_refused(ditto: Result, tmp_path: Path, file: str) -> N
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match="is not the directory of a run"):
         load_run(tmp_path)
 
 
@@ -504,3 +508,18 @@ def test_a_loss_of_ones_own(digits: Clients, tmp_path: Path) -> None:
         expected = brier(result.model("0")(digits.x[own]), digits.y[own]).mean()
     assert result.personal["loss"][0] == pytest.approx(float(expected), rel=1e-5)
     assert "its loss was a Python function" in (result.save(tmp_path / "run") / "config.toml").read_text()
+
+
+def test_a_result_does_not_keep_the_simulation(digits: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client states and worker processes would stay in memory as long as the result."""
+    alive: list[weakref.ref[object]] = []
+    simulate = api.simulate
+
+    def observed(built: BuiltRun, *given: Any) -> Any:
+        alive.append(weakref.ref(built.simulation))
+        return simulate(built, *given)
+
+    monkeypatch.setattr(api, "simulate", observed)
+    result = run("ditto", digits, rounds=1, workers=1)
+    gc.collect()
+    assert alive[0]() is None and result.names

@@ -1,16 +1,23 @@
-"""A config survives the file it is written to, and refuses what makes no sense, in one sentence."""
+"""Settings are declared once, survive the file they are written to, and reject wrong values in one sentence."""
 
+import inspect
 import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bespokefl as bf
+from bespokefl.cli import app, options
 from bespokefl.core.errors import InputError
-from bespokefl.workflows.run import toml
-from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run import api, settings, toml
+from bespokefl.workflows.run.settings import AT_LEAST_ONE, Config, Mark, RunSettings, read, setting
 
 SCALARS = st.one_of(
     st.booleans(),
@@ -84,9 +91,9 @@ def test_where_to_write_is_not_part_of_the_file() -> None:
         ("participation", float("nan"), "participation must be in (0, 1]"),
         ("participation", "half", "participation must be a number, got 'half'"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
-        ("rounds", 2.5, "rounds must be a whole number, got 2.5"),
-        ("rounds", True, "rounds must be a whole number, got True"),
-        ("rounds", None, "rounds must be a whole number, got None"),
+        ("rounds", 2.5, "rounds must be an integer, got 2.5"),
+        ("rounds", True, "rounds must be an integer, got True"),
+        ("rounds", None, "rounds must be an integer, got None"),
         ("clients", 0, "clients must be at least 1"),
         ("batch_size", 0, "batch_size must be at least 1"),
         ("local_epochs", 0, "local_epochs must be at least 1"),
@@ -148,3 +155,91 @@ def test_epochs_and_steps_do_not_go_together() -> None:
     with pytest.raises(InputError, match="give local_epochs or local_steps, not both, got 2 and 3"):
         Config(method="ditto", local_epochs=2, local_steps=3)
     assert Config(method="ditto", local_steps=3).local_epochs == 1
+
+
+# -- declared once
+
+FIELDS = {one.name: one for one in fields(RunSettings)}
+SAMPLES = {"task": "regression", "missing": "mean", "scale": "own", "precision": "float64", "engine": "reference"}
+PYTHON_ONLY = {"method", "clients", "checkpoint", "progress"}
+
+
+def sample(kind: Any) -> Any:
+    """A value that settings of this type accept, other than None."""
+    first = get_args(kind)[0] if type(None) in get_args(kind) else kind
+    return {str: "s", int: 1, float: 0.5, bool: True}.get(get_origin(first) or first, {"lr": 1})
+
+
+@cache
+def flags(command: str) -> dict[str, Any]:
+    """The options of a command as the command line shows them, by flag."""
+    found = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    return {flag: one for one in found for flag in one.opts}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_is_a_flag_a_key_and_an_argument(name: str) -> None:
+    one = FIELDS[name]
+    shown = flags("run")["method" if name == "method" else f"--{name.replace('_', '-')}"]
+    assert shown.help.startswith(one.metadata["help"])
+    assert Config.of({"method": "ditto"} | tomllib.loads(Config(method="ditto").to_toml())) == Config(method="ditto")
+    written = name in tomllib.loads(
+        Config(**{"method": "m", "clip": 1.0, name: SAMPLES.get(name) or sample(one.type)}).to_toml()
+    )
+    assert written is (Mark.WRITING not in one.metadata["marks"])
+    with pytest.raises(InputError, match=f"{name} must be"):
+        Config.of({"method": "ditto", name: object()})
+    loaded = name in ("method", "set") or one.metadata["marks"] & (Mark.LOADING | Mark.WRITING)
+    assert (name in inspect.signature(bf.run).parameters) == (not loaded or name in PYTHON_ONLY)
+
+
+def test_flags_keys_and_arguments_are_the_same_settings() -> None:
+    """No option is listed anywhere but in RunSettings."""
+    shown = {one.name for one in flags("run").values()} - {"config", "quiet", "verbose", "help"}
+    assert {name.removesuffix("_") for name in shown} == FIELDS.keys()
+    arguments = inspect.signature(bf.run).parameters
+    assert set(arguments) == {*RunSettings.arguments(), *PYTHON_ONLY}
+    for name in RunSettings.arguments():
+        assert arguments[name].default == FIELDS[name].default
+        assert f"\n    {name} : " in str(bf.run.__doc__)
+        assert name in bf.run.__annotations__
+    assert "{settings}" not in str(bf.run.__doc__) and "settings" not in bf.run.__annotations__
+
+
+def test_a_new_field_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Extended(RunSettings):
+        patience: int = setting(3, "Rounds without improvement.", panel="Output", check=AT_LEAST_ONE)
+
+    for module in (settings, options, api):
+        monkeypatch.setattr(module, "RunSettings", Extended)
+    monkeypatch.setattr(options, "RUN_OPTIONS", options._run_options())
+
+    @options.takes_run()
+    def command(settings: Any) -> None:
+        found.append(settings)
+
+    found: list[Any] = []
+    assert inspect.signature(command).parameters["patience"].annotation.__metadata__[0].help.endswith("Default: 3.")
+    command(method="ditto", patience=5)
+    assert found[0].patience == 5 and "patience = 5" in found[0].to_toml()
+    with pytest.raises(InputError, match="patience must be at least 1, got 0"):
+        Extended.of({"method": "ditto", "patience": 0})
+
+    def train(**settings: Any) -> Any:
+        """{settings}"""
+
+    described: Callable[..., Any] = api.takes_settings(train)
+    assert inspect.signature(described).parameters["patience"].default == 3
+    assert "patience : int, default=3\n        Rounds without improvement." in str(described.__doc__)
+
+
+def test_an_unknown_argument_gets_a_guess() -> None:
+    clients = bf.load("digits").split("iid", clients=2)
+    for wrong, sentence in (
+        ({"ronds": 3}, "unknown argument of run 'ronds'; did you mean 'rounds'"),
+        ({"data": "digits"}, "unknown argument of run 'data'"),  # a setting, but clients are loaded already
+        ({"out": "here"}, "unknown argument of run 'out'"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            bf.run("local", clients, **wrong)

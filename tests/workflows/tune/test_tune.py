@@ -517,7 +517,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
         ({"prox_weight": (1, -1)}, "prox_weight must be >= 0, got -1.0"),
         ({"prox_weight": (1, 1.0)}, "the grid has prox_weight=1.0 twice"),
         ({"rounds": (0,)}, "rounds must be at least 1, got 0."),
-        ({"rounds": ("x",)}, "rounds must be a whole number, got 'x'."),
+        ({"rounds": ("x",)}, "rounds must be an integer, got 'x'."),
         ({"local_epochs": (1, 2), "local_steps": (3,)}, "local_epochs has no effect if local_steps is given"),
     ],
 )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bespokefl.cli.commands.tune import read_grid
-from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, numbers, takes_run, telling
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, numbers, printing_results, takes_run
 from bespokefl.core.errors import DiskError, InputError, count
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import TRAINING, RunSettings
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes_run(without=("method", "newcomers", "keep_rounds", "state_dir"))
 def compare(
-    settings: Config,
+    settings: RunSettings,
     methods: Annotated[
         list[str],
         typer.Argument(
@@ -27,11 +27,11 @@ def compare(
         ),
     ],
     seeds: Annotated[
-        Text,
+        str | None,
         typer.Option(
             metavar="0,1,2",
             help="Run every method with each of these seeds, on the split of --seed. Default: 0,1,2.",
-            rich_help_panel=LOCALLY,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     tune: Annotated[
@@ -39,7 +39,7 @@ def compare(
         typer.Option(
             "--tune",
             help="First choose the hyper-parameters of every method on validation data.",
-            rich_help_panel=LOCALLY,
+            rich_help_panel=TRAINING,
         ),
     ] = False,
     grid: Annotated[
@@ -47,7 +47,7 @@ def compare(
         typer.Option(
             metavar="METHOD.KEY=VALUES",
             help='Values to try when tuning a method, such as "ditto.prox_weight=0.1,1". Can be repeated.',
-            rich_help_panel=LOCALLY,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -85,7 +85,7 @@ def compare(
                     _print_how_to_resume(command, target)
                     raise typer.Exit(INTERRUPTED) from None
         _write_report(target)
-    with telling(target):
+    with printing_results(target):
         _show(found, target, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bespokefl.cli.options import LOCALLY, Quiet, Verbose, takes_run
-from bespokefl.workflows.run.settings import Config
+from bespokefl.cli.options import Quiet, Verbose, takes_run
+from bespokefl.workflows.run.settings import TRAINING, RunSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +22,12 @@ NOT_ACCEPTED = (
 
 @takes_run(without=NOT_ACCEPTED)
 def diagnose(
-    settings: Config,
+    settings: RunSettings,
     steps: Annotated[
         int,
-        typer.Option(help="Local steps of each short fit.", rich_help_panel=LOCALLY),
+        typer.Option(help="Local steps of each short fit.", rich_help_panel=TRAINING),
     ] = 50,
-    lr: Annotated[float, typer.Option(help="Learning rate of the short fits.", rich_help_panel=LOCALLY)] = 0.1,
+    lr: Annotated[float, typer.Option(help="Learning rate of the short fits.", rich_help_panel=TRAINING)] = 0.1,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from bespokefl.cli.commands.run import finetune_note
-from bespokefl.cli.options import COMPUTED, Out, Overwrite, Quiet, RunFolder, Text, Workers
+from bespokefl.cli.options import Out, Overwrite, Quiet, RunFolder, Workers
 from bespokefl.core.errors import count
+from bespokefl.workflows.run.settings import COMPUTATION
 
 
 def personalize(
@@ -20,13 +21,14 @@ def personalize(
         ),
     ],
     client: Annotated[
-        Text, typer.Option(help="Only this client of the file; or the name of the only one, if the file has no names.")
+        str | None,
+        typer.Option(help="Only this client of the file; or the name of the only one, if the file has no names."),
     ] = None,
     out: Out = None,
     overwrite: Overwrite = False,
     workers: Workers = None,
     device: Annotated[
-        Text, typer.Option(help="cpu, cuda, … Default: the device of the run.", rich_help_panel=COMPUTED)
+        str | None, typer.Option(help="cpu, cuda, … Default: the device of the run.", rich_help_panel=COMPUTATION)
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -1,89 +1,78 @@
-"""`bespoke run`: one method, trained and written down."""
+"""`bespoke run` and `bespoke resume`: train one method and write the results."""
 
 import logging
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
-from bespokefl.cli.options import COMPUTED, INTERRUPTED, Quiet, RunFolder, StateDir, Verbose, takes_run, telling
+from bespokefl.cli.options import (
+    INTERRUPTED,
+    Quiet,
+    RunFolder,
+    StateDirAsBefore,
+    Verbose,
+    WorkersAsBefore,
+    printing_results,
+    takes_run,
+)
 from bespokefl.core.errors import BespokeError, count
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
+    from bespokefl.engines.progress import Report
     from bespokefl.workflows.newcomers.result import Newcomers
     from bespokefl.workflows.results.result import Result
 
 
 log = logging.getLogger("bespokefl")
 
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        help="Processes from now on; 0: all cores. Does not change the result. Default: as many as there were.",
-        show_default=False,
-        rich_help_panel=COMPUTED,
-    ),
-]
-
 
 @takes_run()
-def run(settings: Config, quiet: Quiet = False, verbose: Verbose = False) -> None:
-    """Train one method and write what comes out.
+def run(settings: RunSettings, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Train one method on a federation of clients and write the results to a directory.
 
     bespoke run ditto --split "dirichlet(alpha=0.4)" --rounds 50 --set prox_weight=0.5 --out runs/ditto
     """
-    from bespokefl.cli import terminal
     from bespokefl.workflows.run.api import run_config
 
-    screen = terminal.console(stderr=True)
-    with (
-        terminal.messages(screen, verbose),
-        _noting(),
-        terminal.progress_bar(screen, settings.method, quiet) as progress,
-    ):
-        result = run_config(settings, progress)
-    with telling(result.path):
-        _show(result, quiet)
-    if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    _train(lambda progress: run_config(settings, progress), settings.method, quiet, verbose)
 
 
 def resume(
     run: RunFolder,
-    state_dir: StateDir = None,
-    workers: Processes = None,
+    state_dir: StateDirAsBefore = None,
+    workers: WorkersAsBefore = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends as if it had not been.
+    """Resume an interrupted run from its last checkpoint. The result is identical to an uninterrupted run.
 
     bespoke resume runs/ditto
     """
+    from bespokefl.workflows.run import api
+
+    _train(lambda progress: api.resume(run, progress, state_dir=state_dir, workers=workers), run.name, quiet, verbose)
+
+
+def _train(training: "Callable[[Report | None], Result]", title: str, quiet: bool, verbose: bool) -> None:
+    """Train behind a progress bar and print the result; log an error's notes before its message."""
     from bespokefl.cli import terminal
-    from bespokefl.workflows.run.api import resume
 
     screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose), _noting(), terminal.progress_bar(screen, run.name, quiet) as progress:
-        result = resume(run, progress, state_dir=state_dir, workers=workers)
-    with telling(result.path):
+    with terminal.messages(screen, verbose):
+        try:
+            with terminal.progress_bar(screen, title, quiet) as progress:
+                result = training(progress)
+        except BespokeError as error:
+            for note in getattr(error, "__notes__", ()):
+                log.warning("%s", note)
+            raise
+    with printing_results(result.path):
         _show(result, quiet)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def _noting() -> Iterator[None]:
-    """What is noted of a mistake, such as how to go on, is said before it: of the mistake itself one sentence is."""
-    try:
-        yield
-    except BespokeError as error:
-        for note in getattr(error, "__notes__", ()):
-            log.warning("%s", note)
-        raise
 
 
 def _show(result: "Result", quiet: bool) -> None:
@@ -100,22 +89,23 @@ def _show(result: "Result", quiet: bool) -> None:
         f"{terminal.format_bytes(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
     )
     screen.print(terminal.result_table(result))
-    late = result.newcomers
-    for note in [*result.notes, *([] if late is None else [finetune_note(late), *late.notes])]:
+    newcomers = result.newcomers
+    for note in [*result.notes, *([] if newcomers is None else [finetune_note(newcomers), *newcomers.notes])]:
         screen.print(note, markup=False)
     path = result.path
-    files = "clients.csv" if late is None else "clients.csv (and newcomers.csv)"
+    files = "clients.csv" if newcomers is None else "clients.csv (and newcomers.csv)"
     screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
     again = f"bespoke run --config {path}/config.toml"
     if result.interrupted:
-        screen.print(f"To go on: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
+        screen.print(f"To resume: bespoke resume {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     else:
-        screen.print(f"Once more, with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
+        screen.print(f"To repeat with another seed: {again} --seed {about['seed'] + 1}", markup=False, soft_wrap=True)
 
 
 def finetune_note(newcomers: "Newcomers") -> str:
+    """Describe the fine-tuning baseline that the newcomers' scores are compared with."""
     about = newcomers.about
     return (
-        f"Finetune: newcomers train the run's {about['finetune_from']} model on, with lr {about['finetune_lr']:g} and "
-        "as many steps as an average client made."
+        f"Finetune: the run's {about['finetune_from']} model, trained on each newcomer's data with lr "
+        f"{about['finetune_lr']:g} for as many steps as an average client made."
     )

@@ -1,4 +1,4 @@
-"""`bespoke split`: who gets which examples, written, drawn and handed to other frameworks."""
+"""`bespoke split`: create, draw and export splits of data among clients."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +10,14 @@ from typer.core import TyperGroup
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
-from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.settings import LOADING, RunSettings
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from bespokefl.data import Clients
 
-MOST = 40  # clients that are drawn if not all are asked for
+MAX_DRAWN = 40  # clients that are drawn without --all
 LEVELS = "▁▂▃▄▅▆▇█"
 SHADES = ("#90cdf4", "#63b3ed", "#4299e1", "#3182ce", "#2b6cb0", "#2c5282")
 
@@ -37,10 +37,10 @@ app = typer.Typer(
 )
 
 SplitText = Annotated[
-    str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …: see "bespoke split list".')
+    str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …; see "bespoke split list".')
 ]
-SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a split.json that was saved.")]
-LOADED = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what makes clients, beside the split
+SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.")]
+CLIENT_SETTINGS = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what determines the clients
 
 
 @app.callback(invoke_without_command=True)
@@ -50,130 +50,133 @@ def _root(context: typer.Context) -> None:
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def make(
-    settings: Config,
+    settings: RunSettings,
     split: SplitText,
     out: Annotated[Path | None, typer.Option(help="The split.json to write.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Split data and write who got what; without --out, only show it.
+    """Split data and write the result as JSON; without --out, only show it.
 
     bespoke split make "dirichlet(alpha=8) + rotation(groups=4)" --data digits --clients 20 --out split.json
     """
     if out is not None and out.exists() and not overwrite:
-        raise InputError(f"{str(out)!r} is there already; use --overwrite to replace it, or another name")
-    made = _clients(settings, split)
+        raise InputError(f"{str(out)!r} exists already; use --overwrite to replace it, or another name")
+    clients = _load_clients(settings, split)
     if out is None:
-        _draw(made, all_=False)
+        _draw(clients, all_=False)
         return
-    made.save_split(out)
-    _describe(made)
-    print(f"Written to {out}; use it with --split {out}, look at it with: bespoke split show {out}")
+    clients.save_split(out)
+    _print_statistics(clients)
+    print(f"Written to {out}; use it with --split {out}, show it with: bespoke split show {out}")
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def show(
-    settings: Config,
+    settings: RunSettings,
     split: SplitOrFile,
-    all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not {MOST} of them.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the picture to this web page (.html) instead.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help=f"Draw all clients, not only {MAX_DRAWN}.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the drawing to this HTML file instead.")] = None,
 ) -> None:
-    """Draw clients × classes, and say in figures how different the clients are.
+    """Draw the examples by client and class, with statistics of how different the clients are.
 
     bespoke split show ds-3 --data digits
     """
-    found = _clients(settings, split)
+    clients = _load_clients(settings, split)
     if out is None:
-        _draw(found, all_)
+        _draw(clients, all_)
         return
     if out.suffix != ".html":
-        raise InputError(f"the picture is written as a web page, .html, got {str(out)!r}")
+        raise InputError(f"the drawing is an HTML page, so --out must end in .html, got {str(out)!r}")
     from bespokefl.cli.split_drawing import page
 
-    write_text(out, page(found))
-    _describe(found)
+    write_text(out, page(clients))
+    _print_statistics(clients)
     print(f"Written to {out}.")
 
 
 @app.command()
-@takes_run(only=LOADED)
+@takes_run(only=CLIENT_SETTINGS)
 def export(
-    settings: Config,
+    settings: RunSettings,
     split: SplitOrFile,
     to: Annotated[str, typer.Option(help="pflib or flower.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: a new one.")],
+    out: Annotated[Path, typer.Option(help="The directory to write; it must not exist.")],
 ) -> None:
-    """Write the clients' examples as another framework reads them.
+    """Write the clients' examples in the layout of another framework.
 
     bespoke split export split.json --to pflib --out dataset/Digits
     """
     from bespokefl.data.export import export as write
 
-    found = _clients(settings, split)
-    write(found, to, out)
-    _describe(found)
+    clients = _load_clients(settings, split)
+    write(clients, to, out)
+    _print_statistics(clients)
     print(f"Written to {out}.")
 
 
 @app.command("list")
 def list_() -> None:
-    """List the kinds of splits, and those that papers have named."""
+    """List the kinds of splits, and the splits of papers."""
     from bespokefl.cli import terminal
-    from bespokefl.data.splits import KINDS, PRESETS, Change
+    from bespokefl.data.splits import PRESETS, SPLITS, Change
 
     screen = terminal.console()
     kinds = [
-        (_written(kind), "change" if issubclass(kind, Change) else "split", _first_sentence(kind))
-        for kind in KINDS.values()
+        (_signature(kind), "change" if issubclass(kind, Change) else "split", _description(kind))
+        for kind in SPLITS.values()
     ]
-    screen.print(terminal.table(["split", "", "what it does"], kinds, left=3))
+    screen.print(terminal.table(["split", "", "description"], kinds, left=3))
     screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n', markup=False)
     named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]
-    screen.print(terminal.table(["named", "what it is", "clients", "paper"], named, left=4))
+    screen.print(terminal.table(["name", "definition", "clients", "paper"], named, left=4))
 
 
-def _written(kind: Any) -> str:
+def _signature(kind: Any) -> str:
+    """The split with its parameters, such as dirichlet(alpha, min_examples=3)."""
     from dataclasses import MISSING, fields
 
     given = ", ".join(one.name if one.default is MISSING else f"{one.name}={one.default!r}" for one in fields(kind))
     return f"{kind.kind}({given})" if given else str(kind.kind)
 
 
-def _first_sentence(kind: Any) -> str:
+def _description(kind: Any) -> str:
+    """The first paragraph of the module's docstring."""
     import sys
 
     text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
     return " ".join(text.split())
 
 
-def _clients(settings: Config, split: str) -> "Clients":
-    """Of a saved split, or of a new one; a saved one knows its data."""
-    from bespokefl.data.split_file import about
+def _load_clients(settings: RunSettings, split: str) -> "Clients":
+    """The clients of a new or a saved split; a saved one names its data."""
+    from bespokefl.data.split_file import describe
     from bespokefl.workflows.run.client_loading import load_clients
 
-    if not split.endswith(".json") or settings.data != Config.data:
+    if not split.endswith(".json") or settings.data != RunSettings.data:
         return load_clients(replace(settings, split=split))
-    made_for, _ = about(split)
+    data_name, _ = describe(split)
     try:
-        return load_clients(replace(settings, split=split, data=made_for))
+        return load_clients(replace(settings, split=split, data=data_name))
     except InputError:
         raise InputError(
-            f"{split!r} was made for data called {made_for!r}, which cannot be found by that name; give --data"
+            f"{split!r} was made for data called {data_name!r}, which cannot be loaded by that name; add --data"
         ) from None
 
 
-def _describe(clients: "Clients") -> None:
+def _print_statistics(clients: "Clients") -> None:
     from bespokefl.cli import terminal
-    from bespokefl.cli.split_drawing import figures, heading
+    from bespokefl.cli.split_drawing import heading, statistics
 
     screen = terminal.console()
     screen.print(heading(clients), markup=False, soft_wrap=True)
-    screen.print(terminal.table(["figure", "", "meaning"], figures(clients), left=3))
+    screen.print(terminal.table(["statistic", "", "meaning"], statistics(clients), left=3))
 
 
 def _draw(clients: "Clients", all_: bool) -> None:
+    """Print the statistics and a bar for each client and class."""
     import numpy as np
     from rich.table import Table
     from rich.text import Text
@@ -181,30 +184,30 @@ def _draw(clients: "Clients", all_: bool) -> None:
     from bespokefl.cli import terminal
     from bespokefl.data import split_statistics
 
-    _describe(clients)
+    _print_statistics(clients)
     screen = terminal.console()
-    counts = split_statistics.counts(clients)
+    counts = split_statistics.class_counts(clients)
     num, classes = counts.shape
-    shown = np.arange(num) if all_ or num <= MOST else np.unique(np.linspace(0, num - 1, MOST).astype(int))
+    shown = np.arange(num) if all_ or num <= MAX_DRAWN else np.unique(np.linspace(0, num - 1, MAX_DRAWN).astype(int))
     names = clients.label_names or ("all",)
-    wide = classes <= 24 and max(map(len, names)) <= 3  # room for the classes' names
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("client", no_wrap=True, max_width=20)
+    show_names = classes <= 24 and max(map(len, names)) <= 3  # the names of the classes fit
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("client", no_wrap=True, max_width=20)
     if clients.groups is not None:
-        drawn.add_column("group", justify="right")
-    drawn.add_column("train", justify="right")
-    for name in names if wide else ["classes"]:
-        drawn.add_column(name, no_wrap=True, justify="left")
+        table.add_column("group", justify="right")
+    table.add_column("train", justify="right")
+    for name in names if show_names else ["classes"]:
+        table.add_column(name, no_wrap=True, justify="left")
     largest = counts.max()
     for client in shown.tolist():
         cells = [_cell(count, largest) for count in counts[client].tolist()]
         group = [] if clients.groups is None else [str(clients.groups[client])]
         size = str(int(counts[client].sum()))
-        drawn.add_row(Text(clients.names[client]), *group, size, *(cells if wide else [Text.assemble(*cells)]))
-    screen.print(drawn)
-    screen.print(f"{LEVELS[-1]} is {largest} examples, {LEVELS[0]} is few, and a gap none.", markup=False)
+        table.add_row(Text(clients.names[client]), *group, size, *(cells if show_names else [Text.assemble(*cells)]))
+    screen.print(table)
+    screen.print(f"{LEVELS[-1]} means {largest} examples, {LEVELS[0]} few, and a blank none.", markup=False)
     if len(shown) < num:
-        screen.print(f"{len(shown)} of {num} clients, evenly chosen; --all draws all of them.", markup=False)
+        screen.print(f"{len(shown)} of {num} clients, evenly spaced; use --all to draw all of them.", markup=False)
 
 
 def _cell(count: int, largest: int) -> "Text":
@@ -212,7 +215,7 @@ def _cell(count: int, largest: int) -> "Text":
 
     if count == 0:
         return Text(" ")
-    share = (count / largest) ** 0.5  # small numbers remain visible
+    share = (count / largest) ** 0.5  # keeps small numbers visible
     return Text(
         LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)],
         style=SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)],

@@ -4,27 +4,27 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, LOCALLY, Quiet, Text, Verbose, literal, numbers, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, literal, numbers, takes_run
 from bespokefl.core.errors import InputError
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import TRAINING, RunSettings
 
 
 @takes_run(without=("eval_every", "keep_rounds", "checkpoint_every"))
 def tune(
-    settings: Config,
+    settings: RunSettings,
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
             help='Values to try for a hyper-parameter, such as "prox_weight=0.1,1,2", or for rounds, participation, '
             "batch_size, local_epochs or local_steps. Can be repeated.",
-            rich_help_panel=LOCALLY,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     seeds: Annotated[
-        Text,
+        str | None,
         typer.Option(
-            metavar="0,1,2", help="Average over runs with these seeds, on the same split.", rich_help_panel=LOCALLY
+            metavar="0,1,2", help="Average over runs with these seeds, on the same split.", rich_help_panel=TRAINING
         ),
     ] = None,
     quiet: Quiet = False,

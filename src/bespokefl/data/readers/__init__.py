@@ -1,6 +1,15 @@
-"""File formats: each module reads one, and says in a sentence when a file is not what its name says.
+"""Readers of file formats; each module reads one format.
 
-`read(path)` takes one file. `pool(folder, report)` takes a whole set: the official training and test examples together,
-as arrays `x`, `y`, `test` (which are for test), and perhaps more, such as `client`; None where the folder has no such
-files. Nothing that a file contains is ever executed, and no file makes a reader take more than `files.LIMIT` bytes.
+archive      tar and zip archives
+cifar        CIFAR-10 and CIFAR-100
+idx          IDX files, the format of MNIST
+leaf         LEAF's JSON files
+npz          numpy's .npz files
+png          PNG images
+safe_pickle  pickles of plain arrays, without executing them
+files        shared functions: find files, limit their size, report damage
+
+`read(path)` reads one file. `read_directory(directory, report)` reads a whole data set: official training and test
+examples together, as arrays `x`, `y`, `test` (True for test examples) and perhaps more, such as `client`; None if the
+directory has no such files. No content of a file is executed, and no reader takes more than `files.LIMIT` bytes.
 """

@@ -1,7 +1,7 @@
-"""IDX files, the format of MNIST and its kin, gzipped or not.
+"""IDX files, the format of MNIST and similar data sets, gzipped or not.
 
-Two zero bytes, the type of the numbers, the number of dimensions; each dimension as a big-endian 32-bit number; then
-the numbers. Pictures and labels are in a file each, for training and test: `train-images-idx3-ubyte.gz`, …
+Two zero bytes, the data type, the number of dimensions; each dimension as a big-endian 32-bit number; then the data.
+Images and labels are in one file each, for training and test: `train-images-idx3-ubyte.gz`, …
 """
 
 import math
@@ -15,36 +15,38 @@ from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
 KIND = "an IDX file"
-TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 NAME = r"(?P<prefix>.*?)(?P<part>train|t10k|test)-(?P<what>images|labels)[-.]idx\d-ubyte(\.gz)?"
 
 
 def read(path: Path) -> np.ndarray:
+    """The array in one file."""
     with files.opened(path, KIND) as file:
         start = file.read(4)
-        if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in TYPES or not 1 <= start[3] <= 4:
-            raise files.damaged(path, KIND, f"it begins with {start!r}")
-        dimensions, kind = start[3], np.dtype(TYPES[start[2]])
+        if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in DTYPES or not 1 <= start[3] <= 4:
+            raise files.unreadable(path, KIND, f"it starts with {start!r}")
+        dimensions, dtype = start[3], np.dtype(DTYPES[start[2]])
         header = file.read(4 * dimensions)
         if len(header) < 4 * dimensions:
-            raise files.damaged(path, KIND, "it ends within its header")
+            raise files.unreadable(path, KIND, "it ends within its header")
         shape = tuple(np.frombuffer(header, ">u4").tolist())
-        size = math.prod(shape) * kind.itemsize
+        size = math.prod(shape) * dtype.itemsize
         if size > files.LIMIT:
-            raise files.damaged(path, KIND, f"it claims to hold {size:,} bytes")
-        numbers = file.read(size + 1)  # one more, to see that it ends there; for gzip this checks the sum, too
-    if len(numbers) != size:
-        more = "more" if len(numbers) > size else f"only {len(numbers):,}"
-        raise files.damaged(path, KIND, f"it should hold {size:,} bytes for shape {shape}, but has {more}")
-    array = np.frombuffer(numbers, kind).reshape(shape)
-    return array.astype(kind.newbyteorder("="), copy=False)
+            raise files.unreadable(path, KIND, f"its header declares {size:,} bytes")
+        content = file.read(size + 1)  # one more byte, to check the end; with gzip this verifies the checksum, too
+    if len(content) != size:
+        found = "more" if len(content) > size else f"only {len(content):,}"
+        raise files.unreadable(path, KIND, f"it should hold {size:,} bytes for shape {shape}, but has {found}")
+    return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def pool(folder: Path, report: Report = files.silent, *, prefix: str | None = None) -> Arrays | None:
-    """Pictures as (examples, 1, height, width). `prefix`: what the files' names begin with, if there are several sets
-    in one folder, as EMNIST's."""
+def read_directory(directory: Path, report: Report = files.no_report, *, prefix: str | None = None) -> Arrays | None:
+    """Images as (examples, 1, height, width).
+
+    `prefix` selects one of several data sets in the same directory by the start of the file names, as in EMNIST.
+    """
     found: dict[str, dict[tuple[str, str], Path]] = {}
-    for path in files.find(folder, NAME):
+    for path in files.find(directory, NAME):
         match = re.fullmatch(NAME, path.name)
         assert match is not None
         part = "train" if match["part"] == "train" else "test"
@@ -54,24 +56,22 @@ def pool(folder: Path, report: Report = files.silent, *, prefix: str | None = No
     if not found:
         return None
     if len(found) > 1:
-        sets = listing([repr(key) for key in found], 10)
+        prefixes = listing([repr(key) for key in found], 10)
         raise InputError(
-            f"{str(folder)!r} holds IDX files of several sets, whose names begin with {sets}; "
-            "put those of one set into a folder of their own, or fetch them by name"
+            f"{str(directory)!r} holds IDX files of several data sets, whose names start with {prefixes}; "
+            "put those of one data set into a directory of their own, or fetch them by name"
         )
     paths = next(iter(found.values()))
-    steps = [(part, what) for part in ("train", "test") for what in ("images", "labels")]
     arrays: list[np.ndarray] = []
-    for done, step in enumerate(steps):
-        report("reading", done, len(steps))
+    for step in files.reported([(part, what) for part in ("train", "test") for what in ("images", "labels")], report):
         if step not in paths:
-            raise InputError(f"{str(folder)!r} has IDX files, but not those with the {step[0]} {step[1]}; add them")
+            raise InputError(f"{str(directory)!r} has IDX files, but not the {step[0]} {step[1]}; add them")
         arrays.append(read(paths[step]))
     for x, y, part in ((arrays[0], arrays[1], "train"), (arrays[2], arrays[3], "test")):
         if x.ndim != 3 or y.shape != x.shape[:1] or x.shape[1:] != arrays[0].shape[1:] or y.dtype.kind == "f":
             raise InputError(
-                f"the {part} files in {str(folder)!r} must hold pictures of one size and a label for each, "
+                f"the {part} files in {str(directory)!r} must hold images of one size and a label for each, "
                 f"got shapes {x.shape} and {y.shape}"
             )
-    x, y, test = files.joined((arrays[0], arrays[1]), (arrays[2], arrays[3]))
+    x, y, test = files.join_parts((arrays[0], arrays[1]), (arrays[2], arrays[3]))
     return {"x": x[:, np.newaxis], "y": y, "test": test}

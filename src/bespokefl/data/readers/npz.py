@@ -1,4 +1,4 @@
-"""Files of named numpy arrays, as np.savez writes them."""
+"""Numpy's .npz files of named arrays."""
 
 import zipfile
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays with these names, as far as they are there; all of them without names."""
+    """The arrays with these names that the file has; by default all."""
     refuse_pipe(path)
     try:
         file = np.load(path, allow_pickle=False)
@@ -26,13 +26,13 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
             wanted = file.files if keys is None else [key for key in keys if key in file]
             size = sum(file.zip.getinfo(_member(file.zip, key)).file_size for key in wanted)
             if size > memory.limit():
-                raise InputError(f"{str(path)!r} unpacks to {size:,} bytes, more than this machine has in memory")
+                raise InputError(f"{str(path)!r} has {size:,} bytes uncompressed, more than this machine has in memory")
             return {key: file[key] for key in wanted}
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError(f"no file {str(path)!r}; give a path to an .npz file") from None
-    except Exception as error:  # a damaged file raises anything: of zip, zlib, lzma, or of numpy's header
+    except Exception as error:  # a damaged file can raise errors of zipfile, zlib, lzma or numpy
         if "allow_pickle" in str(error):
             raise InputError(
                 f"cannot read {str(path)!r} as an .npz file: it must hold plain arrays of numbers or text, got Python "
@@ -45,8 +45,8 @@ def _member(archive: zipfile.ZipFile, key: str) -> str:
     return f"{key}.npy" if f"{key}.npy" in archive.NameToInfo else key
 
 
-def pool(path: Path, report: Report = files.silent) -> Arrays | None:
-    """Pictures from arrays x_train, y_train, x_test and y_test, as many tools keep them, channels first or last."""
+def read_parts(path: Path, report: Report = files.no_report) -> Arrays | None:
+    """Images from arrays x_train, y_train, x_test and y_test, a common layout, with channels first or last."""
     found = read(path, PARTS)
     if not found:
         return None
@@ -58,10 +58,10 @@ def pool(path: Path, report: Report = files.silent) -> Arrays | None:
     fits = x_train.ndim in (3, 4) and x_train.shape[1:] == x_test.shape[1:] and y_train.shape[1] == 1 == y_test.shape[1]
     if not fits or len(x_train) != len(y_train) or len(x_test) != len(y_test):
         raise InputError(
-            f"{str(path)!r} must hold pictures of one size and a label for each, got shapes "
+            f"{str(path)!r} must hold images of one size and a label for each, got shapes "
             + ", ".join(f"{key} {found[key].shape}" for key in PARTS)
         )
-    x, y, test = files.joined((x_train, y_train[:, 0]), (x_test, y_test[:, 0]))
+    x, y, test = files.join_parts((x_train, y_train[:, 0]), (x_test, y_test[:, 0]))
     if x.ndim == 3:
         x = x[:, np.newaxis]
     elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):

@@ -1,10 +1,10 @@
-"""Decoded data on disk: each array a .npy file that is mapped into memory, so that it is decoded only once.
+"""Decoded data sets on disk: each array is a memory-mapped .npy file, so that a data set is decoded only once.
 
-FOLDER/decoded/NAME.json        what is there: shapes, the hash of the contents, fingerprints
-FOLDER/decoded/NAME-HASH/*.npy  the arrays; never changed once they are there
+DIRECTORY/decoded/NAME.json        metadata: shapes, hash of the content, fingerprints
+DIRECTORY/decoded/NAME-HASH/*.npy  the arrays; never changed once they exist
 
-The arrays are written into a folder with a name of its own, which is synced and then renamed; only after that the JSON
-file is, which makes them valid. So any number of processes may use a set at once, and none sees half of it.
+The arrays are written into a temporary directory, which is synced and renamed; the JSON file, which makes them valid,
+is written after that. So any number of processes may use a data set at once, and none sees half of it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bespokefl.core.files import sync
+from bespokefl.core.files import sync, write_text
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, Report
 
@@ -28,18 +28,18 @@ VERSION = 1  # of the layout
 
 @dataclass(frozen=True)
 class Entry:
-    """A decoded set."""
+    """The metadata of a decoded data set."""
 
     name: str
-    hash: str  # of the contents
+    hash: str  # of the content
     origin: str  # where it was decoded from
-    fingerprints: Mapping[str, str]  # of the data sets made of it, by name
+    fingerprints: Mapping[str, str]  # of the `Dataset`s made of it, by name
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape
     version: int = VERSION
 
 
-def folder() -> Path:
-    """$BESPOKE_DATA, or the user's cache folder."""
+def directory() -> Path:
+    """The data directory: $BESPOKE_DATA, or one in the user's cache."""
     chosen = os.environ.get("BESPOKE_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -47,14 +47,20 @@ def folder() -> Path:
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "bespoke" / "data"
 
 
-def place(entry: Entry) -> Path:
-    """Where the arrays are."""
-    return folder() / "decoded" / f"{entry.name}-{entry.hash[:16]}"
+def path_of(entry: Entry) -> Path:
+    """The directory of the arrays."""
+    return directory() / "decoded" / f"{entry.name}-{entry.hash[:16]}"
+
+
+def _metadata_file(name: str) -> Path:
+    return directory() / "decoded" / f"{name}.json"
 
 
 def content_hash(arrays: Arrays) -> str:
-    """SHA-256 of: for each array, by name, a line with its name, type and shape, then its little-endian bytes; text as
-    UTF-8 with a zero byte between."""
+    """SHA-256 of, for each array by name, a line with name, type and shape and then its little-endian bytes.
+
+    Text is hashed as UTF-8 with zero bytes as separators.
+    """
     sha = hashlib.sha256()
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key])
@@ -62,29 +68,28 @@ def content_hash(arrays: Arrays) -> str:
         if array.dtype.kind == "U":
             sha.update("\0".join(array.ravel().tolist()).encode())
         else:
-            sha.update(
-                np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).view(np.uint8).data
-            )
+            little_endian = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+            sha.update(little_endian.view(np.uint8).data)
     return sha.hexdigest()
 
 
 def find(name: str) -> Entry | None:
-    """The decoded set, or None if it is not there, or from a version that kept it otherwise."""
+    """The metadata of a decoded data set, or None if it does not exist or has another layout version."""
     try:
-        found = json.loads((folder() / "decoded" / f"{name}.json").read_text(encoding="utf-8"))
+        found = json.loads(_metadata_file(name).read_text(encoding="utf-8"))
         if found["version"] != VERSION or found["name"] != name:
             return None
         arrays = {str(key): (str(dtype), tuple(map(int, shape))) for key, (dtype, shape) in found["arrays"].items()}
-        prints = {str(key): str(value) for key, value in found["fingerprints"].items()}
-        return Entry(name, str(found["hash"]), str(found["origin"]), prints, arrays)
+        fingerprints = {str(key): str(value) for key, value in found["fingerprints"].items()}
+        return Entry(name, str(found["hash"]), str(found["origin"]), fingerprints, arrays)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def read(entry: Entry) -> dict[str, np.ndarray] | None:
-    """The arrays, mapped into memory (a change stays with the process that makes it); None if some are not whole."""
+    """The arrays, memory-mapped copy-on-write; None if some are missing or damaged."""
     try:
-        found = {key: np.load(place(entry) / f"{key}.npy", mmap_mode="c", allow_pickle=False) for key in entry.arrays}
+        found = {key: np.load(path_of(entry) / f"{key}.npy", mmap_mode="c", allow_pickle=False) for key in entry.arrays}
     except (OSError, ValueError, EOFError):
         return None
     if any((array.dtype.str, array.shape) != entry.arrays[key] for key, array in found.items()):
@@ -98,32 +103,42 @@ def write(
     contents: str,
     origin: str,
     fingerprints: Mapping[str, str],
-    report: Report = files.silent,
+    report: Report = files.no_report,
 ) -> Entry:
-    """Keep the arrays; `contents`: their hash. Raises OSError where nothing can be written."""
-    entry = Entry(
-        name, contents, origin, fingerprints, {key: (array.dtype.str, array.shape) for key, array in arrays.items()}
-    )
-    with _alone(name):
+    """Store the arrays; `contents` is their hash.
+
+    Raises OSError, or a BespokeError caused by one, if the directory cannot be written.
+    """
+    known = {key: (array.dtype.str, array.shape) for key, array in arrays.items()}
+    entry = Entry(name, contents, origin, fingerprints, known)
+    with _lock(name):
         before = find(name)
         if read(entry) is None:
             _write_arrays(entry, arrays, report)
-        _write_entry(entry)
+        write_text(_metadata_file(name), json.dumps(asdict(entry), indent=1, sort_keys=True))
+        sync(_metadata_file(name).parent)
         if before is not None and before.hash != entry.hash:
-            shutil.rmtree(place(before), ignore_errors=True)
+            shutil.rmtree(path_of(before), ignore_errors=True)
     return entry
 
 
-@contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """One writer of a set at a time; what a killed one has left is removed. Readers need not wait."""
-    import fcntl  # not at the top: Windows has none, and can read data all the same
+def remove(entry: Entry) -> None:
+    """Delete a data set."""
+    with _lock(entry.name):
+        _metadata_file(entry.name).unlink(missing_ok=True)
+        shutil.rmtree(path_of(entry), ignore_errors=True)
 
-    parent = folder() / "decoded"
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """Allow one writer of a data set at a time and delete what a killed one has left; readers need no lock."""
+    import fcntl  # not at the top: it does not exist on Windows, which can read data nevertheless
+
+    parent = directory() / "decoded"
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in parent.glob(f".{name}-*"):
+        for left in (*parent.glob(f".{name}-*"), *parent.glob(f".{name}.json.*")):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
@@ -132,41 +147,19 @@ def _alone(name: str) -> Iterator[None]:
 
 
 def _write_arrays(entry: Entry, arrays: Arrays, report: Report) -> None:
-    target = place(entry)
-    aside = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=target.parent))
+    target = path_of(entry)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=target.parent))
     try:
         for done, (key, array) in enumerate(arrays.items()):
             report("writing", done, len(arrays))
-            with (aside / f"{key}.npy").open("wb") as file:
+            with (temporary / f"{key}.npy").open("wb") as file:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
                 file.flush()
                 os.fsync(file.fileno())
-        aside.chmod(0o755)
-        sync(aside)
-        shutil.rmtree(target, ignore_errors=True)  # damaged, or there would be nothing to write
-        aside.rename(target)
+        temporary.chmod(0o755)
+        sync(temporary)
+        shutil.rmtree(target, ignore_errors=True)  # exists only if it is damaged
+        temporary.rename(target)
         sync(target.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def remove(entry: Entry) -> None:
-    """Forget a set."""
-    with _alone(entry.name):
-        (folder() / "decoded" / f"{entry.name}.json").unlink(missing_ok=True)
-        shutil.rmtree(place(entry), ignore_errors=True)
-
-
-def _write_entry(entry: Entry) -> None:
-    target = folder() / "decoded" / f"{entry.name}.json"
-    handle, aside = tempfile.mkstemp(prefix=f".{entry.name}-", suffix=".json", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(entry), file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(aside).chmod(0o644)
-        Path(aside).replace(target)
-    finally:
-        Path(aside).unlink(missing_ok=True)
-    sync(target.parent)
+        shutil.rmtree(temporary, ignore_errors=True)

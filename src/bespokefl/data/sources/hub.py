@@ -1,9 +1,9 @@
-"""Data from the Hugging Face hub, through the package `datasets` where it is installed: the extra `hub`."""
+"""Downloads data sets from the Hugging Face hub with the package `datasets` (extra `hub`)."""
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from bespokefl.data.readers.files import Arrays, Report
 @dataclass(frozen=True)
 class Repository:
     name: str
-    picture: str  # the column with the pictures
-    labels: Mapping[str, str]  # our names for columns, theirs
-    batches: tuple[str, ...] = field(default=())  # first labels of the official batches, if the hub shuffles these
+    image: str  # the column with the images
+    labels: Mapping[str, str]  # our column names and the hub's
+    batches: Sequence[str] = ()  # first labels of the official batches, if the hub has them in another order
 
     def __str__(self) -> str:
         return f"the hub's {self.name}"
@@ -28,8 +28,8 @@ def installed() -> bool:
     return importlib.util.find_spec("datasets") is not None
 
 
-def fetch(repository: Repository, report: Report = files.silent) -> Arrays:
-    """The training and test split together."""
+def fetch(repository: Repository, report: Report = files.no_report) -> Arrays:
+    """The training and test examples together."""
     try:
         datasets = importlib.import_module("datasets")
     except ImportError:
@@ -37,29 +37,26 @@ def fetch(repository: Repository, report: Report = files.silent) -> Arrays:
     report(f"fetching {repository.name} from the hub", 0, 0)
     try:
         found = datasets.load_dataset(repository.name)
-        parts = [_part(found[split], repository) for split in ("train", "test")]
-    except Exception as error:  # of the network, of its cache, of its formats
+        parts = [_read_part(found[split], repository) for split in ("train", "test")]
+    except Exception as error:  # network, cache or format errors
         raise InputError(f"{repository} could not be read ({said(error)})") from None
     parts[0] = _in_official_order(parts[0], repository)
-    x, *labels, test = files.joined(*parts)
+    x, *labels, test = files.join_parts(*parts)
     return {"x": x, **dict(zip(repository.labels, labels, strict=True)), "test": test}
 
 
-def _part(split: Any, repository: Repository) -> tuple[np.ndarray, ...]:
-    pictures = np.stack([np.asarray(picture, dtype=np.uint8) for picture in split[repository.picture]])
-    x = pictures[:, np.newaxis] if pictures.ndim == 3 else pictures.transpose(0, 3, 1, 2)
-    return x, *(np.asarray(split[theirs], dtype=np.int64) for theirs in repository.labels.values())
+def _read_part(split: Any, repository: Repository) -> tuple[np.ndarray, ...]:
+    images = np.stack([np.asarray(image, dtype=np.uint8) for image in split[repository.image]])
+    x = images[:, np.newaxis] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    return x, *(np.asarray(split[column], dtype=np.int64) for column in repository.labels.values())
 
 
 def _in_official_order(part: tuple[np.ndarray, ...], repository: Repository) -> tuple[np.ndarray, ...]:
-    """Batches in the order of their numbers, known by their first labels."""
-    if not repository.batches:
+    """Sort batches by their official numbers; they are recognized by their first labels."""
+    num = len(repository.batches)
+    if not num or len(part[1]) % num:
         return part
-    blocks = (
-        np.split(np.arange(len(part[1])), len(repository.batches))
-        if len(part[1]) % len(repository.batches) == 0
-        else []
-    )
+    blocks = np.split(np.arange(len(part[1])), num)
     starts = ["".join(map(str, part[1][block[:10]].tolist())) for block in blocks]
     if sorted(starts) != sorted(repository.batches):
         return part

@@ -1,4 +1,4 @@
-"""A Hugging Face `Dataset` as data: any object with column_names, features and columns by name will do."""
+"""Converts a Hugging Face `Dataset`, or any object with column_names, features and columns by name."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -22,12 +22,26 @@ def from_dataset(
     task: str | None = None,
     name: str = "hugging face",
 ) -> Table:
-    """One split of a Hugging Face data set, such as load_dataset("imdb")["train"].
+    """Convert one split of a Hugging Face data set, such as ``load_dataset("imdb")["train"]``.
 
-    label     the column to predict; None: y or label
-    features  the columns to learn from; None: all others. Pictures become (channel, height, width)
-    client    the column that says whose a row is
-    text      the column with documents, or with numbers of words
+    Parameters
+    ----------
+    dataset : datasets.Dataset
+        The split.
+    label : str, optional
+        The column to predict; by default "y" or "label". The names of a ClassLabel are kept.
+    features : str or collection of str, optional
+        The columns to learn from; by default all others. Images become (channel, height, width).
+    client : str, optional
+        The column with the client ids.
+    text : str, optional
+        The column with documents, or with lists of word ids, which are padded with 0.
+    missing, task, name
+        See `bespokefl.data.tables.from_columns`.
+
+    Returns
+    -------
+    Table
     """
     known = getattr(dataset, "column_names", None)
     if isinstance(known, dict) or (known is None and hasattr(dataset, "keys")):
@@ -45,8 +59,8 @@ def from_dataset(
             raise unknown("column of the data set", one, known)
     client = client or (tables.CLIENT if tables.CLIENT in known else None)
     chosen = [one for one in known if wanted is None or one in wanted or one in (label, client)]
-    columns = {one: _values(dataset[one], one) for one in chosen}
-    names = _class_names(dataset, label)
+    columns = {one: _to_column(dataset[one], one) for one in chosen}
+    names = getattr((getattr(dataset, "features", None) or {}).get(label), "names", None)  # of a ClassLabel
     if names and label is not None:
         codes = np.asarray(columns[label])
         if codes.min() < 0:
@@ -57,14 +71,8 @@ def from_dataset(
     return replace(table, label_names=tuple(names[int(one)] for one in table.label_names))
 
 
-def _class_names(dataset: Any, label: str | None) -> Sequence[str]:
-    """The names of a ClassLabel, else nothing."""
-    described = getattr(dataset, "features", None) or {}
-    return getattr(described.get(label), "names", None) or ()
-
-
-def _values(column: Any, name: str) -> Any:
-    """A column as an array where its entries are pictures, arrays or lists; else as it is."""
+def _to_column(column: Any, name: str) -> Any:
+    """An array if the entries are images, arrays or lists; other columns are returned unchanged, as a list."""
     values = list(column)
     if not values or isinstance(values[0], str | bytes | int | float | bool | None):
         return values
@@ -78,23 +86,16 @@ def _values(column: Any, name: str) -> Any:
         arrays = []
     shapes = {one.shape for one in arrays}
     if not arrays or any(one.dtype.kind not in "fiub" for one in arrays):
-        raise InputError(
-            f"column {name!r} must hold numbers, texts, pictures or arrays, got {type(values[0]).__name__}"
-        )
+        raise InputError(f"column {name!r} must hold numbers, texts, images or arrays, got {type(values[0]).__name__}")
     if len(shapes) > 1:
         if all(len(shape) == 1 for shape in shapes) and all(one.dtype.kind in "iu" for one in arrays):
-            return _padded(arrays)
+            padded = np.zeros((len(arrays), max(map(len, arrays))), dtype=np.int64)
+            for row, ids in zip(padded, arrays, strict=True):
+                row[: len(ids)] = ids
+            return padded
         raise InputError(
             f"column {name!r} must hold arrays of one shape, got {min(shapes)} and {max(shapes)}; resize or cut them"
         )
-    together = np.stack(arrays)
-    picture = hasattr(values[0], "mode")  # PIL
-    return np.moveaxis(together, -1, 1) if picture and together.ndim == 4 else together
-
-
-def _padded(lists: Sequence[np.ndarray]) -> np.ndarray:
-    """Lists of different lengths, such as numbers of words, filled with 0."""
-    wide = np.zeros((len(lists), max(map(len, lists))), dtype=np.int64)
-    for row, own in zip(wide, lists, strict=True):
-        row[: len(own)] = own
-    return wide
+    stacked = np.stack(arrays)
+    is_image = hasattr(values[0], "mode")  # Pillow
+    return np.moveaxis(stacked, -1, 1) if is_image and stacked.ndim == 4 else stacked

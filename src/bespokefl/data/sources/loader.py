@@ -1,4 +1,4 @@
-"""Finds data by name, or in a file or folder, and loads them."""
+"""Loads data by name, or from a file or directory."""
 
 from collections.abc import Collection, Mapping
 from os import PathLike
@@ -10,13 +10,12 @@ import numpy as np
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import cifar, idx, leaf, npz
-from bespokefl.data.readers.files import Arrays
-from bespokefl.data.sources import named, synthetic
+from bespokefl.data.sources import fetching, synthetic
 from bespokefl.data.sources.catalogue import CATALOGUE
 
 
 def names() -> tuple[str, ...]:
-    """The data that can be loaded by name."""
+    """The data sets that can be loaded by name."""
     return tuple(sorted(CATALOGUE))
 
 
@@ -30,51 +29,78 @@ def load(
     text: str | None = None,
     missing: str = "refuse",
 ) -> Dataset:
-    """Data by name ("mnist"); from an .npz file with arrays x, y and, if each example has its client, client; from a
-    folder with IDX files, CIFAR batches or LEAF's JSON files; or from tables: a .csv or .parquet file, or a folder of
-    them for each client. The options are for tables: see `data.tables.load`."""
+    """Load a data set.
+
+    Parameters
+    ----------
+    source : str or path
+        One of
+
+        - a name such as "mnist" (see "bespoke data list") or generated data such as "gaussian(between=1.0)",
+        - an .npz file with arrays x, y and, optionally, client,
+        - a directory with IDX files, CIFAR batches or LEAF's JSON files,
+        - a table: a .csv, .tsv or .parquet file, or an .npz file of columns if `label` or another option is given,
+        - a directory with a subdirectory of tables for each client.
+    label, client, drop, task, text, missing
+        Options of tables; see `bespokefl.data.tables.from_columns`.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        If there are no such data, or they are damaged.
+
+    Examples
+    --------
+    >>> import bespokefl as bf
+    >>> bf.load("digits")
+    Dataset(digits: 1797 examples of shape (1, 8, 8), 10 classes)
+    """
     given = {"label": label, "client": client, "drop": tuple(drop), "task": task, "text": text, "missing": missing}
     options = {name: value for name, value in given.items() if value not in (None, (), "refuse")}
-    found = _from_table(source, options)
+    found = _load_table(source, options)
     if found is not None:
         return found
     if options and set(options) != {"missing"}:
-        raise InputError(f"{next(iter(options))} is for tables, but {str(source)!r} is none; leave it out")
+        raise InputError(f"{next(iter(options))} is for tables, but {str(source)!r} is not a table; leave it out")
     if isinstance(source, str) and source in CATALOGUE:
-        return named.load(CATALOGUE[source])
-    if isinstance(source, str) and synthetic.is_drawn(source):
-        return synthetic.draw(source)
+        return fetching.load(CATALOGUE[source])
+    if isinstance(source, str) and synthetic.is_synthetic(source):
+        return synthetic.generate(source)
     if not isinstance(source, str | PathLike):
-        raise InputError(f"data must be a name or a path, got {source!r}; arrays go into Clients.from_arrays")
+        raise InputError(f"data must be a name or a path, got {source!r}; use Clients.from_arrays for arrays")
     path = Path(source)
     if path.is_dir() and path.suffix != ".npz":
-        return _from_folder(path)
+        return _load_directory(path)
     if path.suffix == ".npz" or path.is_file():
-        return _from_npz(path)
-    raise unknown("data", str(source), [*names(), "a path to a file or folder"], see="bespoke data list")
+        return _load_npz(path)
+    raise unknown("data", str(source), [*names(), "a path to a file or directory"], see="bespoke data list")
 
 
-def _from_table(source: str | PathLike[str], options: Mapping[str, Any]) -> Dataset | None:
-    """Data from tables, if that is what they are."""
+def _load_table(source: str | PathLike[str], options: Mapping[str, Any]) -> Dataset | None:
+    """The data if the source is a table or a directory of them, else None."""
     if not isinstance(source, str | PathLike) or str(source) in CATALOGUE:
         return None
     path = Path(source)
-    asked = bool(options.keys() - {"missing"})  # an .npz file of x and y is no table, one with named columns is
-    if path.suffix in (".csv", ".tsv", ".parquet") or (path.suffix == ".npz" and asked):
+    is_npz_table = path.suffix == ".npz" and bool(options.keys() - {"missing"})
+    if path.suffix in (".csv", ".tsv", ".parquet") or is_npz_table:
         from bespokefl.data.tables import table as tables
 
         return tables.load(path, **options)
     if path.is_dir():
-        from bespokefl.data.tables import client_folders
+        from bespokefl.data.tables import client_directories
 
-        if client_folders.is_folder(path):
+        if client_directories.has_tables(path):
             if "client" in options:
-                raise InputError("the folders name the clients; leave the column of clients out")
-            return client_folders.load(path, **options)
+                raise InputError("the directories name the clients; leave the column of clients out")
+            return client_directories.load(path, **options)
     return None
 
 
-def _from_npz(path: Path) -> Dataset:
+def _load_npz(path: Path) -> Dataset:
     arrays = npz.read(path)
     missing = {"x", "y"} - arrays.keys()
     if missing:
@@ -82,18 +108,18 @@ def _from_npz(path: Path) -> Dataset:
             f"{str(path)!r} must have arrays x and y, but has no {' and no '.join(sorted(missing))}; "
             "save it with np.savez(path, x=..., y=...)"
         )
-    columns = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.ndim == 1}
-    beside = {key: one for key, one in columns.items() if len(one) == len(arrays["y"])}
-    return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem, columns=beside)
+    more = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.ndim == 1}
+    columns = {key: one for key, one in more.items() if len(one) == len(arrays["y"])}
+    return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem, columns=columns)
 
 
-def _from_folder(path: Path) -> Dataset:
-    found: Arrays | None = idx.pool(path) or cifar.pool(path) or leaf.pool(path)
-    if found is not None:
-        columns = {key: array for key, array in found.items() if key not in ("x", "y", "client")}
-        y = found["y"].astype(np.int64)
-        return Dataset.from_arrays(found["x"], y, found.get("client"), name=path.resolve().name, columns=columns)
-    raise InputError(
-        f"{str(path)!r} must hold IDX files, CIFAR batches, LEAF's JSON files, or a folder of tables for each client; "
-        "found nothing of the kind"
-    )
+def _load_directory(path: Path) -> Dataset:
+    found = idx.read_directory(path) or cifar.read_directory(path) or leaf.read_directory(path)
+    if found is None:
+        raise InputError(
+            f"{str(path)!r} must hold IDX files, CIFAR batches, LEAF's JSON files, or a directory of tables for each "
+            "client; found none of these"
+        )
+    columns = {key: array for key, array in found.items() if key not in ("x", "y", "client")}
+    y = found["y"].astype(np.int64)
+    return Dataset.from_arrays(found["x"], y, found.get("client"), name=path.resolve().name, columns=columns)

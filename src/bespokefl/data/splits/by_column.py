@@ -1,44 +1,45 @@
-"""The client is named in the data (a writer, a person, a hospital): the real case."""
+"""The data name the client of each example, such as a writer or a hospital."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits import split as base
-from bespokefl.data.splits.split import Assignment, Split
-
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.split import Assignment, Split, column_values, setting
 
 
 @dataclass(frozen=True)
 class ByColumn(Split):
-    """One client per id in the data, in the ids' order; a number of clients asked for is not used."""
+    """One client per id in the data, in ascending order of the ids.
+
+    The `clients` argument of `Dataset.split` has no effect.
+
+    Parameters
+    ----------
+    column : str, optional
+        The column that holds the ids; by default the client ids of the data.
+    """
 
     kind: ClassVar[str] = "by_column"
 
-    column: str | None = None  # None: the data's own clients
+    column: str | None = setting(None)
 
-    def __post_init__(self) -> None:
-        if self.column is not None and not isinstance(self.column, str):
-            raise InputError(f"column must be the name of a column, got {self.column!r}")
-
-    def assign(self, dataset: "Dataset", clients: int, seed: int) -> Assignment:
-        ids, owner = np.unique(self.likeness(dataset), return_inverse=True)
+    def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
+        ids, owner = np.unique(self.test_key(dataset), return_inverse=True)
         names = tuple(map(str, ids.tolist()))
         if len(set(names)) < len(names):
             raise InputError(f"{self} needs ids that differ as text, got some that do not in {dataset.name!r}")
         return Assignment(owner.astype(np.int64), names)
 
-    def likeness(self, dataset: "Dataset") -> np.ndarray:
-        """A test example is a client's own if it has its id."""
+    def test_key(self, dataset: Dataset) -> np.ndarray:
+        """A client is tested on the official test examples with its id."""
         if self.column is not None:
-            return base.column(self, dataset, self.column, "the client of each example")
+            return column_values(self, dataset, self.column, "the client of each example")
         if dataset.client is None:
             raise InputError(
                 f"by_column needs data that name the client of each example, got none in {dataset.name!r}; "
-                "give client=ids, or use another split"
+                "pass client=ids, or use another split"
             )
         return dataset.client

@@ -1,62 +1,54 @@
-"""Clients see the classes in different shares, drawn from a Dirichlet distribution: the usual label skew.
+"""Clients have different class proportions, drawn from a Dirichlet distribution: the usual label skew.
 
-For each class, its examples are cut among the clients in the shares p ~ Dir(α, …, α). Small α: a class sits with few
-clients, and their sizes differ as well; large α: iid. Hsu et al., arXiv:1909.06335, introduced the Dirichlet
-distribution for this, over classes for each client; over clients for each class, as here, is Yurochkin et al.,
-ICML 2019, arXiv:1905.12022.
+The examples of each class are divided among the clients in proportions p ~ Dir(α, …, α). With a small α few clients
+have most of a class, and client sizes differ as well; a large α approaches iid. Hsu et al., arXiv:1909.06335,
+introduced the Dirichlet distribution for this, over the classes of each client; drawing over the clients for each
+class, as here, is Yurochkin et al., ICML 2019, arXiv:1905.12022.
 """
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, numbered
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.allocation import assign_counts
+from bespokefl.data.splits.split import Assignment, Split, check_enough, class_labels, client_names, setting
 
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
-
-MOST_DRAWS = 100
-EQUAL = 1e32  # beyond this α the shares are equal to the last bit; numpy's sum of gammas would overflow at 1e308
+MAX_DRAWS = 100
+MAX_ALPHA = 1e32  # above it, all proportions are equal in float64; numpy's sum of gammas overflows at 1e308
 
 
 @dataclass(frozen=True)
 class Dirichlet(Split):
-    """Redrawn, at most a hundred times, until every client has `min_examples`."""
+    """Class proportions from a Dirichlet distribution, redrawn until every client has `min_examples`.
+
+    Parameters
+    ----------
+    alpha : float
+        The concentration α: 0.1 is skewed, 100 is nearly even.
+    min_examples : int, default 3
+        Enough for one example in each of train, validation and test. After a hundred draws the split fails.
+    """
 
     kind: ClassVar[str] = "dirichlet"
 
-    alpha: float  # α, the concentration
-    min_examples: int = 3  # enough for one in each of train, validation and test
+    alpha: float = setting(meaning="Dirichlet concentration; 0.1 is skewed, 100 is even")
+    min_examples: int = setting(3, least=1)
 
-    def __post_init__(self) -> None:
-        alpha, least = self.alpha, self.min_examples
-        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
-            raise InputError(f"alpha must be > 0, got {alpha!r} (Dirichlet concentration; 0.1 is skewed, 100 is even)")
-        if isinstance(least, bool) or not isinstance(least, Integral) or least < 1:
-            raise InputError(f"min_examples must be a whole number >= 1, got {least!r}")
-        object.__setattr__(self, "alpha", float(alpha))
-        object.__setattr__(self, "min_examples", int(least))
-
-    def assign(self, dataset: "Dataset", clients: int, seed: int) -> Assignment:
+    def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         labels, classes = class_labels(self, dataset)
         check_enough(self, dataset, clients, each=self.min_examples)
-        rng = chance.generator(seed, "split", self.kind)
+        rng = self.generator(seed)
         counts = self._counts(np.bincount(labels, minlength=classes), clients, rng)
-        owner = np.empty(len(labels), dtype=np.int64)
-        for label in range(classes):
-            pool = np.flatnonzero(labels == label)
-            owner[rng.permutation(pool)] = np.repeat(np.arange(clients), counts[label])
-        return Assignment(owner, numbered(clients))
+        held = np.tile(np.arange(classes), (clients, 1))
+        return Assignment.numbered(assign_counts(labels, held, counts.T, rng), clients)
 
     def _counts(self, totals: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """How many of each class each client gets: classes × clients."""
-        alpha = np.full(clients, min(self.alpha, EQUAL))
-        for _ in range(MOST_DRAWS):
+        """The number of examples of each class for each client: (classes, clients)."""
+        alpha = np.full(clients, min(self.alpha, MAX_ALPHA))
+        for _ in range(MAX_DRAWS):
             shares = rng.dirichlet(alpha, size=len(totals))
             cuts = np.floor(np.minimum(shares.cumsum(axis=1), 1) * totals[:, None]).astype(np.int64)
             cuts[:, -1] = totals
@@ -66,7 +58,7 @@ class Dirichlet(Split):
                 return counts
         short = int(sizes.argmin())
         raise InputError(
-            f"{self} must give every client at least {self.min_examples} examples, but in each of {MOST_DRAWS} draws "
-            f"one falls short (in the last, client {numbered(clients)[short]!r} got {sizes[short]}); "
+            f"{self} must give every client at least {self.min_examples} examples, but in each of {MAX_DRAWS} draws "
+            f"one falls short (in the last, client {client_names(clients)[short]!r} got {sizes[short]}); "
             "use fewer clients, a larger alpha or a smaller min_examples"
         )

@@ -1,37 +1,35 @@
-"""The same task from different sources: each client sees one of them (photographs here, sketches there).
+"""Each client sees one source of the data, such as photographs or sketches: feature skew.
 
-Feature skew: the data are several sets put together, and a column names the set of each example. Clients are shared
-out to the sources, neighbours together, in equal numbers to within one; a source's examples are dealt to its clients
-like cards. The source is the client's true group.
+A column names the source of each example. Consecutive clients share a source, sources have equally many clients to
+within one, and a source's examples are divided evenly and randomly among its clients. The source is the client's true
+group.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits import split as base
-from bespokefl.data.splits.split import Assignment, Split, numbered
-
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.split import Assignment, Split, column_values, setting
 
 
 @dataclass(frozen=True)
 class Domains(Split):
-    """One source for each client."""
+    """One source for each client.
+
+    Parameters
+    ----------
+    column : str, default "domain"
+        The column that names the source of each example.
+    """
 
     kind: ClassVar[str] = "domains"
 
-    column: str = "domain"
+    column: str = setting("domain")
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.column, str):
-            raise InputError(f"column must be the name of a column, got {self.column!r}")
-
-    def assign(self, dataset: "Dataset", clients: int, seed: int) -> Assignment:
+    def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         found, domain = np.unique(self._domains(dataset), return_inverse=True)
         if len(found) > clients:
             raise InputError(
@@ -39,7 +37,7 @@ class Domains(Split):
                 "use more clients"
             )
         group = np.arange(clients) * len(found) // clients
-        rng = chance.generator(seed, "split", self.kind)
+        rng = self.generator(seed)
         owner = np.empty(len(domain), dtype=np.int64)
         for one in range(len(found)):
             members, pool = np.flatnonzero(group == one), np.flatnonzero(domain == one)
@@ -49,13 +47,13 @@ class Domains(Split):
                     f"got {len(pool)}; use fewer clients"
                 )
             owner[rng.permutation(pool)] = members[np.arange(len(pool)) % len(members)]
-        return Assignment(owner, numbered(clients), tuple(group.tolist()))
+        return Assignment.numbered(owner, clients, tuple(group.tolist()))
 
-    def likeness(self, dataset: "Dataset") -> np.ndarray:
+    def test_key(self, dataset: Dataset) -> np.ndarray:
         """A client is tested on its source and, there, on its labels."""
         _, domain = np.unique(self._domains(dataset), return_inverse=True)
-        alike: np.ndarray = domain * (dataset.classes or 1) + super().likeness(dataset)
-        return alike
+        key: np.ndarray = domain * (dataset.classes or 1) + super().test_key(dataset)
+        return key
 
-    def _domains(self, dataset: "Dataset") -> np.ndarray:
-        return base.column(self, dataset, self.column, "the source of each example")
+    def _domains(self, dataset: Dataset) -> np.ndarray:
+        return column_values(self, dataset, self.column, "the source of each example")

@@ -1,25 +1,22 @@
-"""Every client gets the same number of examples, drawn from all: the federation without differences."""
+"""Every client gets the same number of examples, drawn uniformly from all: clients that do not differ."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from bespokefl.core import rng
-from bespokefl.data.splits.split import Assignment, Split, check_enough, numbered
-
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.split import Assignment, Split, check_enough
 
 
 @dataclass(frozen=True)
 class IID(Split):
-    """Shuffled and dealt like cards; sizes differ by one at most."""
+    """A uniformly random split; sizes differ by at most one."""
 
     kind: ClassVar[str] = "iid"
 
-    def assign(self, dataset: "Dataset", clients: int, seed: int) -> Assignment:
+    def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
         check_enough(self, dataset, clients)
         owner = np.empty(len(dataset), dtype=np.int64)
-        owner[rng.generator(seed, "split", self.kind).permutation(len(owner))] = np.arange(len(owner)) % clients
-        return Assignment(owner, numbered(clients))
+        owner[self.generator(seed).permutation(len(owner))] = np.arange(len(owner)) % clients
+        return Assignment.numbered(owner, clients)

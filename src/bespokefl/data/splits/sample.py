@@ -1,49 +1,49 @@
-"""Only some of the data are used: for papers that took ten thousand examples of a larger set."""
+"""Only a random subset of the data is used, as in papers that take ten thousand examples of a larger data set."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from bespokefl.core import rng as chance
 from bespokefl.core.errors import InputError
-from bespokefl.data.splits.split import Change, class_labels, truth, whole
-
-if TYPE_CHECKING:
-    from bespokefl.data.dataset import Dataset
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.splits.split import Change, class_labels, setting
 
 
 @dataclass(frozen=True)
 class Sample(Change):
-    """So many examples, drawn at random, are handed out; with `balanced`, equally many of each class."""
+    """Assign only a random subset of the examples.
+
+    Parameters
+    ----------
+    examples : int
+        The size of the subset.
+    balanced : bool
+        Whether the subset has equally many examples of each class.
+    """
 
     kind: ClassVar[str] = "sample"
-    turn: ClassVar[int] = 1  # it draws from what the others leave
+    order: ClassVar[int] = 1  # draws from what the other changes leave
 
-    examples: int
-    balanced: bool = False
+    examples: int = setting(least=1, meaning="how many are used")
+    balanced: bool = setting(False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "examples", whole("examples", self.examples, 1, "how many are handed out"))
-        truth("balanced", self.balanced)
-
-    def before(self, dataset: "Dataset", chosen: np.ndarray, seed: int) -> np.ndarray:
-        rng = chance.generator(seed, "split", self.kind)
-        there = rng.permutation(np.flatnonzero(chosen))
+    def select(self, dataset: Dataset, chosen: np.ndarray, seed: int) -> np.ndarray:
+        available = self.generator(seed).permutation(np.flatnonzero(chosen))
         kept = np.zeros(len(chosen), dtype=bool)
         if not self.balanced:
-            if len(there) < self.examples:
+            if len(available) < self.examples:
                 raise InputError(
-                    f"{self} needs that many examples, got {len(there)} in {dataset.name!r}; ask for fewer"
+                    f"{self} needs that many examples, got {len(available)} in {dataset.name!r}; ask for fewer"
                 )
-            kept[there[: self.examples]] = True
+            kept[available[: self.examples]] = True
             return kept
         labels, classes = class_labels(self, dataset)
         each = self.examples // classes
         if each == 0:
             raise InputError(f"{self} needs at least one example for each of {classes} classes; ask for more")
         for label in range(classes):
-            pool = there[labels[there] == label]
+            pool = available[labels[available] == label]
             if len(pool) < each:
                 raise InputError(
                     f"{self} needs {each} examples of each class, got {len(pool)} of class "

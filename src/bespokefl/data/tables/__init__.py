@@ -1,1 +1,13 @@
-"""User tables (CSV, TSV, Parquet, NPZ): columns, features and text."""
+"""Tables as data: CSV, Parquet and .npz files, dicts of columns and pandas tables.
+
+table               `load`, `from_columns` and `inputs`: tables as data sets
+table_files         reads columns from files
+client_directories  a directory of tables for each client
+features            how columns become features, and the class `Table`
+decimal_comma       numbers such as 3,14
+text                documents as word ids
+"""
+
+from bespokefl.data.tables.table import from_columns, inputs, load
+
+__all__ = ["from_columns", "inputs", "load"]

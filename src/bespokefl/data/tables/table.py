@@ -1,7 +1,8 @@
-"""Your own tables as data: a file of columns, of which one is the label and one may name the client.
+"""Tables as data sets: one column is the label, and one may hold client ids.
 
-Numbers are features as they stand, truth values 0 and 1, texts one feature for each of their values. Nothing is learnt
-from the values here (scaling, filling, a vocabulary): that is for `prepare`, after the split, from training data.
+Numbers are features without change, booleans become 0 and 1, and texts become one feature for each value. Nothing is
+learned from the values here; scaling, imputation and vocabularies are fitted after the split by `prepare`, on training
+data only.
 """
 
 import logging
@@ -15,25 +16,34 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError, listing, unknown
-from bespokefl.data.tables import columns as files
+from bespokefl.data.dataset import Locate
+from bespokefl.data.tables import table_files
 from bespokefl.data.tables import text as texts
-from bespokefl.data.tables.features import MOST, TRUTH, Column, Features, Place, Table, documents, is_missing
+from bespokefl.data.tables.features import (
+    BOOLEANS,
+    MAX_CATEGORIES,
+    Column,
+    Features,
+    Table,
+    is_missing,
+    to_documents,
+)
 
 log = logging.getLogger("bespokefl")
 
 MISSING = ("refuse", "mean", "drop")
 TASKS = ("classification", "regression")
-LABELS, CLIENT = ("y", "label"), "client"  # columns that are what they are called, unless others are named
+LABELS, CLIENT = ("y", "label"), "client"  # default names of the label and client columns
 DATE = re.compile(r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
-WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """New examples for a run that has been trained: as numbers, not yet prepared."""
+    """New examples for a trained run: numbers that are not prepared yet, and labels and clients if known."""
 
     x: np.ndarray
-    y: np.ndarray | None  # as in the file
+    y: np.ndarray | None  # the original labels
     client: np.ndarray | None
 
 
@@ -47,9 +57,9 @@ def load(
     task: str | None = None,
     text: str | None = None,
 ) -> Table:
-    """Data from a .csv, .tsv, .parquet or .npz file; the options are those of `from_columns`."""
-    as_text, labels = as_written(label, client, text)
-    found = files.read(path, as_text=as_text, labels=labels, drop=_names(drop))
+    """Load a .csv, .tsv, .parquet or .npz file; the options are those of `from_columns`."""
+    as_text, labels = text_columns(label, client, text)
+    found = table_files.read(path, as_text=as_text, labels=labels, drop=as_names(drop))
     return build(found, label=label, client=client, missing=missing, task=task, text=text, name=Path(path).stem)
 
 
@@ -63,20 +73,45 @@ def from_columns(
     task: str | None = None,
     text: str | None = None,
     name: str = "table",
-    place: Place = lambda row: f"row {row + 1}",
 ) -> Table:
-    """Data from columns: a dict of lists or arrays, or a pandas table.
+    """Create a data set from columns.
 
-    label    the column to predict; None: y or label. Whole numbers, truth values and texts are classes, other numbers
-             are targets of a regression, unless `task` says otherwise
-    client   the column that says whose a row is; None: client, if there is one
-    missing  refuse; mean: keep the gaps, for `prepare` to fill; drop: leave out rows that have one
-    drop     columns to leave out
-    text     the column with documents: it alone is the example then
+    Parameters
+    ----------
+    columns : mapping of str to array, or pandas.DataFrame
+        The columns.
+    label : str, optional
+        The column to predict; by default "y" or "label". Integers, booleans and texts are classes, other numbers are
+        regression targets, unless `task` is given.
+    client : str, optional
+        The column with the client ids; by default "client", if it exists.
+    missing : {"refuse", "mean", "drop"}
+        What to do with missing values: raise an error; keep them, to be filled by the mean of the training data; or
+        drop the rows.
+    drop : collection of str
+        Columns to ignore.
+    task : {"classification", "regression"}, optional
+        The task, if the label does not determine it.
+    text : str, optional
+        The column with documents. All other columns, except label and client, are ignored then.
+    name : str
+        The name of the data.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    InputError
+        If a column is missing or has values that cannot be used.
     """
-    drop = set(_names(drop))
-    found = {str(key): files.column(columns[key], str(key)) for key in _keys(columns) if str(key) not in drop}
-    return build(found, label=label, client=client, missing=missing, task=task, text=text, name=name, place=place)
+    keys = getattr(columns, "keys", None)
+    if keys is None:
+        raise InputError(f"columns must be a dict or a pandas table, got {type(columns).__name__}")
+    ignored = set(as_names(drop))
+    found = {str(key): table_files.to_column(columns[key], str(key)) for key in keys() if str(key) not in ignored}
+    return build(found, label=label, client=client, missing=missing, task=task, text=text, name=name)
 
 
 def build(
@@ -88,14 +123,14 @@ def build(
     task: str | None,
     text: str | None,
     name: str,
-    place: Place = lambda row: f"row {row + 1}",
+    locate: Locate = lambda row: f"row {row + 1}",
     part: np.ndarray | None = None,
 ) -> Table:
-    """The same from columns that have been read; `part` says which part of its client's data a row is."""
-    _one_of("missing", missing, MISSING)
+    """The same for columns of `table_files`; `part` holds the part (train, validation or test) of each row."""
+    _check_option("missing", missing, MISSING)
     if task is not None:
-        _one_of("task", task, TASKS)
-    label = _label(label, found)
+        _check_option("task", task, TASKS)
+    label = _default_label(found) if label is None else label
     client = client if client is not None else CLIENT if CLIENT in found else None
     for what, wanted in (("label", label), ("client", client), ("text", text)):
         if wanted is not None and wanted not in found:
@@ -103,85 +138,88 @@ def build(
     if len({label, client, text} - {None}) < sum(one is not None for one in (label, client, text)):
         raise InputError(f"label, client and text must be different columns, got {label!r}, {client!r} and {text!r}")
     used = {key: found[key] for key in found if text is None or key in (label, client, text)}
-    rows = len(found[label])
-    _check_lengths(used, label, rows)
-    gaps = {key: is_missing(values) for key, values in used.items()}
-    if text is not None:
-        gaps[text] = np.zeros(rows, dtype=bool)  # a document may be empty
+    _check_lengths(used, label)
+    gaps = {key: is_missing(values) for key, values in used.items() if key != text}  # a document may be empty
     more = {} if part is None else {"part": part}
     if missing == "drop":
-        kept = np.flatnonzero(~np.logical_or.reduce(list(gaps.values())))
-        if len(kept) < rows:
-            log.warning("%s: %d of %d rows lack a value and are left out", name, rows - len(kept), rows)
-            if not len(kept):
-                raise InputError(f"every row of {name} lacks a value, so none is left; drop the columns that are empty")
-            used = {key: values[kept] for key, values in used.items()}
-            more = {key: values[kept] for key, values in more.items()}
-            whole = place
+        kept = _complete_rows(gaps, name)
+        used, more = ({key: values[kept] for key, values in some.items()} for some in (used, more))
+        original_row, locate_original = kept, locate
 
-            def place(row: int) -> str:
-                return whole(int(kept[row]))
+        def locate(row: int) -> str:
+            return locate_original(int(original_row[row]))
     else:
         for key, holes in gaps.items():
             if holes.any() and (missing == "refuse" or key in (label, client)):
-                raise _gap(key, holes, place, "drop" if key in (label, client) else "mean")
-    y = _targets(used.pop(label), task, label)
-    ids = None if client is None else _ids(used.pop(client), client)
+                raise _missing_error(key, holes, locate, "drop" if key in (label, client) else "mean")
+    y = _to_targets(used.pop(label), task, label)
+    ids = None if client is None else _to_ids(used.pop(client), client)
     if not used:
-        raise InputError(f"the data must have a column beside {label!r} to learn from, got none")
-    kinds = tuple(_column(key, values, alone=len(used) == 1, text=key == text) for key, values in used.items())
-    flat, kinds = _flattened(used, kinds)
-    features = Features(kinds, _shape(kinds, flat), label, client)
-    x = features.encode(flat, place)
-    return Table.build(features, x, y, ids, name, place, more)
+        raise InputError(f"the data must have a column besides {label!r} to learn from, got none")
+    kinds = [_to_kind(key, values, is_only=len(used) == 1, is_text=key == text) for key, values in used.items()]
+    flat, columns = _flatten_arrays(used, kinds)
+    features = Features(columns, _example_shape(columns, flat), label, client)
+    x = features.encode(flat, locate)
+    return Table.build(features, x, y, ids, name, locate, more)
 
 
 def inputs(path: str | PathLike[str], features: Features) -> Inputs:
-    """The examples of another file with the same columns, and their labels and clients where it has these."""
+    """Read new examples from a file with the same columns.
+
+    Parameters
+    ----------
+    path : path
+        A .csv, .tsv, .parquet or .npz file.
+    features : Features
+        The features of the training data, such as ``result.preparation.features``.
+
+    Returns
+    -------
+    Inputs
+        The examples `x` for `Preparation.apply`, and labels `y` and `client` ids if the file has them.
+    """
     needed = {column.name for column in features.columns}
     as_text = {column.name for column in features.columns if column.kind in ("category", "text", "truth")}
-    found = files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
-    array = re.compile(r"(.*)\[\d+\]")
-    sources = {match[1] for name in needed if (match := array.fullmatch(name)) and match[1] in found}
-    parts = {name: values for name in sources if (values := found[name]).ndim == 2}
-    for name, values in parts.items():
-        found |= {f"{name}[{at}]": values[:, at] for at in range(values.shape[1])}
+    found = table_files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
+    element = re.compile(r"(.*)\[\d+\]")
+    arrays = {match[1] for name in needed if (match := element.fullmatch(name)) and match[1] in found}
+    for name, values in {name: found[name] for name in arrays if found[name].ndim == 2}.items():
+        found |= {f"{name}[{index}]": values[:, index] for index in range(values.shape[1])}
     x = features.encode(found, lambda row: f"row {row + 1} of {str(path)!r}")
-    y = None if features.label not in found else _plain(found[features.label])
-    client = None if features.client not in found else _ids(found[features.client], str(features.client))
+    y = None if features.label not in found else _parse_texts(found[features.label])
+    client = None if features.client not in found else _to_ids(found[features.client], str(features.client))
     return Inputs(x, y, client)
 
 
-# -- the columns that are no features
+# -- label and client columns
 
 
-def as_written(label: str | None, client: str | None, text: str | None) -> tuple[set[str], set[str]]:
-    """Columns to read as text, 007 and 7 are two clients; and those of them that may be the label."""
+def text_columns(label: str | None, client: str | None, text: str | None) -> tuple[set[str], set[str]]:
+    """Columns to read as text, because 007 and 7 are two clients, and those that may be the label."""
     as_text = {CLIENT if client is None else client, *([] if text is None else [text])}
     return as_text, set(LABELS if label is None else [label]) - as_text
 
 
-def _label(label: str | None, found: Mapping[str, np.ndarray]) -> str:
-    if label is not None:
-        return label
-    for name in LABELS:
-        if name in found:
-            return name
-    raise InputError(
-        f"which column is to be predicted? The data have {listing(list(found), 10)}; name one of them as the label"
-    )
+def _default_label(found: Mapping[str, np.ndarray]) -> str:
+    label = next((name for name in LABELS if name in found), None)
+    if label is None:
+        raise InputError(
+            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
+            "label"
+        )
+    return label
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Texts as the whole numbers or numbers that they may be."""
+def _parse_texts(values: np.ndarray) -> np.ndarray:
+    """Texts as integers or other numbers, if all of them are."""
     if values.dtype.kind != "O":
         return values
-    different = set(values)
-    if None in different:
+    distinct = set(values)
+    if None in distinct:
         return values
-    if all(WHOLE.fullmatch(one) for one in different):
+    if all(INTEGER.fullmatch(one) for one in distinct):
         return values.astype(np.int64)
-    return values.astype(np.float64 if all(map(_is_number, different)) else np.str_)
+    return values.astype(np.float64 if all(map(_is_number, distinct)) else np.str_)
 
 
 def _is_number(text: str) -> bool:
@@ -192,76 +230,75 @@ def _is_number(text: str) -> bool:
     return "_" not in text  # Python reads 1_2 as 12
 
 
-def _targets(values: np.ndarray, task: str | None, name: str) -> np.ndarray:
-    y = _plain(values)
+def _to_targets(values: np.ndarray, task: str | None, name: str) -> np.ndarray:
+    y = _parse_texts(values)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
         raise InputError(f"the label {name!r} must be one value per row, got shape {y.shape}")
-    different = len(np.unique(y))
-    if different == 1:
+    distinct = len(np.unique(y))
+    if distinct == 1:
         raise InputError(f"the label {name!r} must differ between rows, got only {y[0].item()!r}: nothing to learn")
     if task == "regression":
         if y.dtype.kind not in "fiub":
             raise InputError(f"the label {name!r} must hold numbers for a regression, got text such as {str(y[0])!r}")
         return y.astype(np.float64)
-    if task is None and y.dtype.kind in "iu" and different > max(MOST, len(y) // 10):
+    if task is None and y.dtype.kind in "iu" and distinct > max(MAX_CATEGORIES, len(y) // 10):
         raise InputError(
-            f"the label {name!r} has {different} different whole numbers in {len(y)} rows; say with task whether this "
-            "is a regression or a classification"
+            f"the label {name!r} has {distinct} different integers in {len(y)} rows; set task to regression or "
+            "classification"
         )
     if task == "classification" and y.dtype.kind == "f":
         return y.astype(np.int64) if (y == np.floor(y)).all() else np.array([f"{one:g}" for one in y.tolist()])
     return y
 
 
-def _ids(values: np.ndarray, name: str) -> np.ndarray:
-    ids = _plain(values)
+def _to_ids(values: np.ndarray, name: str) -> np.ndarray:
+    ids = _parse_texts(values)
     if ids.dtype.kind == "f":
         if values.dtype.kind != "O":
-            raise InputError(f"the client column {name!r} must hold whole numbers or text, got {ids.dtype.name}")
+            raise InputError(f"the client column {name!r} must hold integers or text, got {ids.dtype.name}")
         ids = values.astype(np.str_)
-    if ids.dtype.kind == "b":
-        return ids.astype(np.int64)
-    return ids
+    return ids.astype(np.int64) if ids.dtype.kind == "b" else ids
 
 
-# -- the columns that are
+# -- feature columns
 
 
-def _column(name: str, values: np.ndarray, *, alone: bool, text: bool) -> Column:
-    if text:
+def _to_kind(name: str, values: np.ndarray, *, is_only: bool, is_text: bool) -> Column:
+    """The kind of a column."""
+    if is_text:
         if values.ndim == 2 and values.dtype.kind in "iu":
             return Column(name, "tokens")
-        return Column(name, "text", texts.all_words(documents(values, name)))
+        return Column(name, "text", texts.all_words(to_documents(values, name)))
     if values.ndim > 1:
-        if not alone and values.ndim > 2:
+        if not is_only and values.ndim > 2:
             raise InputError(
-                f"column {name!r} holds an array of shape {values.shape[1:]} for each row, which cannot stand beside "
-                "other columns; drop it or them"
+                f"column {name!r} holds an array of shape {values.shape[1:]} for each row, which cannot be combined "
+                "with other columns; drop it or them"
             )
         return Column(name, "array")
     if values.dtype.kind == "b":
         return Column(name, "truth")
     if values.dtype.kind != "O":
         return Column(name, "number")
-    found = sorted({one for one in values if one is not None})
-    if {one.lower() for one in found} <= TRUTH.keys():
-        return Column(name, "truth" if found else "number")
-    if all(DATE.fullmatch(one) for one in found):
-        raise files.dates(name)
-    if len(found) > MOST:
+    distinct = sorted({one for one in values if one is not None})
+    if {one.lower() for one in distinct} <= BOOLEANS.keys():
+        return Column(name, "truth" if distinct else "number")
+    if all(DATE.fullmatch(one) for one in distinct):
+        raise table_files.dates_error(name)
+    if len(distinct) > MAX_CATEGORIES:
         raise InputError(
-            f"column {name!r} has {len(found)} different texts, such as {found[0][:40]!r}, and at most {MOST} can be "
-            "categories; drop it, or name it as the text if these are documents"
+            f"column {name!r} has {len(distinct)} different texts, such as {distinct[0][:40]!r}, and at most "
+            f"{MAX_CATEGORIES} can be categories; drop it, or name it as the text if these are documents"
         )
-    return Column(name, "category", tuple(found))
+    return Column(name, "category", tuple(distinct))
 
 
-def _flattened(
+def _flatten_arrays(
     used: Mapping[str, np.ndarray], kinds: Sequence[Column]
 ) -> tuple[dict[str, np.ndarray], tuple[Column, ...]]:
-    """A two-dimensional array beside other columns as a column for each of its own."""
+    """Replace a two-dimensional array among other columns by one column for each of its elements."""
     if len(kinds) == 1:
         return dict(used), tuple(kinds)
     flat: dict[str, np.ndarray] = {}
@@ -271,23 +308,34 @@ def _flattened(
             flat[column.name] = values
             columns.append(column)
             continue
-        for at in range(values.shape[1]):
-            flat[f"{column.name}[{at}]"] = values[:, at]
-            columns.append(Column(f"{column.name}[{at}]", "number"))
+        for index in range(values.shape[1]):
+            flat[f"{column.name}[{index}]"] = values[:, index]
+            columns.append(Column(f"{column.name}[{index}]", "number"))
     return flat, tuple(columns)
 
 
-def _shape(kinds: Sequence[Column], flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-    """Of an example."""
-    only = flat[kinds[0].name]
-    if kinds[0].kind == "text":
-        return (texts.longest(documents(only, kinds[0].name)),)
-    if kinds[0].kind in ("array", "tokens"):
-        return tuple(only.shape[1:])
-    return (sum(len(column.places) for column in kinds),)
+def _example_shape(columns: Sequence[Column], flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    first = columns[0]
+    if first.kind == "text":
+        return (texts.longest(to_documents(flat[first.name], first.name)),)
+    if first.kind in ("array", "tokens"):
+        return tuple(flat[first.name].shape[1:])
+    return (sum(len(column.feature_names) for column in columns),)
 
 
-def _check_lengths(used: Mapping[str, np.ndarray], label: str, rows: int) -> None:
+def _complete_rows(gaps: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """The rows without missing values; dropped rows are logged."""
+    incomplete = np.logical_or.reduce(list(gaps.values()))
+    kept = np.flatnonzero(~incomplete)
+    if len(kept) < len(incomplete):
+        log.warning("%s: %d of %d rows lack a value and are dropped", name, incomplete.sum(), len(incomplete))
+    if not len(kept):
+        raise InputError(f"every row of {name} lacks a value, so none is left; drop the columns that are empty")
+    return kept
+
+
+def _check_lengths(used: Mapping[str, np.ndarray], label: str) -> None:
+    rows = len(used[label])
     for key, values in used.items():
         if len(values) != rows:
             raise InputError(
@@ -296,24 +344,18 @@ def _check_lengths(used: Mapping[str, np.ndarray], label: str, rows: int) -> Non
             )
 
 
-def _gap(name: str, holes: np.ndarray, place: Place, remedy: str) -> InputError:
+def _missing_error(name: str, holes: np.ndarray, locate: Locate, remedy: str) -> InputError:
     return InputError(
-        f"column {name!r} lacks {int(holes.sum())} of {len(holes)} values, the first in {place(int(holes.argmax()))}; "
-        f"fill them, or say with missing what to do, such as {remedy}"
+        f"column {name!r} lacks {int(holes.sum())} of {len(holes)} values, the first in {locate(int(holes.argmax()))}; "
+        f"fill them, or set missing, for example to {remedy}"
     )
 
 
-def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+def _check_option(what: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise unknown(what, str(value), known)
 
 
-def _names(names: Collection[str]) -> tuple[str, ...]:
+def as_names(names: Collection[str]) -> tuple[str, ...]:
+    """One or several names as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _keys(columns: Mapping[str, Any]) -> list[Any]:
-    keys = getattr(columns, "keys", None)
-    if keys is None:
-        raise InputError(f"columns must be a dict or a pandas table, got {type(columns).__name__}")
-    return list(keys())

@@ -1,7 +1,7 @@
-"""One checkpoint on disk: what a run is between two rounds, as two files, and how they are read.
+"""One checkpoint on disk: the state of a run between two rounds, in two files.
 
-`state.safetensors` has the tensors (the server's under "server/", the clients' under "clients/", a row for each client
-that has been active), `record.json` everything else and the hashes of both.
+`state.safetensors` has the tensors: the server's under "server/", the clients' under "clients/" with one row for each
+client that has been active. `record.json` has everything else and the hashes of both files.
 """
 
 import hashlib
@@ -24,12 +24,11 @@ from bespokefl.engines.storage.safetensors_writer import write_tensors
 from bespokefl.engines.transports import wire
 
 STATE, RECORD = "state.safetensors", "record.json"
-PIECE = 1 << 24  # bytes that are read at once
 FORMAT = ["bespoke checkpoint", 2]
-KINDS = dict.fromkeys(("identity", "made_with", "communication", "lost"), dict) | dict.fromkeys(
+RECORD_TYPES = dict.fromkeys(("identity", "made_with", "communication", "lost"), dict) | dict.fromkeys(
     ("history", "client_notes", "by_client", "seconds"), list
 )
-DAMAGED = (  # what reading such a one can raise; another error of the disk is none of the checkpoint's
+DAMAGE_ERRORS = (  # what reading a damaged checkpoint can raise; other errors are those of the disk
     FileNotFoundError,
     IsADirectoryError,
     NotADirectoryError,
@@ -44,12 +43,12 @@ DAMAGED = (  # what reading such a one can raise; another error of the disk is n
 
 @dataclass
 class RunSnapshot:
-    """A run between two rounds. Nothing in it changes any more."""
+    """The state of a run between two rounds. It does not change while the run continues."""
 
     number: int
     server: State
     clients: StatesSnapshot
-    kept: Sequence[Rows] = ()  # the common model after each round
+    kept_models: Sequence[Rows] = ()  # the global model after each round
     record: dict[str, Any] = field(default_factory=dict)  # for JSON
 
 
@@ -61,29 +60,29 @@ class LoadedCheckpoint:
     server: State
     clients: list[int]
     states: State
-    kept: list[Rows]
+    kept_models: list[Rows]
     record: dict[str, Any]
 
 
-def write(moment: RunSnapshot, folder: Path, **about: Mapping[str, Any]) -> None:
-    """The two files, synced."""
-    server, tensors = wire.flatten(moment.server)
-    kept_header, kept_tensors = wire.flatten({f"{at}": rows for at, rows in enumerate(moment.kept)})
-    like, _ = wire.flatten(moment.clients.like)
+def write(snapshot: RunSnapshot, folder: Path, **about: Mapping[str, Any]) -> None:
+    """Write the two files and sync them."""
+    server, server_tensors = wire.flatten(snapshot.server)
+    kept, kept_tensors = wire.flatten({str(index): rows for index, rows in enumerate(snapshot.kept_models)})
+    states, _ = wire.flatten(snapshot.clients.empty_states)
     entries = [
-        *((f"server/{at}", tensor, None) for at, tensor in enumerate(tensors)),
-        *((f"kept/{at}", tensor, None) for at, tensor in enumerate(kept_tensors)),
-        *((f"clients/{name}", block, moment.clients.slots) for name, block in moment.clients.blocks()),
+        *((f"server/{index}", tensor, None) for index, tensor in enumerate(server_tensors)),
+        *((f"kept/{index}", tensor, None) for index, tensor in enumerate(kept_tensors)),
+        *((f"clients/{name}", block, snapshot.clients.slots) for name, block in snapshot.clients.blocks()),
     ]
     record = {
         "format": FORMAT,
-        "number": moment.number,
+        "number": snapshot.number,
         **about,
         "server": server,
-        "kept": kept_header,
-        "clients": moment.clients.clients,
-        "states": like,
-        "record": moment.record,
+        "kept": kept,
+        "clients": snapshot.clients.clients,
+        "states": states,
+        "record": snapshot.record,
         "state_sha256": write_tensors(folder / STATE, entries),
     }
     text = json.dumps(record)
@@ -94,76 +93,76 @@ def write(moment: RunSnapshot, folder: Path, **about: Mapping[str, Any]) -> None
         os.fsync(file.fileno())
 
 
-def verified(folder: Path) -> dict[str, Any]:
-    """What the record says, if both files are what was written."""
-    text = (folder / RECORD).read_text(encoding="utf-8")
-    outer = json.loads(text)
+def read_verified_record(folder: Path) -> dict[str, Any]:
+    """Return the record if both files have the hashes that were written."""
+    outer = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     content: dict[str, Any] = outer["content"]
     if hashlib.sha256(json.dumps(content).encode()).hexdigest() != outer["sha256"]:
-        raise ValueError(f"{RECORD} is not what was written")
-    sha = hashlib.sha256()
+        raise ValueError(f"{RECORD} was changed after it was written")
     with (folder / STATE).open("rb") as file:
-        while piece := file.read(PIECE):
-            sha.update(piece)
-    if sha.hexdigest() != content["state_sha256"]:
-        raise ValueError(f"{STATE} is not what was written")
+        if hashlib.file_digest(file, "sha256").hexdigest() != content["state_sha256"]:
+            raise ValueError(f"{STATE} was changed after it was written")
     return content
 
 
 def read(folder: Path) -> LoadedCheckpoint:
-    content = verified(folder)
+    """Read a checkpoint; raise one of `DAMAGE_ERRORS` if it is damaged."""
+    content = read_verified_record(folder)
     if content["format"] != FORMAT:
         raise InputError(
-            f"the checkpoint {str(folder)!r} is whole, but written by another version of Bespoke (its format is "
-            f"{in_brief(repr(content['format']))}, not {FORMAT}): go on with that version, or start again elsewhere."
+            f"the checkpoint {str(folder)!r} was written by another version of Bespoke (its format is "
+            f"{in_brief(repr(content['format']))}, not {FORMAT}): resume with that version, or start again in another "
+            "directory."
         )
     tensors = load_file(folder / STATE)
-    server = [tensors[f"server/{at}"] for at in range(sum(name.startswith("server/") for name in tensors))]
-    kept = [tensors[f"kept/{at}"] for at in range(sum(name.startswith("kept/") for name in tensors))]
+
+    def group(prefix: str) -> Any:
+        count = sum(name.startswith(f"{prefix}/") for name in tensors)
+        return wire.unflatten(content[prefix], [tensors[f"{prefix}/{index}"] for index in range(count)])
+
     states: State = {}
     for name, kind, meta in content["states"]:
         if kind == "rows":
-            (value,) = wire.unflatten(
-                [[name, kind, meta]], [tensors[f"clients/{name}/{one}"] for one in meta[0]]
-            ).values()
+            blocks = [tensors[f"clients/{name}/{layer}"] for layer in meta[0]]
+            (value,) = wire.unflatten([[name, kind, meta]], blocks).values()
             states[name] = Rows(value.layout, value.blocks, size=len(content["clients"]))
         else:
             states[name] = tensors[f"clients/{name}"]
     return LoadedCheckpoint(
         number=content["number"],
-        server=wire.unflatten(content["server"], server),
+        server=group("server"),
         clients=content["clients"],
         states=states,
-        kept=list(wire.unflatten(content["kept"], kept).values()),
+        kept_models=list(group("kept").values()),
         record=content["record"] | {key: content[key] for key in ("identity", "made_with")},
     )
 
 
-def refuse_nonsense(found: LoadedCheckpoint, rounds: int, clients: int) -> None:
-    """Hashes tell what was altered by accident; whoever writes them anew is still not believed everything."""
-    if type(found.number) is not int or not 0 < found.number <= rounds:
-        raise ValueError(f"it is of round {in_brief(repr(found.number))} of {rounds}")
-    known = [client for client in found.clients if type(client) is int and 0 <= client < clients]
-    if len(set(known)) < len(found.clients) or any(len(state) != len(known) for state in found.states.values()):
+def check_plausible(loaded: LoadedCheckpoint, rounds: int, clients: int) -> None:
+    """Raise an error for contents that no run of this size can have: the hashes do not protect against forgery."""
+    if type(loaded.number) is not int or not 0 < loaded.number <= rounds:
+        raise ValueError(f"it is of round {in_brief(repr(loaded.number))} of {rounds}")
+    known = [client for client in loaded.clients if type(client) is int and 0 <= client < clients]
+    if len(set(known)) < len(loaded.clients) or any(len(state) != len(known) for state in loaded.states.values()):
         raise ValueError(f"its states are not those of some of {clients} clients")
-    for key, kind in KINDS.items():
-        if not isinstance(found.record[key], kind):
+    for key, kind in RECORD_TYPES.items():
+        if not isinstance(loaded.record[key], kind):
             raise TypeError(f"its {key} is no {kind.__name__}")
-    lines = [*found.record["history"], *found.record["client_notes"]]
-    if len(found.record["history"]) != found.number or not all(isinstance(line, dict) for line in lines):
-        raise ValueError("its history is not that of its rounds")
-    seconds = found.record["seconds"]
-    if len(seconds) != found.number or not all(type(one) in (int, float) for one in seconds):
-        raise ValueError("its seconds are not those of its rounds")
+    lines = [*loaded.record["history"], *loaded.record["client_notes"]]
+    if len(loaded.record["history"]) != loaded.number or not all(isinstance(line, dict) for line in lines):
+        raise ValueError("its history does not match its rounds")
+    seconds = loaded.record["seconds"]
+    if len(seconds) != loaded.number or not all(type(one) in (int, float) for one in seconds):
+        raise ValueError("its seconds do not match its rounds")
 
 
 @contextmanager
-def understood(found: LoadedCheckpoint) -> Iterator[None]:
-    """While a run becomes what a checkpoint says it was: what cannot be is told in a sentence."""
+def reject_if_altered(loaded: LoadedCheckpoint) -> Iterator[None]:
+    """Explain errors that restoring a forged checkpoint raises in this context."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"the checkpoint of round {found.number} was altered and cannot be understood ({in_brief(error)}): delete "
-            "its folder to go on from the one before."
+            f"the checkpoint of round {loaded.number} was altered and cannot be restored ({in_brief(error)}): delete "
+            "its directory to resume from the previous one."
         ) from error

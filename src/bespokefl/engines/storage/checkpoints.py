@@ -1,7 +1,7 @@
-"""Checkpoints: all that a run is between two rounds, on disk, so that a killed run goes on as if nothing had happened.
+"""Writes and reads the checkpoints of a run, so that a killed run can be resumed with an identical result.
 
-A checkpoint is a folder, `round-00000012`, of two files (see `saved.py`). It is written beside, synced and renamed: it
-is there whole or not at all. Two are kept.
+A checkpoint is a directory, `round-00000012`, with two files (see `checkpoint_format.py`). It is written under another
+name, synced and renamed, so that it exists completely or not at all. The last two are kept.
 """
 
 import json
@@ -28,27 +28,27 @@ from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSna
 
 log = logging.getLogger("bespokefl")
 
-KEPT = 2
-DIGITS = 9  # of a number of rounds or seconds
+NUM_KEPT = 2
+MAX_DIGITS = 9  # of a number of rounds or seconds
 NAME = re.compile(r"round-(\d{8})")
-USUAL = "of Bespoke's own"
+BUILT_IN = "of Bespoke's own"
 
 
 @dataclass(frozen=True)
 class CheckpointInterval:
-    """How often: after so many rounds, or when so many seconds have passed; neither: only when a run is stopped."""
+    """Time between two checkpoints, in rounds or in seconds; with neither, only an interrupted run writes one."""
 
     rounds: int | None = None
     seconds: float | None = None
 
     @classmethod
     def of(cls, text: str | int) -> "CheckpointInterval":
-        """ "10" or 10: rounds; "60s": seconds; 0: never."""
+        """Parse "10" or 10 as rounds, "60s" as seconds, 0 as never."""
         found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
         if not found:
             raise InputError(f"checkpoint_every must be a number of rounds, or of seconds as in 60s, got {text!r}.")
-        if len(found[1]) > DIGITS:
-            raise InputError(f"checkpoint_every must have at most {DIGITS} digits, got {in_brief(text)!r}.")
+        if len(found[1]) > MAX_DIGITS:
+            raise InputError(f"checkpoint_every must have at most {MAX_DIGITS} digits, got {in_brief(text)!r}.")
         number = int(found[1])
         if not number:
             return cls()
@@ -56,31 +56,34 @@ class CheckpointInterval:
 
 
 class OtherRunError(InputError):
-    """A checkpoint of another run than the one that would go on from it. Whoever knows a better cure says it."""
+    """The checkpoint belongs to another run than the one that is to be resumed.
 
-    def __init__(self, place: Path, key: str, before: Any, now: Any) -> None:
+    `key` names the difference; `fact` is the message without advice, for callers that have better advice.
+    """
+
+    def __init__(self, folder: Path, key: str, before: Any, now: Any) -> None:
         self.key = key
         if key == "version":
-            what = f"bespokefl {before} made it, and this is {now}"
+            difference = f"it was made by bespokefl {before}, and this is {now}"
         elif key == "split":
-            what = f"its data, or whose they are, were others (split {str(before)[:12]}, not {str(now)[:12]})"
+            difference = f"its data or split differ (split {str(before)[:12]}, not {str(now)[:12]})"
         elif key == "python":
-            what = f"{_listed(before)} came from Python, not {_listed(now)}"
+            difference = f"it was trained with {_python_objects(before)}, and this run with {_python_objects(now)}"
         elif key == "start":
-            what = "it began with other weights, or with another model"
+            difference = "it started from other weights or with another model"
         else:
-            what = f"its {key} was {in_brief(repr(before))}, not {in_brief(repr(now))}"
-        self.fact = f"the checkpoint in {str(place)!r} is of another run: {what}"
-        super().__init__(f"{self.fact}; use another folder, or --overwrite to replace it.")
+            difference = f"its {key} was {in_brief(repr(before))}, not {in_brief(repr(now))}"
+        self.fact = f"the checkpoint in {str(folder)!r} is of another run: {difference}"
+        super().__init__(f"{self.fact}; use another directory, or --overwrite to replace it.")
 
 
-def _listed(values: Any) -> str:
-    named = [f"{what} {name}" for what, name in sorted(values.items())] if isinstance(values, dict) else []
-    return "its " + " and its ".join(named) if named else "nothing"
+def _python_objects(values: Any) -> str:
+    names = [f"the {kind} {name}" for kind, name in sorted(values.items())] if isinstance(values, dict) else []
+    return f"{' and '.join(names)} from Python" if names else "nothing from Python"
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The name of one value that is not the same, and both."""
+    """The key of the first value that differs, and both values."""
     for key in ["version", *sorted({*before, *now})]:
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict) and key != "python":
@@ -92,59 +95,64 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str,
 
 
 class Checkpoints:
-    """The checkpoints of one run: written in the background, one at a time."""
+    """The checkpoints of one run. A thread writes them, one at a time, while the run continues.
+
+    folder           the directory of the checkpoints, in the directory of the run
+    interval         how often to write one
+    identity         what defines the run; a checkpoint with another identity is rejected
+    write_run_files  is called with the directory of the run before the first checkpoint is written
+    replace_run      given if the directory has results of another run: with the first checkpoint it is called with a
+                     function that fills a new directory, and then replaces the previous directory by that
+    environment      what else may influence bits; a difference is reported, not rejected
+    """
 
     def __init__(
         self,
         folder: Path,
-        every: CheckpointInterval,
+        interval: CheckpointInterval,
         identity: Mapping[str, Any],
-        begin: Callable[[Path], None] | None = None,
+        write_run_files: Callable[[Path], None] | None = None,
         *,
-        put: Callable[[Callable[[Path], None]], None] | None = None,
-        made_with: Mapping[str, str] | None = None,
+        replace_run: Callable[[Callable[[Path], None]], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """identity: what makes the run; a checkpoint of another is refused. begin: fills the folder above at first.
-
-        put: what is in the folder above is of another run; with the first checkpoint this is given what fills a new
-        folder, and puts that in its place. made_with: what bits may depend on, too; a difference is only told
-        """
-        self.folder, self.every, self.identity = folder, every, dict(identity)
-        self.made_with = _surroundings() | dict(made_with or {})
-        self._begin, self._put, self._begun = begin, put, False
-        self._good: list[Path] = []  # whole ones, oldest first
+        self.folder, self.interval, self.identity = folder, interval, dict(identity)
+        self.environment = _environment() | dict(environment or {})
+        self._write_run_files, self._replace_run, self._run_exists = write_run_files, replace_run, False
+        self._intact: list[Path] = []  # oldest first
         self._thread: threading.Thread | None = None
         self._writing: RunSnapshot | None = None
         self._error: Exception | None = None
-        self._new: list[Path] = []  # what was made for the first checkpoint
+        self._created: list[Path] = []  # what was created for the first checkpoint
         self._last = time.monotonic()
 
     # -- writing
 
-    def due(self, number: int) -> bool:
+    def is_due(self, number: int) -> bool:
+        """Whether a checkpoint is to be written after this round."""
         if self._thread is not None and not self._thread.is_alive():
-            self.wait()  # its slots are free for others
-        if self.every.rounds is not None:
-            return number % self.every.rounds == 0
-        return self.every.seconds is not None and time.monotonic() - self._last >= self.every.seconds
+            self.wait()  # releases the slots of its snapshot
+        if self.interval.rounds is not None:
+            return number % self.interval.rounds == 0
+        return self.interval.seconds is not None and time.monotonic() - self._last >= self.interval.seconds
 
-    def save(self, moment: RunSnapshot) -> None:
-        """Write it while the run goes on; waits for the one before."""
+    def save(self, snapshot: RunSnapshot) -> None:
+        """Write a checkpoint in the background, after the previous one."""
         self.wait()
         self._last = time.monotonic()
-        self._writing = moment
-        moment.clients.lend(self.wait)
-        self._thread = threading.Thread(target=self._work, args=(moment,), name="checkpoint")
+        self._writing = snapshot
+        snapshot.clients.on_slots_needed(self.wait)
+        self._thread = threading.Thread(target=self._run_thread, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last one is on disk; says what went wrong."""
+        """Wait until the last checkpoint is on disk; raise the error if it could not be written."""
         if self._thread is None:
             return
         self._thread.join()
-        moment, self._thread, self._writing = self._writing, None, None
-        assert moment is not None
-        moment.clients.release()
+        snapshot, self._thread, self._writing = self._writing, None, None
+        assert snapshot is not None
+        snapshot.clients.release()
         if self._error is not None:
             error, self._error = self._error, None
             reason = error if isinstance(error, OSError) else error.__cause__
@@ -152,129 +160,120 @@ class Checkpoints:
                 raise error
             raise DiskError(
                 f"cannot write a checkpoint to {str(self.folder)!r}: {reason.strerror or reason}",
-                kept=kept(self.folder),
+                kept=describe_latest(self.folder),
                 cure=cure(reason),
             ) from None
 
-    def settle(self) -> None:
-        """Until the last one is on disk, or is not; for when something worse has happened."""
+    def wait_ignoring_errors(self) -> None:
+        """Wait until no checkpoint is being written, after another error that is to be reported instead."""
         with suppress(BespokeError):
             self.wait()
 
-    def _work(self, moment: RunSnapshot) -> None:
+    def _run_thread(self, snapshot: RunSnapshot) -> None:
         try:
-            if self._begun:
-                self._write(moment, self.folder)
+            if self._run_exists:
+                self._write(snapshot, self.folder)
             else:
-                self._open(moment)
-        except Exception as error:  # a thread has nobody to tell: wait() does
+                self._write_first(snapshot)
+        except Exception as error:  # wait() raises it in the caller's thread
             self._error = error
-            if not any_in(self.folder):
-                self._take_back()
+            if not has_checkpoint(self.folder):  # nobody could resume the run, and its files would block a new start
+                for path in self._created:
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink(missing_ok=True)
 
-    def _open(self, moment: RunSnapshot) -> None:
-        """The first checkpoint, and what stands beside it. Of another run's folder nothing goes before it is whole."""
-        above = self.folder.parent
-        if self._put is not None:
-            self._put(lambda new: self._fill(new, moment))
+    def _write_first(self, snapshot: RunSnapshot) -> None:
+        """Write the first checkpoint and the files of the run."""
+        run = self.folder.parent
+        if self._replace_run is not None:
+            self._replace_run(lambda new: self._fill_run(new, snapshot))
         else:
-            before = set(above.iterdir()) if above.exists() else None
+            before = set(run.iterdir()) if run.exists() else None
             try:
-                self._fill(above, moment)
+                self._fill_run(run, snapshot)
             finally:
-                self._new = [above] if before is None else [one for one in above.iterdir() if one not in before]
-        self._begun = True
+                self._created = [run] if before is None else [path for path in run.iterdir() if path not in before]
+        self._run_exists = True
 
-    def _fill(self, above: Path, moment: RunSnapshot) -> None:
-        into = above / self.folder.name
-        into.mkdir(parents=True, exist_ok=True)
-        if self._begin is not None:
-            self._begin(above)
-        self._write(moment, into)
+    def _fill_run(self, run: Path, snapshot: RunSnapshot) -> None:
+        folder = run / self.folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._write_run_files is not None:
+            self._write_run_files(run)
+        self._write(snapshot, folder)
 
-    def _take_back(self) -> None:
-        """Without a checkpoint nobody could go on from what was begun, and it would be in the way of a new start."""
-        for one in self._new:
-            if one.is_dir():
-                shutil.rmtree(one, ignore_errors=True)
-            else:
-                one.unlink(missing_ok=True)
-
-    def _write(self, moment: RunSnapshot, into: Path) -> None:
-        target = into / f"round-{moment.number:08d}"
-        new = into / f".{target.name}.{os.getpid()}"
+    def _write(self, snapshot: RunSnapshot, folder: Path) -> None:
+        target = folder / f"round-{snapshot.number:08d}"
+        new = folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         try:
-            checkpoint_format.write(moment, new, identity=self.identity, made_with=self.made_with)
+            checkpoint_format.write(snapshot, new, identity=self.identity, made_with=self.environment)
             sync(new)
-            if target.exists():  # this very round, written before
+            if target.exists():  # the same round, written before
                 shutil.rmtree(target)
             new.rename(target)
-            sync(into)
+            sync(folder)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        good = self.folder / target.name
-        self._good = [*(one for one in self._good if one != good), good][-KEPT:]
-        for other in _folders(self.folder) if len(self._good) == KEPT else ():  # older, or damaged
-            if other not in self._good:
-                shutil.rmtree(other, ignore_errors=True)
+        final = self.folder / target.name
+        self._intact = [*(path for path in self._intact if path != final), final][-NUM_KEPT:]
+        for path in _checkpoint_folders(self.folder) if len(self._intact) == NUM_KEPT else ():
+            if path not in self._intact:  # older or damaged
+                shutil.rmtree(path, ignore_errors=True)
 
     # -- reading
 
-    def latest(self, rounds: int, clients: int) -> LoadedCheckpoint | None:
-        """The newest checkpoint that is whole, of a run of so many rounds and clients; says if a newer one is not."""
-        if self._put is not None:
+    def load_latest(self, rounds: int, clients: int) -> LoadedCheckpoint | None:
+        """Load the newest intact checkpoint of a run with so many rounds and clients; warn about damaged ones."""
+        if self._replace_run is not None:
             return None
-        for stale in self.folder.glob(".round-*"):  # of a process that was killed in the middle of it
-            shutil.rmtree(stale, ignore_errors=True)
-        for folder in _folders(self.folder):
+        for unfinished in self.folder.glob(".round-*"):  # of a process that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)
+        for folder in _checkpoint_folders(self.folder):
             try:
-                found = checkpoint_format.read(folder)
-                checkpoint_format.refuse_nonsense(found, rounds, clients)
-            except checkpoint_format.DAMAGED as error:
-                log.warning(
-                    "the checkpoint %s is damaged (%s) and is not used",
-                    folder,
-                    str(error).splitlines()[0] if str(error) else type(error).__name__,
-                )
+                loaded = checkpoint_format.read(folder)
+                checkpoint_format.check_plausible(loaded, rounds, clients)
+            except checkpoint_format.DAMAGE_ERRORS as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                log.warning("the checkpoint %s is damaged (%s) and is not used", folder, reason)
                 continue
             except OSError as error:
                 raise DiskError(
                     f"cannot read the checkpoint {str(folder)!r}: {error.strerror or error}",
-                    cure="see to the disk, or to who may read it",
+                    cure="check the disk and the permissions",
                 ) from None
-            self._compare(found.record.pop("identity"))
-            self._tell(found.record.pop("made_with"))
-            self._good, self._begun = [folder], True
-            return found
-        if any_in(self.folder):
-            raise InputError(f"no checkpoint in {str(self.folder)!r} is whole; delete that folder to begin again.")
+            self._check_identity(loaded.record.pop("identity"))
+            self._warn_about_environment(loaded.record.pop("made_with"))
+            self._intact, self._run_exists = [folder], True
+            return loaded
+        if has_checkpoint(self.folder):
+            raise InputError(f"no checkpoint in {str(self.folder)!r} is intact; delete that directory to start again.")
         return None
 
-    def _compare(self, identity: Mapping[str, Any]) -> None:
-        now = json.loads(json.dumps(self.identity))
-        if found := _difference(identity, now):
-            raise OtherRunError(self.folder.parent, *found)
+    def _check_identity(self, identity: Mapping[str, Any]) -> None:
+        if difference := _difference(identity, json.loads(json.dumps(self.identity))):
+            raise OtherRunError(self.folder.parent, *difference)
 
-    def _tell(self, before: Mapping[str, str]) -> None:
-        """What is not as it was, and may change bits, but need not stop anybody."""
-        now = self.made_with
-        names = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
-        changed = [f"{what} {before.get(what, '?') or USUAL} (now {now.get(what, '?') or USUAL})" for what in names]
+    def _warn_about_environment(self, before: Mapping[str, str]) -> None:
+        now = self.environment
+        changed = [
+            f"{name} {before.get(name, '?') or BUILT_IN} (now {now.get(name, '?') or BUILT_IN})"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
         if changed:
             log.warning(
-                "the checkpoint was made with %s: the run goes on, but may not end as it would have", ", ".join(changed)
+                "the checkpoint was made with %s: the run resumes, but its result may differ from that of an "
+                "uninterrupted run",
+                ", ".join(changed),
             )
 
-    def clear(self) -> None:
-        """The run is finished, and its results are written."""
-        self.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
-
-def _surroundings() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -283,25 +282,26 @@ def _surroundings() -> dict[str, str]:
     }
 
 
-def any_in(folder: Path) -> bool:
-    """Whether there is a checkpoint, whole or not."""
-    return bool(_folders(folder))
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a directory has a checkpoint, intact or damaged."""
+    return bool(_checkpoint_folders(folder))
 
 
-def kept(folder: Path) -> str:
-    """What there is to go on from, in words."""
-    for one in _folders(folder):
+def describe_latest(folder: Path) -> str:
+    """Describe the newest intact checkpoint in a directory, for an error message."""
+    for checkpoint in _checkpoint_folders(folder):
         try:
-            return f"the last good checkpoint is of round {checkpoint_format.verified(one)['number']}"
-        except checkpoint_format.DAMAGED:
+            number = checkpoint_format.read_verified_record(checkpoint)["number"]
+            return f"the last good checkpoint is of round {number}"
+        except checkpoint_format.DAMAGE_ERRORS:
             continue
         except OSError:
             return f"nothing in {str(folder)!r} was changed"
     return "there is no checkpoint yet"
 
 
-def _folders(folder: Path) -> list[Path]:
-    """Newest first."""
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    """The newest first."""
     if not folder.is_dir():
         return []
-    return sorted((one for one in folder.iterdir() if NAME.fullmatch(one.name)), reverse=True)
+    return sorted((path for path in folder.iterdir() if NAME.fullmatch(path.name)), reverse=True)

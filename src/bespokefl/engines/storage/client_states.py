@@ -1,8 +1,8 @@
-"""Clients' states between rounds: a row exists only once a client has been active.
+"""The states of clients between rounds. A client that was never active takes no space.
 
-Rows lie in slots, in memory or in memory-mapped files. A snapshot pins the slots it is made of: from then on a client
-that trains gets another slot, so the snapshot stays as it is, without a copy, for as long as it is needed. If that
-takes too many slots, the store waits until the snapshot is no longer needed.
+Each client has a slot in large tensors, in memory or in memory-mapped files. A snapshot pins the slots that it consists
+of: a client that trains afterwards gets another slot, so that the snapshot stays as it is without a copy. If too many
+slots are pinned, the next update waits until the snapshot is written.
 """
 
 import ctypes
@@ -29,64 +29,69 @@ from bespokefl.engines.transports import wire
 
 log = logging.getLogger("bespokefl")
 
-ASIDE = 1 << 20  # bytes from which a reply's tensor is put aside
-# What was freed goes back to the system: between rows that come and go the C library would keep holes as large as they.
-_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-NOTICE = logging.INFO + 5  # a choice that one should hear of, whether or not details are asked for
-SPARE = 1 / 16, 1 << 20  # of all rows, or bytes if that is more: slots that a snapshot may keep from being used again
-MEMORY_SHARE = 0.4  # of the memory that there is: states that could come to more are kept in memory-mapped files
+SPILL_BYTES = 1 << 20  # smaller tensors of a reply stay in memory
+# Returns freed memory to the system: otherwise the C library keeps holes as large as the rows that come and go.
+_trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+NOTICE = logging.INFO + 5  # log level of automatic choices that users should know of
+# Slots that may hold only a snapshot's rows: a share of all rows, or as many as fit into so many bytes if that is more.
+SPARE_SHARE, SPARE_BYTES = 1 / 16, 1 << 20
+MEMORY_SHARE = 0.4  # of the available memory: states that may exceed it are kept in memory-mapped files
 
 
-class Store:
-    """Rows and tensors of all clients that have been active, by client."""
+class ClientStates:
+    """The states of all clients that have been active.
+
+    start    returns the states of clients that were never active
+    clients  how many clients there are, to predict the size
+    folder   a directory for memory-mapped files; None: memory, unless the states may not fit into it
+    """
 
     def __init__(
         self, start: Callable[[Sequence[int]], State], clients: int | None = None, folder: Path | None = None
     ) -> None:
-        """clients: how many there are, to foresee the size; folder: where files go, if they are asked for."""
-        self._start = start  # the state of clients that were never active
+        self._start = start
         self._clients = clients
-        self._asked = folder
-        self._files: _Files | None = None
-        self._decided = False
+        self._folder = folder
+        self._files: _MappedFiles | None = None
+        self._has_chosen = False  # between memory and files
         self._slots: dict[int, int] = {}
-        self._held: State = {}
+        self._tensors: State = {}
         self._capacity = 0
         self._free: list[int] = []
-        self._fresh = 0  # slots from here on were never used
+        self._used = 0  # slots from here on were never used
         self._pins: Counter[int] = Counter()
-        self._bytes = 1.0  # of a row
-        self.finish: Callable[[], None] | None = None  # ends the use of the last snapshot, and releases it
+        self._row_bytes = 1.0
+        self.finish_snapshot: Callable[[], None] | None = None  # waits until the last snapshot is released
 
     def __len__(self) -> int:
         return len(self._slots)
 
     @property
     def mapped(self) -> bool:
-        """Whether the states lie in memory-mapped files."""
+        """Whether the states are in memory-mapped files."""
         return self._files is not None
 
     def get(self, clients: Sequence[int]) -> State:
-        """Their states, one row each, in the order given."""
+        """The states of clients, one row each, in the given order."""
         new = [client for client in clients if client not in self._slots]
         if len(new) == len(clients):
-            return self._begin(new)
+            return self._initial(new)
         known = [client for client in clients if client in self._slots]
         index = torch.tensor([self._slots[client] for client in known])
-        state = {name: value[index] for name, value in self._held.items()}
+        state = {name: value[index] for name, value in self._tensors.items()}
         if not new:
             return state
-        fresh = self._begin(new)
-        place = {client: at for at, client in enumerate([*known, *new])}
-        order = torch.tensor([place[client] for client in clients])
-        return {name: _join(state[name], fresh[name])[order] for name in state}
+        initial = self._initial(new)
+        position = {client: at for at, client in enumerate([*known, *new])}
+        order = torch.tensor([position[client] for client in clients])
+        return {name: concatenate([state[name], initial[name]])[order] for name in state}
 
-    def put(self, clients: Sequence[int], state: State) -> None:
-        """Replace these clients' states."""
+    def update(self, clients: Sequence[int], state: State) -> None:
+        """Replace the states of clients."""
         if not state:
             return
-        if self.finish is not None and self._fresh and self._crowded(clients):
-            self.finish()
+        if self.finish_snapshot is not None and self._used and self._exceeds_spare(clients):
+            self.finish_snapshot()
         slots = []
         for client in clients:
             slot = self._slots.get(client)
@@ -94,38 +99,38 @@ class Store:
                 slot = self._new_slot()
             self._slots[client] = slot
             slots.append(slot)
-        self._grow(self._fresh, state)
+        self._grow(self._used, state)
         index = torch.tensor(slots)
         for name, value in state.items():
-            _write(self._held[name], index, value)
+            _write(self._tensors[name], index, value)
 
-    def aside(self, state: State, values: State) -> State:
-        """What came from clients and waits for the round's end, in files if the states, this one among them, are."""
+    def spill(self, state: State, values: State) -> State:
+        """Move a reply, of which `state` is a part, to files until the end of the round, if the states are in files."""
         if state:
-            self._decide(state)
+            self._choose_storage(state)
         files = self._files
         if files is None:
             return values
-        there = {name: value.map(files.aside) if isinstance(value, Rows) else value for name, value in values.items()}
-        if _give_back is not None:
-            _give_back(0)
-        return there
+        moved = {name: value.map(files.copy) if isinstance(value, Rows) else value for name, value in values.items()}
+        if _trim_memory is not None:
+            _trim_memory(0)
+        return moved
 
-    def rows(self, like: Rows, size: int) -> Rows:
-        """Room for so many rows, where the states lie: in memory or in a file."""
-        blocks = [_room(block, size) if self._files is None else self._files.new(block, size) for block in like.blocks]
+    def allocate(self, like: Rows, size: int) -> Rows:
+        """Allocate rows where the states are: in memory or in a file."""
+        blocks = [_zeros(block, size) if self._files is None else self._files.new(block, size) for block in like.blocks]
         return Rows(like.layout, blocks, size=size)
 
     # -- snapshots
 
     def snapshot(self) -> "StatesSnapshot":
-        """Everybody's states as they are now, whatever is put later; to be released."""
+        """The states as they are now, unaffected by later updates. The caller releases it."""
         slots = list(self._slots.values())
         self._pins.update(slots)
-        return StatesSnapshot(self, list(self._slots), slots, dict(self._held))
+        return StatesSnapshot(self, list(self._slots), slots, dict(self._tensors))
 
-    def release(self, slots: Sequence[int]) -> None:
-        """These slots of a snapshot are no longer needed for it."""
+    def unpin(self, slots: Sequence[int]) -> None:
+        """Make the slots of a snapshot available again."""
         current = set(self._slots.values())
         for slot in slots:
             self._pins[slot] -= 1
@@ -136,105 +141,109 @@ class Store:
 
     # -- inside
 
-    def _crowded(self, clients: Sequence[int]) -> bool:
-        """Whether, with these clients' next rows, too many slots would hold nothing but a snapshot's rows."""
+    def _exceeds_spare(self, clients: Sequence[int]) -> bool:
+        """Whether too many slots would hold only a snapshot's rows after an update of these clients."""
         pinned = sum(self._slots.get(client) in self._pins for client in clients)
-        return self._fresh - len(self._slots) - len(self._free) + pinned > self._spare(len(self._slots))
+        return self._used - len(self._slots) - len(self._free) + pinned > self._spare(len(self._slots))
 
     def _spare(self, rows: int) -> int:
-        share, least = SPARE
-        return min(rows, max(int(share * rows), int(least / self._bytes)))
+        return min(rows, max(int(SPARE_SHARE * rows), int(SPARE_BYTES / self._row_bytes)))
 
     def _new_slot(self) -> int:
         if self._free:
             return self._free.pop()
-        self._fresh += 1
-        return self._fresh - 1
+        self._used += 1
+        return self._used - 1
 
-    def _begin(self, clients: Sequence[int]) -> State:
-        state = self._start(clients)
+    def _initial(self, clients: Sequence[int]) -> State:
         size = len(clients)
         return {
             name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
-            for name, value in state.items()
+            for name, value in self._start(clients).items()
         }
 
-    def _grow(self, need: int, like: State) -> None:
-        if need <= self._capacity:
+    def _grow(self, needed: int, like: State) -> None:
+        if needed <= self._capacity:
             return
-        self._decide(like)
-        most = self._clients or 2 * need
-        size = max(need, min(2 * self._capacity, most)) if need <= most else need + need // 8
-        if self._clients and not self._capacity and not self.mapped and _is_lazy(like):
-            size = max(need, most + self._spare(most))
+        self._choose_storage(like)
+        most = self._clients or 2 * needed
+        size = max(needed, min(2 * self._capacity, most)) if needed <= most else needed + needed // 8
+        on_cpu = all(value.device.type == "cpu" for value in like.values())  # memory is used when it is written to
+        if self._clients and not self._capacity and not self.mapped and on_cpu:
+            size = max(needed, most + self._spare(most))
         for name, value in like.items():
+            old = self._tensors.get(name)
             if isinstance(value, Rows):
-                old = self._held.get(name)
                 blocks = [
                     self._block(f"{name}.{at}", block, size, None if old is None else old.blocks[at])
                     for at, block in enumerate(value.blocks)
                 ]
-                self._held[name] = Rows(value.layout, blocks, size=size)
+                self._tensors[name] = Rows(value.layout, blocks, size=size)
             else:
-                self._held[name] = self._block(name, value, size, self._held.get(name))
+                self._tensors[name] = self._block(name, value, size, old)
         self._capacity = size
 
     def _block(self, name: str, like: Tensor, size: int, old: Tensor | None) -> Tensor:
         if self._files is not None:
-            return self._files.block(name, like, size)
-        bigger = _room(like, size)
+            return self._files.resize(name, like, size)
+        larger = _zeros(like, size)
         if old is not None:
-            bigger[: len(old)] = old
-        return bigger
+            larger[: len(old)] = old
+        return larger
 
-    def _decide(self, like: State) -> None:
-        """Once: memory, or files where they are asked for or everybody's states would not fit into memory."""
-        if self._decided:
+    def _choose_storage(self, like: State) -> None:
+        """Choose memory, or files if they are requested or the states of all clients would not fit into memory."""
+        if self._has_chosen:
             return
-        self._decided = True
-        self._bytes = max(1.0, wire.size(like)[0] / max(1, len(next(iter(like.values())))))
-        total = self._bytes * (self._clients or 0)
-        if self._asked is None and total <= MEMORY_SHARE * memory.limit():
+        self._has_chosen = True
+        self._row_bytes = max(1.0, wire.size(like)[0] / max(1, len(next(iter(like.values())))))
+        total = self._row_bytes * (self._clients or 0)
+        if self._folder is None and total <= MEMORY_SHARE * memory.limit():
             return
-        self._files = _Files(self._asked)
-        told = "clients' states (up to %.3g GB) are kept in memory-mapped files in %s"
-        log.log(NOTICE if self._asked is None else logging.INFO, told, total / 1e9, self._files.folder)
+        self._files = _MappedFiles(self._folder)
+        log.log(
+            NOTICE if self._folder is None else logging.INFO,
+            "clients' states (up to %.3g GB) are kept in memory-mapped files in %s",
+            total / 1e9,
+            self._files.folder,
+        )
 
 
 @dataclass
 class StatesSnapshot:
-    """The states of all clients that had been active at some moment."""
+    """The states of all active clients at one point in time."""
 
-    _store: Store
+    _states: ClientStates
     clients: list[int]
     slots: list[int]
-    _held: State
+    _tensors: State
 
     def blocks(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name: where it lies, a row for each slot."""
-        for name, value in self._held.items() if self.slots else ():
+        """Each tensor with its name and one row for each slot."""
+        for name, value in self._tensors.items() if self.slots else ():
             if isinstance(value, Rows):
-                yield from zip((f"{name}/{one}" for one in value.layout.names), value.blocks, strict=True)
+                yield from zip((f"{name}/{layer}" for layer in value.layout.names), value.blocks, strict=True)
             else:
                 yield name, value
 
     @property
-    def like(self) -> State:
-        """No clients' states: what they are called and of what kind."""
-        return {name: value[:0] for name, value in self._held.items()} if self.slots else {}
+    def empty_states(self) -> State:
+        """The states of no clients: names, types and shapes."""
+        return {name: value[:0] for name, value in self._tensors.items()} if self.slots else {}
 
-    def lend(self, finish: Callable[[], None]) -> None:
-        """Until it is released, the store calls `finish`, which has to release it, should it need the slots."""
-        self._store.finish = finish
+    def on_slots_needed(self, finish: Callable[[], None]) -> None:
+        """Set the function that is called when the slots are needed; it must release the snapshot."""
+        self._states.finish_snapshot = finish
 
     def release(self) -> None:
-        self._store.finish = None
-        self._store.release(self.slots)
+        """Release the slots; the snapshot cannot be used afterwards."""
+        self._states.finish_snapshot = None
+        self._states.unpin(self.slots)
         self.slots = []
 
 
-class _Files:
-    """Tensors in memory-mapped files that can grow. They have no names: however the process ends, nothing stays."""
+class _MappedFiles:
+    """Tensors in memory-mapped files without names, which disappear with the process however it ends."""
 
     def __init__(self, folder: Path | None) -> None:
         self._growing: dict[str, IO[bytes]] = {}
@@ -242,22 +251,22 @@ class _Files:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(error) from None
+            raise self._disk_error(error) from None
 
-    def block(self, name: str, like: Tensor, size: int) -> Tensor:
-        """Room for so many rows, in the file of this name, with what it has."""
+    def resize(self, name: str, like: Tensor, size: int) -> Tensor:
+        """A tensor with so many rows in the file of this name, which keeps its content."""
         if name not in self._growing:
             self._growing[name] = self._open()
-        return self._mapped(self._growing[name], like, size)
+        return self._map(self._growing[name], like, size)
 
     def new(self, like: Tensor, size: int) -> Tensor:
-        """Room for so many rows, in a file that goes with it."""
-        with self._open() as file:  # the mapping keeps it
-            return self._mapped(file, like, size)
+        """A tensor with so many rows in a file of its own."""
+        with self._open() as file:  # the mapping keeps the file
+            return self._map(file, like, size)
 
-    def aside(self, tensor: Tensor) -> Tensor:
-        """A copy in a file of its own; small ones stay where they are."""
-        if tensor.numel() * tensor.element_size() < ASIDE:
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy in a file of its own; a small tensor is returned as it is."""
+        if tensor.numel() * tensor.element_size() < SPILL_BYTES:
             return tensor
         return self.new(tensor, len(tensor)).copy_(tensor)
 
@@ -265,58 +274,52 @@ class _Files:
         try:
             return tempfile.TemporaryFile(dir=self.folder)
         except OSError as error:
-            raise self._refused(error) from None
+            raise self._disk_error(error) from None
 
-    def _mapped(self, file: IO[bytes], like: Tensor, size: int) -> Tensor:
-        shape = (size, *like.shape[1:])
-        length = int(torch.Size(shape).numel()) * like.element_size()
+    def _map(self, file: IO[bytes], like: Tensor, size: int) -> Tensor:
+        shape, length = _shape_and_bytes(like, size)
         try:
-            # room is taken now: a full disk is an error here, not a crash in the middle of a write
+            # Allocate now, so that a full disk is an error here and not a crash during a later write.
             os.posix_fallocate(file.fileno(), 0, max(length, 1))
             pages = mmap.mmap(file.fileno(), max(length, 1))
         except OSError as error:
-            raise self._refused(error) from None
-        return _tensor(pages, like, shape)
+            raise self._disk_error(error) from None
+        return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
 
     def __del__(self) -> None:
         for file in self._growing.values():
             file.close()
 
-    def _refused(self, error: OSError) -> DiskError:
+    def _disk_error(self, error: OSError) -> DiskError:
         full = error.errno in FULL
         return DiskError(
             f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
-            cure="make room or give --state-dir on a larger disk"
-            if full
-            else "give --state-dir a folder that can be written",
+            cure="make room or give --state-dir on a larger disk" if full else "give --state-dir a writable directory",
         )
 
 
-def _room(like: Tensor, size: int) -> Tensor:
-    """Zeros that take up memory only where something is written, on the processor."""
-    shape = (size, *like.shape[1:])
+def concatenate(values: Sequence[Any]) -> Any:
+    """Rows or tensors end to end; a single one is returned as it is."""
+    if len(values) == 1:
+        return values[0]
+    return Rows.cat(values) if isinstance(values[0], Rows) else torch.cat(list(values))
+
+
+def _zeros(like: Tensor, size: int) -> Tensor:
+    """Zeros that, on the CPU, use memory only where something is written."""
+    shape, length = _shape_and_bytes(like, size)
     if like.device.type != "cpu":
         return like.new_zeros(shape)
-    length = int(torch.Size(shape).numel()) * like.element_size()
     pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return _tensor(pages, like, shape)
-
-
-def _is_lazy(like: State) -> bool:
-    """Whether room for such values takes up no memory until they are there."""
-    return all(value.device.type == "cpu" for value in like.values())
-
-
-def _tensor(pages: mmap.mmap, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    length = int(torch.Size(shape).numel()) * like.element_size()
     return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
 
 
-def _join(a: Any, b: Any) -> Any:
-    return Rows.cat([a, b]) if isinstance(a, Rows) else torch.cat([a, b])
+def _shape_and_bytes(like: Tensor, size: int) -> tuple[tuple[int, ...], int]:
+    shape = (size, *like.shape[1:])
+    return shape, int(torch.Size(shape).numel()) * like.element_size()
 
 
-def _write(target: Any, index: torch.Tensor, value: Any) -> None:
+def _write(target: Any, index: Tensor, value: Any) -> None:
     if isinstance(target, Rows):
         for block, new in zip(target.blocks, value.blocks, strict=True):
             block.index_copy_(0, index, new)

@@ -1,4 +1,4 @@
-"""A safetensors file, written piece by piece: it takes no memory, however large the tensors are, wherever they lie."""
+"""Writes safetensors files piece by piece, so that large tensors need no copy in memory."""
 
 import hashlib
 import json
@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bespokefl.core.files import sync
+
 PIECE = 1 << 20  # bytes that are written at once
 
-_KINDS = {
+_DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -26,25 +28,24 @@ _KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+Entry = tuple[str, Tensor, Sequence[int] | None]  # a name, a tensor, and which of its rows; None: all
 
 
-def write_tensors(
-    path: Path, entries: Sequence[tuple[str, Tensor, Sequence[int] | None]], about: Mapping[str, str] | None = None
-) -> str:
-    """Write named tensors, or some rows of them, and texts about them; the file's hash."""
-    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
-    at = 0
+def write_tensors(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> str:
+    """Write named tensors, or some of their rows, with metadata; return the hash of the file."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
     for name, tensor, rows in entries:
         shape = list(tensor.shape) if rows is None else [len(rows), *tensor.shape[1:]]
         length = int(torch.Size(shape).numel()) * tensor.element_size()
-        header[name] = {"dtype": _KINDS[tensor.dtype], "shape": shape, "data_offsets": [at, at + length]}
-        at += length
+        header[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": shape, "data_offsets": [offset, offset + length]}
+        offset += length
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     sha = hashlib.sha256()
     with path.open("wb") as file:
         first: list[bytes | memoryview] = [struct.pack("<Q", len(head)), head]
-        for piece in chain(first, (one for entry in entries for one in _pieces(*entry))):
+        for piece in chain(first, (piece for _, tensor, rows in entries for piece in _pieces(tensor, rows))):
             sha.update(piece)
             file.write(piece)
         file.flush()
@@ -52,22 +53,33 @@ def write_tensors(
     return sha.hexdigest()
 
 
-def _pieces(name: str, tensor: Tensor, rows: Sequence[int] | None) -> Iterator[memoryview]:
+def replace_tensors(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str]) -> None:
+    """Write a file of tensors so that either the new or the previous one exists, whatever happens."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_tensors(new, entries, metadata)
+        new.replace(path)
+        sync(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _pieces(tensor: Tensor, rows: Sequence[int] | None) -> Iterator[memoryview]:
     tensor = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
     count = len(tensor) if rows is None else len(rows)
-    width = max(1, tensor[:1].numel() * tensor.element_size())
-    step = max(1, PIECE // width)
-    room = None if rows is None else tensor.new_empty(min(step, count), *tensor.shape[1:])  # the same for all pieces
-    for at in range(0, count, step):
-        if rows is None or room is None:
-            yield _bytes(tensor[at : at + step])
+    step = max(1, PIECE // max(1, tensor[:1].numel() * tensor.element_size()))
+    buffer = None if rows is None else tensor.new_empty(min(step, count), *tensor.shape[1:])
+    for start in range(0, count, step):
+        if rows is None or buffer is None:
+            yield _bytes(tensor[start : start + step])
         else:
-            some = torch.tensor(rows[at : at + step], device=tensor.device)
-            yield _bytes(torch.index_select(tensor, 0, some, out=room[: len(some)]))
+            index = torch.tensor(rows[start : start + step], device=tensor.device)
+            yield _bytes(torch.index_select(tensor, 0, index, out=buffer[: len(index)]))
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    whole = tensor.cpu().contiguous()
-    # A single number may keep a stride of its own, which viewing as bytes refuses.
-    flat = whole.as_strided((whole.numel(),), (1,), whole.storage_offset())
+    contiguous = tensor.cpu().contiguous()
+    # A contiguous tensor with a single number can have any stride, which view() rejects.
+    flat = contiguous.as_strided((contiguous.numel(),), (1,), contiguous.storage_offset())
     return memoryview(flat.view(torch.uint8).numpy().data)

@@ -17,7 +17,7 @@ from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.storage.client_states import StatesSnapshot, Store
+from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports.processes import InProcessPool, Pool, open_pool
 from bespokefl.engines.transports.protocol import (
     Draw,
@@ -65,7 +65,7 @@ class LocalTransport:
         state_dir: str | None = None,
     ) -> None:
         self.side, self.executor, self.make_round, self.workers = side, executor, make_round, workers
-        self.store = Store(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
+        self.store = ClientStates(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
         self._sizes: list[int] = side.data.train.sizes.tolist()
         self._trained: list[tuple[list[int], State]] = []  # new states of the current round, not yet committed
         self._models: Rows | None = None  # of the final evaluation, a row for every client
@@ -98,7 +98,7 @@ class LocalTransport:
 
         replies: dict[int, Values] = {}
         for at, values in self._map(TRAIN, [job(one) for one in requests], [one.clients for one in requests]):
-            replies[at] = self.store.aside(under("state", values), values)
+            replies[at] = self.store.spill(under("state", values), values)
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
             self._trained.append((request.clients, under("state", values)))
@@ -125,14 +125,14 @@ class LocalTransport:
             if len(kept) < len(clients):
                 state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
             if kept:
-                self.store.put([clients[at] for at in kept], state)
+                self.store.update([clients[at] for at in kept], state)
         self._trained = []
 
     def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:
         return self.store.snapshot(), {}
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
-        self.store.put(checkpoint.clients, checkpoint.states)
+        self.store.update(checkpoint.clients, checkpoint.states)
 
     def execution(self) -> Execution:
         return Execution(self.executor, self.workers, "files" if self.store.mapped else "memory")
@@ -147,7 +147,7 @@ class LocalTransport:
 
     def _keep_models(self, clients: Sequence[int], models: Rows) -> None:
         if self._models is None:
-            self._models = self.store.rows(models, len(self.side.data))
+            self._models = self.store.allocate(models, len(self.side.data))
         at = torch.tensor(clients)
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
             block[at] = new

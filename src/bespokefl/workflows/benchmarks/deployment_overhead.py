@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,11 +19,10 @@ from typing import Any
 
 from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.data import load
-from bespokefl.engines.transports.flower.control import control
 from bespokefl.workflows.deploy import demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.processes import QUIET, end, end_with_parent
+from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, Process, end, spawn
 from bespokefl.workflows.run.settings import Config
 
 NODES = ("first", "second", "third")
@@ -147,14 +145,14 @@ def bespoke_rounds(width: int, rounds: int) -> list[float]:
             if status.get("state") == "running":
                 ends.setdefault(int(status["round"]), float(status["time"]))
 
-        demo.follow(deployment, name, processes, longest=TIMEOUT, watch=watch)
+        demo.follow(deployment, name, processes, timeout=TIMEOUT, watch=watch)
         return [(end - start) / (last - first) for (first, start), (last, end) in pairwise(ends.items())]
 
 
 def flower_rounds(width: int, rounds: int) -> list[float]:
     """Return the seconds of each round of plain Flower."""
     with _deployment() as deployment, ExitStack() as stack:
-        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **QUIET}
+        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **FLOWER_ENVIRONMENT}
         app = deployment.root / "plain"
         app.mkdir()
         (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
@@ -162,38 +160,30 @@ def flower_rounds(width: int, rounds: int) -> list[float]:
         stack.enter_context(demo.running(deployment, (), settings))
         for node in NODES:
             stack.callback(end, _supernode(deployment, node, settings))
-        with control(deployment.local, deployment.authority) as link:
+        with runs.connect(deployment) as link:
             number = link.start(app, "")
         times, started = deployment.root / TIMES_FILE, time.monotonic()
         while not times.is_file():
-            with control(deployment.local, deployment.authority) as link:
-                state = link.status(number)
-            if (state.startswith("finished") and not times.is_file()) or time.monotonic() - started > TIMEOUT:
-                raise TrainingError(f"the run of plain Flower failed: {state}.")
+            with runs.connect(deployment) as link:
+                active = link.is_active(number)
+            if (not active and not times.is_file()) or time.monotonic() - started > TIMEOUT:
+                raise TrainingError("Flower's own rounds failed or took too long.")
             time.sleep(1.0)
         seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))
         return seconds
 
 
-def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> "subprocess.Popen[bytes]":
-    directory = deployment.root / "nodes" / node
+def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> Process:
+    place = deployment.root / "nodes" / node
     command = [
         str(Path(sys.executable).with_name("flower-supernode")),
-        *("--superlink", deployment.local, "--root-certificates", str(directory / "ca.crt")),
-        *("--auth-supernode-private-key", str(directory / "node.key"), "--port", str(demo.free_port())),
-        *("--node-config", f'records="{directory / "records.npz"}"'),
+        *("--superlink", deployment.local_address, "--root-certificates", str(place / "ca.crt")),
+        *("--auth-supernode-private-key", str(place / "node.key"), "--port", str(demo.free_port())),
+        *("--node-config", f'records="{place / "records.npz"}"'),
     ]
-    environment = {**os.environ, **settings, "FLWR_HOME": str(directory / "flower")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    with (deployment.server / "logs" / f"{node}.txt").open("wb") as output:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=end_with_parent,
-        )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**settings, "FLWR_HOME": str(place / "flower"), "PATH": path}
+    return spawn(command, deployment.server / "logs" / f"{node}.txt", environment)
 
 
 @contextmanager
@@ -203,7 +193,7 @@ def _deployment() -> Iterator[Deployment]:
     try:
         deployment = init(path / "deployment", list(NODES), f"127.0.0.1:{demo.free_port()}")
         clients = load("digits").split("iid", clients=len(NODES), seed=0)
-        demo.share_out(clients, deployment.root, dict.fromkeys(NODES, 1))
+        demo.distribute(clients, deployment.root, dict.fromkeys(NODES, 1))
         yield deployment
     finally:
         shutil.rmtree(path, ignore_errors=True)

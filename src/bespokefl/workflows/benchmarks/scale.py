@@ -104,7 +104,7 @@ def _grow(clients: int, rounds: int) -> tuple[float, float, int, int]:
         with _peak(lambda: anonymous() - needed[0]) as most:
             for number in range(rounds + 1, 2 * rounds + 1):  # checkpoints may take time, but little memory
                 train(number)
-                if checkpoints.due(number):
+                if checkpoints.is_due(number):
                     checkpoints.save(run.snapshot(number))
             checkpoints.wait()
     return start, statistics.median(run._seconds[1:rounds]), most[0], needed[0]

@@ -287,7 +287,7 @@ class Comparison:
 
     def format_score(self, value: float | None) -> str:
         """Format a score or its standard error for a table."""
-        return score_tables.told(value, self.score)
+        return score_tables.format_score(value, self.score)
 
     def __repr__(self) -> str:
         data = self.facts.data

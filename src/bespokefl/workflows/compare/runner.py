@@ -44,7 +44,7 @@ def run_comparison(
     temporary = tempfile.TemporaryDirectory(prefix="bespoke-") if out is None else None
     path = out or Path(temporary.name if temporary is not None else "")
     try:
-        with run_directory.held(path) as path:
+        with run_directory.lock(path) as path:
             storage.open_directory(
                 path, plan.identity(), plan.clients, overwrite or temporary is not None, plan.from_python()
             )

@@ -1,26 +1,26 @@
-"""Addresses of servers: host:port, where an IPv6 host is in brackets."""
+"""Addresses of servers: host:port, with an IPv6 host in brackets."""
 
 import ipaddress
 import re
 
 from bespokefl.core.errors import InputError
 
-PORT = 9092
+DEFAULT_PORT = 9092
 LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 HOST = re.compile(rf"{LABEL}(?:\.{LABEL})*")
 
 
 def port_of(address: str) -> int:
-    return _parts(address)[1]
+    return _parse(address)[1]
 
 
 def host_of(address: str) -> str:
-    """Without the brackets that an IPv6 address has."""
-    return _parts(address)[0].strip("[]")
+    """The host, without the brackets of an IPv6 address."""
+    return _parse(address)[0].strip("[]")
 
 
 def is_host(host: str) -> bool:
-    """A name of letters, digits, dashes and dots, an IPv4 address, or an IPv6 address in brackets."""
+    """Whether this is a host name, an IPv4 address, or an IPv6 address in brackets."""
     try:
         if host.startswith("[") and host.endswith("]"):
             return ipaddress.IPv6Address(host[1:-1]).scope_id is None
@@ -38,10 +38,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parts(address: str) -> tuple[str, int]:
+def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not is_host(host) or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise InputError(
-            f"an address must be host:port, as in server.example.org:{PORT} or 192.0.2.7:{PORT}, got {address!r}."
+            f"an address must be host:port, as in server.example.org:{DEFAULT_PORT} or 192.0.2.7:{DEFAULT_PORT}, got "
+            f"{address!r}."
         )
     return host, int(port)

@@ -1,4 +1,4 @@
-"""Who is who: an authority, the server's certificate, and a key pair for every node."""
+"""Certificates and keys of a deployment: an authority, the server's certificate, and a key pair for each node."""
 
 import datetime
 import ipaddress
@@ -16,33 +16,32 @@ from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.files import unwritten
 
 PEM = serialization.Encoding.PEM
-EARLIER = datetime.timedelta(hours=1)  # clocks differ
-LONGEST = 3650  # days for which a server's certificate may be valid; its authority is, for one more
+CLOCK_TOLERANCE = datetime.timedelta(hours=1)  # a certificate is valid a little earlier: clocks differ
+MAX_DAYS = 3650  # of the server's certificate; the authority's is valid for one more
+KEY_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 def write_authority(key: Path, certificate: Path) -> None:
-    """A new authority. Whoever has its key can pretend to be the server."""
+    """Write a new authority. Whoever has its key can impersonate the server."""
     private = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bespoke deployment authority")])
-    made = (
-        _lasting(x509.CertificateBuilder(), LONGEST + 1)
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
-        .add_extension(_usage(signs=True), critical=True)
-        .sign(private, hashes.SHA384())
-    )
-    write_secret(key, private.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    certificate.write_bytes(made.public_bytes(PEM))
+    name = _name("Bespoke deployment authority")
+    extensions = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (x509.SubjectKeyIdentifier.from_public_key(private.public_key()), False),
+        (_key_usage("key_cert_sign", "crl_sign"), True),
+    ]
+    signed = _sign(private, name, name, private.public_key(), MAX_DAYS + 1, extensions)
+    write_secret(key, _private_pem(private))
+    certificate.write_bytes(signed.public_bytes(PEM))
 
 
 def write_certificate(
     authority: tuple[Path, Path], key: Path, certificate: Path, hosts: Sequence[str], days: int
 ) -> None:
-    """The server's certificate, for the names and addresses by which it is reached. What is there is replaced last."""
+    """Write the server's key and its certificate for these hosts; existing files are replaced last."""
     signer, issuer = _read_authority(*authority)
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     if ends > issuer.not_valid_after_utc:
@@ -51,36 +50,31 @@ def write_certificate(
             "or make a new deployment with bespoke deploy init."
         )
     private = ec.generate_private_key(ec.SECP384R1())
-    made = (
-        _lasting(x509.CertificateBuilder(), days)
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])]))
-        .issuer_name(issuer.subject)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(_usage(signs=False), critical=True)
-        .sign(signer, hashes.SHA384())
-    )
-    secret = private.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in (key, certificate)}
+    extensions = [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (_key_usage("digital_signature"), True),
+    ]
+    signed = _sign(signer, _name(hosts[0][:64]), issuer.subject, private.public_key(), days, extensions)
+    contents = {key: _private_pem(private), certificate: signed.public_bytes(PEM)}
+    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
-        for path, data in ((key, secret), (certificate, made.public_bytes(PEM))):
+        for path, data in contents.items():
             new[path].unlink(missing_ok=True)
             write_secret(new[path], data)
-        for path, aside in new.items():
-            aside.replace(path)
+        for path in contents:
+            new[path].replace(path)
     except OSError as error:
         raise unwritten(certificate.parent, error) from None
     finally:
-        for aside in new.values():
-            aside.unlink(missing_ok=True)
+        for path in new.values():
+            path.unlink(missing_ok=True)
 
 
-def write_pair(private_file: Path, public_file: Path) -> None:
-    """A node's key pair, as OpenSSH writes them."""
+def write_key_pair(private_file: Path, public_file: Path) -> None:
+    """Write a node's key pair in the format of OpenSSH."""
     private = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
     write_secret(private_file, private.private_bytes(PEM, openssh, serialization.NoEncryption()))
@@ -89,23 +83,29 @@ def write_pair(private_file: Path, public_file: Path) -> None:
 
 
 def check_certificate(path: Path, renew: str, host: str | None = None) -> None:
-    """Refuse a server certificate that is over, or has not begun, or is not for this host."""
-    found = _read_certificate(path)
+    """Reject a server certificate that has expired, is not valid yet or is not for this host.
+
+    `renew` is the command that renews it.
+    """
+    certificate = _read_certificate(path)
     now = datetime.datetime.now(datetime.UTC)
-    if now >= found.not_valid_after_utc:
-        raise InputError(f"the server's certificate ended on {found.not_valid_after_utc:%Y-%m-%d}; renew it: {renew}")
-    if now < found.not_valid_before_utc:
+    if now >= certificate.not_valid_after_utc:
         raise InputError(
-            f"the server's certificate begins on {found.not_valid_before_utc:%Y-%m-%d}; set this machine's clock."
+            f"the server's certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}; renew it: {renew}"
+        )
+    if now < certificate.not_valid_before_utc:
+        raise InputError(
+            f"the server's certificate is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}; set this "
+            "machine's clock."
         )
     if host is not None:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        if _alternative(host) not in names:
-            raise InputError(f"the server's certificate is not for {host}, where it is to listen; renew it: {renew}")
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if _general_name(host) not in names:
+            raise InputError(f"the server listens on {host}, but its certificate is not for that; renew it: {renew}")
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """A file that nobody else may read."""
+    """Write a new file that only its owner may read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -118,7 +118,7 @@ def _read_authority(key: Path, certificate: Path) -> tuple[ec.EllipticCurvePriva
         raise InputError(f"cannot read the authority's key {str(key)!r}: {error.strerror or error}.") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InputError(
-            f"{str(key)!r} must be the authority's key, as deploy init wrote it, which it is not: {in_brief(error)}."
+            f"{str(key)!r} must be the authority's key as deploy init wrote it: {in_brief(error)}."
         ) from None
     issuer = _read_certificate(certificate)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
@@ -134,30 +134,41 @@ def _read_certificate(path: Path) -> x509.Certificate:
     except OSError as error:
         raise InputError(f"cannot read the certificate {str(path)!r}: {error.strerror or error}.") from None
     except ValueError as error:
-        raise InputError(f"{str(path)!r} must be a certificate, which it is not: {in_brief(error)}.") from None
+        raise InputError(f"{str(path)!r} must be a certificate: {in_brief(error)}.") from None
 
 
-def _lasting(builder: x509.CertificateBuilder, days: int) -> x509.CertificateBuilder:
+def _sign(
+    signer: ec.EllipticCurvePrivateKey,
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    days: int,
+    extensions: Sequence[tuple[x509.ExtensionType, bool]],
+) -> x509.Certificate:
+    """Sign a certificate; `extensions` are pairs of an extension and whether it is critical."""
     now = datetime.datetime.now(datetime.UTC)
-    return builder.not_valid_before(now - EARLIER).not_valid_after(now + datetime.timedelta(days=days))
+    builder = x509.CertificateBuilder(issuer_name=issuer, subject_name=subject, public_key=public_key)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - CLOCK_TOLERANCE).not_valid_after(now + datetime.timedelta(days=days))
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, hashes.SHA384())
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _key_usage(*purposes: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in purposes for name in KEY_USAGES})

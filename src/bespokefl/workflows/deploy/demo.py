@@ -1,10 +1,8 @@
-"""A deployment on one machine: a server and three nodes, each a process of its own, with TLS and keys."""
+"""A deployment on one machine: a server and three nodes in separate processes, with TLS and keys."""
 
-import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,56 +16,53 @@ import numpy as np
 from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
-from bespokefl.workflows.deploy import entry as machines
 from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.processes import UP, end, end_with_parent
-from bespokefl.workflows.deploy.status import RESULT, told
+from bespokefl.workflows.deploy.processes import START_TIMEOUT, Process, end, spawn
+from bespokefl.workflows.deploy.status import RESULT, read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 
-HOSPITALS: dict[str, int] = {"hospital-a": 3, "hospital-b": 2, "hospital-c": 1}  # and how many clients each has
+CLIENTS_BY_NODE: dict[str, int] = {"hospital-a": 3, "hospital-b": 2, "hospital-c": 1}
 SPLIT = "dirichlet(alpha=0.4)"
-LONGEST = 600.0  # seconds for the run itself: a busy machine may take long
+RUN_TIMEOUT = 600.0  # seconds: a busy machine may be slow
+READY = "is ready"  # `bespoke deploy server` and `node` print it
 
 Say = Callable[[str], None]
 
 
 def demo(method: str, rounds: int, seed: int, out: Path, say: Say) -> Result:
-    """Digits in three hospitals: written, started, trained, fetched, and everything ended and removed."""
-    place = Path(tempfile.mkdtemp(prefix="bespoke-deployment-"))
+    """Deploy the digits on three nodes, train, fetch the result, and remove everything else."""
+    directory = Path(tempfile.mkdtemp(prefix="bespoke-deployment-"))
     try:
-        folder = place / "deployment"
-        deployment = init(folder, list(HOSPITALS), f"127.0.0.1:{free_port()}")
-        share_out(load("digits").split(SPLIT, clients=sum(HOSPITALS.values()), seed=seed), folder, HOSPITALS)
-        say(f"certificates, keys and configurations: {folder}")
-        with running(deployment, list(HOSPITALS)) as processes:
-            say(f"server and {len(HOSPITALS)} nodes on {deployment.local}, with TLS and keys")
+        deployment = init(directory / "deployment", list(CLIENTS_BY_NODE), f"127.0.0.1:{free_port()}")
+        clients = load("digits").split(SPLIT, clients=sum(CLIENTS_BY_NODE.values()), seed=seed)
+        distribute(clients, deployment.root, CLIENTS_BY_NODE)
+        say(f"certificates, keys and configurations: {deployment.root}")
+        with running(deployment, list(CLIENTS_BY_NODE)) as processes:
+            say(f"server and {len(CLIENTS_BY_NODE)} nodes on {deployment.local_address}, with TLS and keys")
             name = runs.start(deployment, Config(method=method, rounds=rounds, seed=seed, data="deployment"))
             follow(deployment, name, processes, say)
-            shutil.copytree(deployment.run(name) / RESULT, out)
-        say("everything is stopped")
+            shutil.copytree(deployment.run_directory(name) / RESULT, out)
+        say("all processes have ended")
         return load_run(out)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
 def running(
     deployment: Deployment, nodes: Sequence[str], environment: Mapping[str, str] | None = None
-) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """The processes of a deployment, all on this machine, for as long as they are needed.
-
-    environment     more variables for the server
-    """
-    processes: dict[str, subprocess.Popen[bytes]] = {}
+) -> Iterator[dict[str, Process]]:
+    """Run the server and nodes of a deployment on this machine; `environment` is for the server."""
+    processes: dict[str, Process] = {}
     try:
-        processes["server"] = launch(deployment, "server", deployment.root, environment)
+        processes["server"] = launch(deployment, "server", environment=environment)
         for name in nodes:
-            processes[name] = launch(deployment, "node", deployment.root / "nodes" / name)
+            processes[name] = launch(deployment, "node", name)
         for name, process in processes.items():
-            wait_for(deployment, name, process)
+            wait_until_ready(deployment, name, process)
         yield processes
     finally:
         end(*(process for name, process in processes.items() if name != "server"))
@@ -75,78 +70,73 @@ def running(
 
 
 def launch(
-    deployment: Deployment, what: str, where: Path, environment: Mapping[str, str] | None = None
-) -> "subprocess.Popen[bytes]":
-    name = "server" if what == "server" else where.name
-    with _output(deployment, name).open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", machines.__name__, what, str(where)],
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=end_with_parent,
-        )
+    deployment: Deployment, kind: str, name: str = "server", environment: Mapping[str, str] | None = None
+) -> Process:
+    """Start the server, or the node of this name, in a process of its own."""
+    directory = deployment.root if kind == "server" else deployment.root / "nodes" / name
+    command = [sys.executable, "-m", "bespokefl.cli", "deploy", kind, str(directory)]
+    return spawn(command, _output(deployment, name), environment)
 
 
-def wait_for(deployment: Deployment, name: str, process: "subprocess.Popen[bytes]", longest: float = UP) -> None:
-    """Until a process says that it is ready."""
-    began = time.monotonic()
+def wait_until_ready(deployment: Deployment, name: str, process: Process, timeout: float = START_TIMEOUT) -> None:
+    """Wait until a process prints that it is ready."""
+    started = time.monotonic()
     while True:
-        said = _output(deployment, name).read_text(encoding="utf-8", errors="replace")
-        if "ready" in said.split():
+        output = _output(deployment, name).read_text(encoding="utf-8", errors="replace")
+        if READY in output:
             return
-        if process.poll() is not None or time.monotonic() - began > longest:
-            raise TrainingError(f"{name} did not come up: {said.strip().splitlines()[-1] if said.strip() else ''}")
+        if process.poll() is not None or time.monotonic() - started > timeout:
+            reason = output.strip().splitlines()[-1] if output.strip() else ""
+            raise TrainingError(f"{name} did not start: {reason}")
         time.sleep(0.1)
 
 
 def follow(
     deployment: Deployment,
     name: str,
-    processes: Mapping[str, "subprocess.Popen[bytes]"],
+    processes: Mapping[str, Process],
     say: Say = lambda _: None,
-    longest: float = LONGEST,
+    timeout: float = RUN_TIMEOUT,
     watch: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Until the run is done; says its rounds, and shows whatever is news."""
-    began, last = time.monotonic(), ""
+    """Wait until a run is done; report its rounds to `say`, and each status to `watch`."""
+    started, last = time.monotonic(), ""
     while True:
-        news = told(deployment.run(name))
-        watch(news)
-        state = news.get("state", "")
-        line = f"round {news.get('round')} of {news.get('rounds')}" if state == "running" else state
+        status = read_status(deployment.run_directory(name))
+        watch(status)
+        state = status.get("state", "")
+        line = f"round {status.get('round')} of {status.get('rounds')}" if state == "running" else state
         if line != last:
             say(line)
         last = line
         if state == "done":
             return
         if state in ("failed", "stopped"):
-            raise TrainingError(f"the run {state}: {news.get('error', '')}")
+            raise TrainingError(f"the run {state}: {status.get('error', '')}")
         for who, process in processes.items():
             if process.poll() is not None:
-                raise TrainingError(f"{who} ended in the middle of the run, with code {process.returncode}.")
-        if time.monotonic() - began > longest:
-            raise TrainingError(f"the run was not done within {longest:g} seconds.")
+                raise TrainingError(f"{who} ended during the run with code {process.returncode}.")
+        if time.monotonic() - started > timeout:
+            raise TrainingError(f"the run was not done within {timeout:g} seconds.")
         time.sleep(0.1)
 
 
-def share_out(clients: Clients, folder: Path, counts: Mapping[str, int]) -> None:
-    """Put the clients' examples where they would have been all along: into one file at each node."""
-    at = 0
+def distribute(clients: Clients, directory: Path, counts: Mapping[str, int]) -> None:
+    """Write the examples of so many clients to each node of a deployment."""
+    start = 0
     for node, count in counts.items():
-        parts = [(i, _examples(clients, i)) for i in range(at, at + count)]
-        rows = np.concatenate([own for _, own in parts])
-        names = np.concatenate([np.full(len(own), clients.names[i]) for i, own in parts])
-        place = folder / "nodes" / node
-        np.savez(place / "records.npz", x=clients.x.numpy()[rows], y=clients.y.numpy()[rows], client=names)
-        with (place / "node.toml").open("a", encoding="utf-8") as file:
+        indices = [_example_indices(clients, client) for client in range(start, start + count)]
+        rows = np.concatenate(indices)
+        names = np.repeat(clients.names[start : start + count], [len(own) for own in indices])
+        own = directory / "nodes" / node
+        np.savez(own / "records.npz", x=clients.x.numpy()[rows], y=clients.y.numpy()[rows], client=names)
+        with (own / "node.toml").open("a", encoding="utf-8") as file:
             file.write('\ndata = "records.npz"\n')
-        at += count
+        start += count
 
 
 def free_port() -> int:
-    """Below those that the system gives to connections: one of them could be given away before the server has it."""
+    """A free port below those that the system assigns to connections, so that it stays free until it is used."""
     while True:
         port = 15_000 + secrets.randbelow(15_000)
         with socket.socket() as probe, suppress(OSError):
@@ -154,12 +144,10 @@ def free_port() -> int:
             return port
 
 
-def _examples(clients: Clients, client: int) -> np.ndarray:
-    own = [getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")]
-    return np.concatenate(own)
+def _example_indices(clients: Clients, client: int) -> np.ndarray:
+    parts = [getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")]
+    return np.concatenate(parts)
 
 
 def _output(deployment: Deployment, name: str) -> Path:
-    place = deployment.server / "logs"
-    place.mkdir(parents=True, exist_ok=True)
-    return place / f"{name}.txt"
+    return deployment.server / "logs" / f"{name}.txt"

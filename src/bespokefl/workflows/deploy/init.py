@@ -1,4 +1,4 @@
-"""What `bespoke deploy init` and `renew` write: configurations, certificates, keys, and a README for the rest."""
+"""Writes the directory of a deployment: settings, certificates, keys, the Flower app and a README."""
 
 import re
 import shlex
@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import unwritten
-from bespokefl.workflows.deploy import certificates as keys
+from bespokefl.core.files import unwritten, write_text
+from bespokefl.workflows.deploy import certificates
 from bespokefl.workflows.deploy.addresses import host_of, is_loopback
-from bespokefl.workflows.deploy.layout import Deployment, private
+from bespokefl.workflows.deploy.layout import Deployment, make_private
 from bespokefl.workflows.results.run_directory import check_above
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-APP = '''"""The Flower app of a deployment: both halves are Bespoke's own, configured on each machine."""
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+APP = '''"""The Flower app of this deployment. The server writes this file when it starts."""
 
-from bespokefl.workflows.deploy.flower_apps import client, server
+from bespokefl.engines.transports.flower.apps import client_app, server_app
+from bespokefl.workflows.deploy.server.run import serve
 
-__all__ = ["client", "server"]
+client = client_app
+server = server_app(serve)
 '''
-PROJECT = """[project]
+APP_PROJECT = """[project]
 name = "bespoke-deployment"
 version = "1.0.0"
 description = "Personalized federated learning with Bespoke"
@@ -37,101 +39,138 @@ clientapp = "bespoke_app:client"
 [tool.flwr.app.config]
 run = ""
 """
-SERVER = """# The server of this deployment. Lines that begin with # are defaults.
+SERVER_TOML = """# The server of this deployment. Lines that begin with # show defaults.
 
-address = {address}  # by which nodes reach it; its certificate is for this name
-listen = {listen}  # the address to listen on: 0.0.0.0 for all, 127.0.0.1 for this machine only
+address = "{address}"  # at which nodes reach the server; its certificate is for this name
+listen = "{listen}"  # the address to listen on: 0.0.0.0 for all networks, 127.0.0.1 for this machine only
 insecure = {insecure}  # no TLS and no keys: only for 127.0.0.1
 
-# minimum = 1      # clients that must have answered before a round may end
-# timeout = 600    # seconds for the answers of a round; who is later does not count in it
+# minimum = 1      # clients that must have replied before a round may end
+# timeout = 600    # seconds for the replies of a round; later ones do not count in it
 # give_up = 3600   # seconds to wait for the minimum before the run stops (it can be resumed)
-# gather = 600     # seconds to wait for all nodes before a run begins with those that are there
-# resend = 90      # seconds until a request without an answer is sent again
+# gather = 600     # seconds to wait for all nodes before a run starts with those that are connected
+# resend = 90      # seconds until a request without a reply is sent again
 """
-NODE = """# Node {name}. Lines that begin with # are defaults. The server cannot change what is named here.
+NODE_TOML = """# Node {name}. Lines that begin with # show defaults. The server cannot change these settings.
 
-name = {quoted}
-server = {address}
+name = "{name}"
+server = "{address}"
 
-# The data: a name, an .npz or .csv file, a folder, or module:function, which returns a Dataset or Clients.
-# May be given with --data instead.
+# The data: a name, an .npz or .csv file, a directory, or module:function, which returns a Dataset or Clients.
+# The option --data can name them instead.
 # data = "records.npz"
 
 # One client for each id in the column "client" of the data; without one, this node is a single client.
 # label = "diagnosis"      # for tables: the column to predict
 # client = "ward"          # for tables: the column that names the clients
-# prefix = false           # put the node's name before its clients', where several nodes have the same
+# prefix = false           # put the node's name before its clients' names, if several nodes have the same ones
 # fractions = [0.6, 0.2, 0.2]   # for training, validation and test
 # seed = 0                 # of that division
 
-# state = "state"          # the folder for clients' states and models, kept from run to run
+# state = "state"          # the directory of clients' states and models, which are kept from run to run
 # device = "cpu"
-# model = "module:function"  # a model of one's own that the server may ask for by this name
-# noise = 0.0              # the least noise on uploads that this node insists on; a run with less is refused
+# model = "module:function"  # your own model, which the server may then request by this name
+# noise = 0.0              # the least noise on uploads that this node requires; it rejects runs with less
+"""
+README_SERVER = """# Deployment {name}
+
+On every machine, first: `pip install "bespokefl[flower]"`, the same version everywhere.
+
+## The server, {address}
+
+Copy `{name}/` there, without `nodes/`{offline}. Then, and for as long as there are runs:
+
+    bespoke deploy server {quoted}
+"""
+README_NODE = """
+## Node {node}
+
+Copy `{name}/nodes/{node}/` there over a secure channel: it has the node's key. Name its data in `node.toml`, or here:
+
+    bespoke deploy node {quoted} --data records.npz
+"""
+README_RUN = """
+## A run
+
+On the server's machine:
+
+    bespoke deploy start {quoted} --method pfedvem --rounds 50
+    bespoke deploy status {quoted}
+    bespoke deploy fetch {quoted} --out runs/pfedvem
+
+Each client's own model stays at its node, in `state/RUN/personal.safetensors`. To use it there:
+
+    bespoke deploy predict {first} --client CLIENT --data new.csv
 """
 
 
-def init(folder: Path, nodes: Sequence[str], address: str, *, insecure: bool = False, days: int = 365) -> Deployment:
-    """Write all that a deployment needs; the folder must be new or empty, and is so again if that fails."""
-    _check(folder, nodes, address, insecure, days)
-    new = not folder.exists()
+def init(directory: Path, nodes: Sequence[str], address: str, *, insecure: bool = False, days: int = 365) -> Deployment:
+    """Write a new deployment. The directory must be new or empty; after an error it is so again."""
+    _check(directory, nodes, address, insecure, days)
+    new = not directory.exists()
     try:
-        _write(folder, nodes, address, insecure, days)
+        _write_server(directory, address, insecure, days)
+        for name in nodes:
+            _write_node(directory, name, address, insecure)
+        (directory / "README.md").write_text(_readme(directory, nodes, address, insecure), encoding="utf-8")
     except BaseException as error:
-        for one in folder.iterdir() if folder.is_dir() else ():
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
-        if new and folder.is_dir():
-            folder.rmdir()
+        for path in directory.iterdir() if directory.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if new and directory.is_dir():
+            directory.rmdir()
         if isinstance(error, OSError):
-            raise unwritten(folder, error) from None
+            raise unwritten(directory, error) from None
         raise
-    return Deployment.at(folder)
+    return Deployment.at(directory)
 
 
-def renew(folder: Path, days: int = 365) -> None:
-    """A new certificate for the server, from the same authority: nothing changes at the nodes."""
-    deployment = Deployment.at(folder)
+def renew(directory: Path, days: int = 365) -> None:
+    """Write a new certificate for the server, from the same authority: nothing changes at the nodes."""
+    deployment = Deployment.at(directory)
     _check_days(days)
-    if not (folder / "authority" / "ca.key").is_file():
-        raise InputError(f"the authority's key is not in {str(folder / 'authority')!r}: put it there for a moment.")
-    _certificate(deployment, days)
+    authority = directory / "authority"
+    if not (authority / "ca.key").is_file():
+        raise InputError(f"the authority's key is not in {str(authority)!r}: copy it there while you renew.")
+    _write_certificate(deployment, days)
 
 
-def _write(folder: Path, nodes: Sequence[str], address: str, insecure: bool, days: int) -> None:
-    server, authority = folder / "server", folder / "authority"
-    private(server)
-    for place in (server / "app", server / "keys", server / "runs", *(folder / "nodes" / name for name in nodes)):
-        place.mkdir(parents=True, exist_ok=True)
-    listen = _listen(host_of(address))
-    settings = SERVER.format(address=f'"{address}"', listen=f'"{listen}"', insecure=str(insecure).lower())
+def write_app(directory: Path) -> None:
+    """Write the Flower app; the server does so when it starts, as earlier versions wrote another one."""
+    write_text(directory / "bespoke_app.py", APP)
+    write_text(directory / "pyproject.toml", APP_PROJECT)
+
+
+def _write_server(directory: Path, address: str, insecure: bool, days: int) -> None:
+    server = directory / "server"
+    make_private(server)
+    for name in ("keys", "runs"):
+        (server / name).mkdir()
+    write_app(server / "app")
+    settings = SERVER_TOML.format(address=address, listen=_listen(host_of(address)), insecure=str(insecure).lower())
     (server / "server.toml").write_text(settings, encoding="utf-8")
-    (server / "app" / "bespoke_app.py").write_text(APP, encoding="utf-8")
-    (server / "app" / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
     if not insecure:
-        private(authority)
-        certificates = server / "certificates"
-        certificates.mkdir()
-        keys.write_authority(authority / "ca.key", certificates / "ca.crt")
-        _certificate(Deployment.at(folder), days)
-    for name in nodes:
-        place = folder / "nodes" / name
-        private(place / "state")
-        text = NODE.format(name=name, quoted=f'"{name}"', address=f'"{address}"')
-        (place / "node.toml").write_text(text, encoding="utf-8")
-        if not insecure:
-            (place / "ca.crt").write_bytes((server / "certificates" / "ca.crt").read_bytes())
-            keys.write_pair(place / "node.key", place / "node.pub")
-            (server / "keys" / f"{name}.pub").write_bytes((place / "node.pub").read_bytes())
-    (folder / "README.md").write_text(_readme(folder, nodes, address, insecure), encoding="utf-8")
+        make_private(directory / "authority")
+        (server / "certificates").mkdir()
+        certificates.write_authority(directory / "authority" / "ca.key", server / "certificates" / "ca.crt")
+        _write_certificate(Deployment.at(directory), days)
 
 
-def _certificate(deployment: Deployment, days: int) -> None:
-    certificates = deployment.server / "certificates"
-    hosts = [host_of(deployment.settings.address), deployment.host, "localhost", "127.0.0.1", "::1"]
-    signer = (deployment.root / "authority" / "ca.key", certificates / "ca.crt")
-    pair = certificates / "server.key", certificates / "server.crt"
-    keys.write_certificate(signer, *pair, list(dict.fromkeys(hosts)), days)
+def _write_node(directory: Path, name: str, address: str, insecure: bool) -> None:
+    node, server = directory / "nodes" / name, directory / "server"
+    make_private(node / "state")
+    (node / "node.toml").write_text(NODE_TOML.format(name=name, address=address), encoding="utf-8")
+    if not insecure:
+        shutil.copyfile(server / "certificates" / "ca.crt", node / "ca.crt")
+        certificates.write_key_pair(node / "node.key", node / "node.pub")
+        shutil.copyfile(node / "node.pub", server / "keys" / f"{name}.pub")
+
+
+def _write_certificate(deployment: Deployment, days: int) -> None:
+    folder = deployment.server / "certificates"
+    hosts = [host_of(deployment.settings.address), deployment.local_host, "localhost", "127.0.0.1", "::1"]
+    authority = (deployment.root / "authority" / "ca.key", folder / "ca.crt")
+    pair = folder / "server.key", folder / "server.crt"
+    certificates.write_certificate(authority, *pair, list(dict.fromkeys(hosts)), days)
 
 
 def _listen(host: str) -> str:
@@ -140,65 +179,34 @@ def _listen(host: str) -> str:
     return "::" if ":" in host else "0.0.0.0"
 
 
-def _check(folder: Path, nodes: Sequence[str], address: str, insecure: bool, days: int) -> None:
+def _check(directory: Path, nodes: Sequence[str], address: str, insecure: bool, days: int) -> None:
     if not nodes:
         raise InputError("a deployment needs nodes: name each, as in --node hospital-a --node hospital-b.")
     for name in nodes:
-        if not NAME.fullmatch(name):
-            raise InputError(f"a node's name must be of letters, digits, dots, dashes and underscores, got {name!r}.")
+        if not NODE_NAME.fullmatch(name):
+            raise InputError(
+                f"a node's name must consist of letters, digits, dots, dashes and underscores, got {name!r}."
+            )
     if len(set(nodes)) < len(nodes):
-        raise InputError(f"every node needs a name of its own, got {', '.join(nodes)}.")
+        raise InputError(f"each node needs a name of its own, got {', '.join(nodes)}.")
     if insecure and not is_loopback(host_of(address)):
         raise InputError(f"--insecure is for 127.0.0.1 only, got {address!r}: leave it out, TLS needs nothing else.")
     _check_days(days)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{str(folder)!r} is there already; give a new folder.")
-    check_above(folder)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InputError(f"{str(directory)!r} already exists; give a new directory.")
+    check_above(directory)
 
 
 def _check_days(days: int) -> None:
-    if not 1 <= days <= keys.LONGEST:
-        raise InputError(f"the certificate must be valid for 1 to {keys.LONGEST} days, got {days}.")
+    if not 1 <= days <= certificates.MAX_DAYS:
+        raise InputError(f"the certificate must be valid for 1 to {certificates.MAX_DAYS} days, got {days}.")
 
 
-def _readme(folder: Path, nodes: Sequence[str], address: str, insecure: bool) -> str:
-    name = folder.resolve().name
-    lines = [
-        f"# Deployment {name}",
-        "",
-        'On every machine, first: `pip install "bespokefl[flower]"`, the same version everywhere.',
-        "",
-        f"## The server, {address}",
-        "",
-        f"Copy `{name}/` there, without `nodes/`"
-        + ("." if insecure else " and without `authority/`, which you keep offline.")
-        + " Then, and for as long as there are runs:",
-        "",
-        f"    bespoke deploy server {shlex.quote(name)}",
-        "",
-    ]
-    for node in nodes:
-        lines += [
-            f"## Node {node}",
-            "",
-            f"Copy `{name}/nodes/{node}/` there, by a way that nobody else can read: it has the node's key. Name its",
-            "data in `node.toml`, or here:",
-            "",
-            f"    bespoke deploy node {shlex.quote(node)} --data records.npz",
-            "",
-        ]
-    lines += [
-        "## A run",
-        "",
-        "On the server's machine:",
-        "",
-        f"    bespoke deploy start {shlex.quote(name)} --method pfedvem --rounds 50",
-        f"    bespoke deploy status {shlex.quote(name)}",
-        f"    bespoke deploy fetch {shlex.quote(name)} --out runs/pfedvem",
-        "",
-        "Every client's own model stays at its node, in `state/RUN/personal.safetensors`. To use it there:",
-        "",
-        f"    bespoke deploy predict {shlex.quote(nodes[0])} --client CLIENT --data new.csv",
-        "",
-    ]
-    return "\n".join(lines)
+def _readme(directory: Path, nodes: Sequence[str], address: str, insecure: bool) -> str:
+    name = directory.resolve().name
+    quoted = shlex.quote(name)
+    offline = "" if insecure else " and without `authority/`, which you keep offline"
+    parts = [README_SERVER.format(name=name, address=address, offline=offline, quoted=quoted)]
+    parts += [README_NODE.format(name=name, node=node, quoted=shlex.quote(node)) for node in nodes]
+    parts.append(README_RUN.format(quoted=quoted, first=shlex.quote(nodes[0])))
+    return "".join(parts)

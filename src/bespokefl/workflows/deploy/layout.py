@@ -1,20 +1,19 @@
-"""The folder of a deployment: where everything is that `bespoke deploy init` wrote, and what the settings say.
+"""The directory of a deployment, as `bespoke deploy init` writes it, and its settings.
 
 README.md                 what to do on which machine
-authority/ca.key          vouches for the server; to be kept offline
+authority/ca.key          signs the server's certificate; to be kept offline
 server/server.toml        the server's settings
 server/app/               the Flower app
 server/certificates/      ca.crt, server.crt, server.key
-server/keys/NAME.pub      the nodes that are let in
+server/keys/NAME.pub      the public keys of the nodes that may connect
 server/runs/NAME/         a run: config.toml, status.json, checkpoints, result
-nodes/NAME/node.toml      a node's settings: copy its folder to that machine
+nodes/NAME/node.toml      a node's settings: copy its directory to that machine
 nodes/NAME/ca.crt, node.key, node.pub
 """
 
 import logging
 import math
 import tomllib
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -27,50 +26,34 @@ from bespokefl.workflows.deploy.addresses import is_host, port_of
 
 log = logging.getLogger("bespokefl")
 
-NODE_ID = "node-id"  # the file beside a node's runs in which it keeps its number
-PLACE = "BESPOKE_DEPLOYMENT"  # the environment variable that names the deployment's folder to Flower's apps
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # all networks, and how this machine is reached then
+NODE_ID = "node-id"  # a file beside the directories of runs at a node, with Flower's id of the node
+DEPLOYMENT_VARIABLE = "BESPOKE_DEPLOYMENT"  # the environment variable with the directory, for the server app
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses for all networks, and the local address to use then
 
 
-@dataclass(frozen=True)
-class ServerSettings:
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(Timeouts):
+    """The keys of server.toml."""
+
     address: str
     listen: str = "127.0.0.1"
     insecure: bool = False
-    minimum: int = Timeouts.minimum
-    timeout: float = Timeouts.timeout
-    give_up: float = Timeouts.give_up
-    gather: float = Timeouts.gather
-    resend: float = Timeouts.resend
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         port_of(self.address)
         if not is_host(f"[{self.listen}]" if ":" in self.listen else self.listen):
             raise InputError(f"listen in server.toml must be an address such as 0.0.0.0, got {self.listen!r}.")
-        if self.minimum < 1:
-            raise InputError(f"minimum in server.toml must be at least 1 client, got {self.minimum}.")
-        for name in ("timeout", "give_up", "gather", "resend"):
-            seconds = getattr(self, name)
-            if not (seconds > 0 and math.isfinite(seconds)):
-                raise InputError(f"{name} in server.toml must be a number of seconds greater than 0, got {seconds}.")
 
     @property
     def port(self) -> int:
         return port_of(self.address)
 
-    @property
-    def patience(self) -> Timeouts:
-        return Timeouts(
-            minimum=self.minimum,
-            timeout=self.timeout,
-            give_up=self.give_up,
-            gather=self.gather,
-            resend=self.resend,
-        )
-
 
 @dataclass(frozen=True)
 class NodeSettings:
+    """The keys of node.toml."""
+
     name: str
     server: str
     data: str | None = None
@@ -87,23 +70,23 @@ class NodeSettings:
     def __post_init__(self) -> None:
         port_of(self.server)
         if not (self.noise >= 0 and math.isfinite(self.noise)):
-            raise InputError(f"noise in node.toml must be a number that is at least 0, got {self.noise}.")
+            raise InputError(f"noise in node.toml must be a number >= 0, got {self.noise}.")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """The server's part of the folder."""
+    """The directory of a deployment on the server's machine."""
 
     root: Path
 
     @classmethod
-    def at(cls, folder: Path) -> "Deployment":
-        if not (folder / "server" / "server.toml").is_file():
+    def at(cls, directory: Path) -> "Deployment":
+        if not (directory / "server" / "server.toml").is_file():
             raise InputError(
-                f"{str(folder)!r} is not the folder of a deployment: it has no server/server.toml; write one with "
-                "bespoke deploy init."
+                f"{str(directory)!r} is not the directory of a deployment: it has no server/server.toml; write one "
+                "with bespoke deploy init."
             )
-        return cls(folder.resolve())
+        return cls(directory.resolve())
 
     @property
     def server(self) -> Path:
@@ -114,98 +97,100 @@ class Deployment:
         return ServerSettings(**_read(self.server / "server.toml", ServerSettings))
 
     @property
-    def authority(self) -> Path | None:
-        """The certificate that vouches for the server; None without TLS."""
+    def root_certificate(self) -> Path | None:
+        """The authority's certificate; None without TLS."""
         return None if self.settings.insecure else self.server / "certificates" / "ca.crt"
 
     @property
-    def host(self) -> str:
-        """The host by which the server is reached on its own machine."""
-        return EVERYWHERE.get(self.settings.listen, self.settings.listen)
+    def local_host(self) -> str:
+        """The host at which processes on the server's machine reach the server."""
+        return WILDCARDS.get(self.settings.listen, self.settings.listen)
 
     @property
-    def local(self) -> str:
-        """The server's address on its own machine."""
-        return f"[{self.host}]:{self.settings.port}" if ":" in self.host else f"{self.host}:{self.settings.port}"
+    def local_address(self) -> str:
+        host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
+        return f"{host}:{self.settings.port}"
 
     @property
-    def nodes(self) -> dict[str, Path]:
-        """The public keys of the nodes that are let in."""
+    def node_keys(self) -> dict[str, Path]:
+        """The public keys of the nodes that may connect."""
         return {path.stem: path for path in sorted((self.server / "keys").glob("*.pub"))}
 
-    def run(self, name: str) -> Path:
+    def run_directory(self, name: str) -> Path:
         if name == NODE_ID:
-            raise InputError(f"a run cannot be called {name!r}: nodes have a file of that name; choose another.")
+            raise InputError(f"a run cannot be named {name!r}: nodes have a file of that name; choose another.")
         return self.server / "runs" / check_run(name)
 
 
-def node_folder(folder: Path, name: str | None) -> Path:
-    """The folder of a node, within a deployment's or by itself."""
-    for place in (folder, *([folder / "nodes" / name] if name else [])):
-        if (place / "node.toml").is_file():
-            return place.resolve()
-    there = sorted(path.parent.name for path in folder.glob("nodes/*/node.toml"))
-    if there and name:
-        raise unknown("node", name, there)
-    if there:
-        raise InputError(f"{str(folder)!r} has several nodes: name one, as in --name {there[0]}.")
-    raise InputError(f"{str(folder)!r} is not the folder of a node: it has no node.toml.")
+def find_node(directory: Path, name: str | None) -> Path:
+    """The directory of a node, given itself or the directory of its deployment."""
+    for candidate in (directory, *([directory / "nodes" / name] if name else [])):
+        if (candidate / "node.toml").is_file():
+            return candidate.resolve()
+    nodes = sorted(path.parent.name for path in directory.glob("nodes/*/node.toml"))
+    if nodes and name:
+        raise unknown("node", name, nodes)
+    if nodes:
+        raise InputError(f"{str(directory)!r} has several nodes: name one, as in --name {nodes[0]}.")
+    raise InputError(f"{str(directory)!r} is not the directory of a node: it has no node.toml.")
 
 
-def node_settings(place: Path, **given: Any) -> NodeSettings:
-    """What node.toml says; what is given wins."""
-    values = _read(place / "node.toml", NodeSettings)
-    made = NodeSettings(**(values | {key: value for key, value in given.items() if value is not None}))
-    if made.data is None:
-        raise InputError(f"node {made.name} has no data: name them in {str(place / 'node.toml')!r}, or with --data.")
-    return made
+def read_node_settings(directory: Path, **overrides: Any) -> NodeSettings:
+    """The settings in node.toml, with overrides that are not None; they must name the node's data."""
+    values = _read(directory / "node.toml", NodeSettings)
+    settings = NodeSettings(**(values | {key: value for key, value in overrides.items() if value is not None}))
+    if settings.data is None:
+        file = str(directory / "node.toml")
+        raise InputError(f"node {settings.name} has no data: name them in {file!r}, or with --data.")
+    return settings
 
 
-def node_state(place: Path) -> Path:
-    """The folder where a node keeps its clients' states and models."""
-    return place / NodeSettings(**_read(place / "node.toml", NodeSettings)).state
+def node_state(directory: Path) -> Path:
+    """The directory in which a node keeps its clients' states and models."""
+    return directory / NodeSettings(**_read(directory / "node.toml", NodeSettings)).state
 
 
-def private(folder: Path) -> Path:
-    """A folder that nobody else may look into; it is made, if it is not there."""
+def make_private(directory: Path) -> None:
+    """Create a directory if it does not exist, and make it accessible to its owner only."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritten(folder, error) from None
-    if folder.stat().st_mode & 0o077:
+        raise unwritten(directory, error) from None
+    if directory.stat().st_mode & 0o077:
         try:
-            folder.chmod(0o700)
-        except OSError:  # it is somebody else's
-            log.warning("others may look into %s: its rights cannot be changed", folder)
-    return folder
+            directory.chmod(0o700)
+        except OSError:  # another user owns it
+            log.warning("other users may be able to read %s: its permissions cannot be changed", directory)
 
 
 def _read(path: Path, kind: type) -> dict[str, Any]:
-    """A TOML file whose keys are the fields of a class."""
+    """Read a TOML file whose keys are the fields of a class."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} must be a TOML file, which it is not: {error}.") from None
-    known = {one.name: one for one in fields(kind)}
+        raise InputError(f"{str(path)!r} must be a TOML file: {error}.") from None
+    defaults = {field.name: field.default for field in fields(kind) if field.name != "poll"}
     for key in values:
-        if key not in known:
-            raise unknown(f"key in {str(path)!r}", key, known)
-    for key, one in known.items():
-        if one.default is MISSING and key not in values:
-            raise InputError(f"{str(path)!r} must say {key} = ..., as deploy init wrote it, but does not.")
-    return {key: _fitting(path, key, value, known[key].default) for key, value in values.items()}
+        if key not in defaults:
+            raise unknown(f"key in {str(path)!r}", key, defaults)
+    for key, default in defaults.items():
+        if default is MISSING and key not in values:
+            raise InputError(f"{str(path)!r} must have {key} = ..., as deploy init wrote it.")
+    return {key: _checked(path, key, value, defaults[key]) for key, value in values.items()}
 
 
-def _fitting(path: Path, key: str, value: Any, default: Any) -> Any:
-    kinds: Mapping[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
+def _checked(path: Path, key: str, value: Any, default: Any) -> Any:
+    """The value if it has the type of the default; keys without one, and those with None, are texts."""
     if isinstance(default, tuple):
         fits = isinstance(value, list) and len(value) == 3 and all(isinstance(one, int | float) for one in value)
         value = tuple(value) if fits else value
+    elif isinstance(default, int | float) and not isinstance(default, bool):
+        numbers = int if isinstance(default, int) else (int, float)
+        fits = isinstance(value, numbers) and not isinstance(value, bool)
     else:
-        wanted = kinds.get(type(default), (str,))
-        fits = isinstance(value, wanted) and (isinstance(default, bool) or not isinstance(value, bool))
+        fits = isinstance(value, bool if isinstance(default, bool) else str)
     if not fits:
         raise InputError(f"{key} in {str(path)!r} cannot be {value!r}.")
     return value

@@ -1,7 +1,7 @@
-"""Only one process at a time works on a run of a deployment, and everybody else can ask it to stop.
+"""Ensures that one process at a time works on a run of a deployment, and lets others ask it to stop.
 
-Whoever works on a run holds a lock on a file in its folder, which the system takes back when the process ends, however
-it ends. A wish to stop is a file of its own: nothing that a process says of the run can overwrite it.
+A process that works on a run holds a lock on a file in the run's directory. The operating system releases the lock when
+the process ends, however it ends. A request to stop is a file of its own, so that no status update overwrites it.
 """
 
 import os
@@ -13,51 +13,51 @@ from pathlib import Path
 from bespokefl.core.files import locked, write_text
 
 LOCK, STOP = "lock", "stop"
-LOOK = 0.05  # seconds between two tries
+POLL = 0.05  # seconds between two attempts
 
 
 @contextmanager
-def alone(place: Path, longest: float = 0.0, *, sign: bool = False) -> Iterator[bool]:
-    """Be the only one that works on a run; False if somebody else still does after so many seconds.
+def try_lock(directory: Path, timeout: float = 0.0, *, record_pid: bool = False) -> Iterator[bool]:
+    """Hold the lock on a run; yields False if another process still holds it after `timeout` seconds.
 
-    sign    leave the number of this process, by which others may end it
+    With `record_pid` the file has the id of this process, so that others can end it.
     """
-    until = time.monotonic() + longest
-    while (lock := locked(place / LOCK)) is None:
-        if time.monotonic() >= until:
+    deadline = time.monotonic() + timeout
+    while (lock := locked(directory / LOCK)) is None:
+        if time.monotonic() >= deadline:
             yield False
             return
-        time.sleep(LOOK)
+        time.sleep(POLL)
     try:
         os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode() if sign else b"")
+        os.write(lock, str(os.getpid()).encode() if record_pid else b"")
         yield True
     finally:
         os.close(lock)
 
 
-def worked_on(place: Path) -> bool:
-    """Whether a process is at work on a run."""
-    with alone(place) as free:
-        return not free
+def is_locked(directory: Path) -> bool:
+    """Whether a process works on a run."""
+    with try_lock(directory) as acquired:
+        return not acquired
 
 
-def worker_of(place: Path) -> int | None:
-    """The process that is at work on a run, if it has signed."""
+def locking_pid(directory: Path) -> int | None:
+    """The id of the process that works on a run, if it has recorded it."""
     try:
-        signed = (place / LOCK).read_text(encoding="utf-8")
+        pid = (directory / LOCK).read_text(encoding="utf-8")
     except OSError:
         return None
-    return int(signed) if signed.isdigit() and worked_on(place) else None
+    return int(pid) if pid.isdigit() and is_locked(directory) else None
 
 
-def ask_to_stop(place: Path) -> None:
-    write_text(place / STOP, "")
+def request_stop(directory: Path) -> None:
+    write_text(directory / STOP, "")
 
 
-def asked_to_stop(place: Path) -> bool:
-    return (place / STOP).exists()
+def stop_requested(directory: Path) -> bool:
+    return (directory / STOP).exists()
 
 
-def let_go_on(place: Path) -> None:
-    (place / STOP).unlink(missing_ok=True)
+def withdraw_stop_request(directory: Path) -> None:
+    (directory / STOP).unlink(missing_ok=True)

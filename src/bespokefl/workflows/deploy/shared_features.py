@@ -1,28 +1,29 @@
-"""What the nodes of a run have in common: the features of their examples, the means and spreads, the classes."""
+"""What the nodes of a run agree on: the features of their examples, means and standard deviations, and the classes."""
 
 import logging
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
 from bespokefl.core.errors import InputError, listing
-from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.data.tables.features import Features, together
+from bespokefl.data.tables.features import Features, merge_features
 from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.workflows.run.settings import Config
 
 log = logging.getLogger("bespokefl")
 
-SHOWN = 5  # nodes in a sentence
+MAX_NODES = 5  # that a message lists
 
 
-def agreed(known: Mapping[str, NodeInfo], config: Config) -> tuple[Preparation, list[str] | None]:
-    """How examples are made to fit, and the labels. The columns must be the same at all nodes; the texts of a category,
-    the classes, and the sums that a table's means and spreads are worked out from are those of all nodes together."""
-    abouts = {name: known[name].about for name in sorted(known)}
+def agree_on_features(nodes: Mapping[str, NodeInfo], config: Config) -> tuple[Preparation, list[str] | None]:
+    """The preprocessing and the labels for all nodes of a run.
+
+    All nodes must have the same columns. The values of a categorical column, the classes, and the sums from which means
+    and standard deviations follow are those of all nodes together.
+    """
+    abouts = {name: nodes[name].about for name in sorted(nodes)}
     first = next(iter(abouts))
     for name, about in abouts.items():
         if (about["labels"] is None) != (abouts[first]["labels"] is None):
@@ -33,23 +34,23 @@ def agreed(known: Mapping[str, NodeInfo], config: Config) -> tuple[Preparation, 
 
 
 def _labels(abouts: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
-    own = {name: about["labels"] for name, about in abouts.items()}
-    if None in own.values():
+    by_node = {name: about["labels"] for name, about in abouts.items()}
+    if None in by_node.values():
         return None
-    names = {str(label) for labels in own.values() for label in labels}
-    found = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
-    if any(len(set(labels)) < len(found) for labels in own.values()):
-        who = "; ".join(f"{name}: {listing(labels)}" for name, labels in list(own.items())[:SHOWN])
-        more = f" and {len(own) - SHOWN} more" if len(own) > SHOWN else ""
-        log.warning("the nodes' classes differ (%s%s): the model has all %d of them", who, more, len(found))
-    return found
+    names = {str(label) for labels in by_node.values() for label in labels}
+    union = sorted(names, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0, label))
+    if any(len(set(labels)) < len(union) for labels in by_node.values()):
+        shown = "; ".join(f"{name}: {listing(labels)}" for name, labels in list(by_node.items())[:MAX_NODES])
+        more = f" and {len(by_node) - MAX_NODES} more" if len(by_node) > MAX_NODES else ""
+        log.warning("the nodes' classes differ (%s%s): the model has all %d of them", shown, more, len(union))
+    return union
 
 
 def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Preparation:
-    own = {name: Features.from_dict(about["features"]) for name, about in abouts.items()}
-    if any(one.kind == "text" for one in own.values()):
-        raise InputError("texts cannot be deployed: every node would number words in its own way; use tokens.")
-    features = together(own)
+    by_node = {name: Features.from_dict(about["features"]) for name, about in abouts.items()}
+    if any(one.kind == "text" for one in by_node.values()):
+        raise InputError("texts cannot be deployed, as each node would number words in its own way; use tokens.")
+    features = merge_features(by_node)
     if features.kind == "tokens":
         tokens = max(int(about["tokens"]) for about in abouts.values())
         return Preparation(features, missing=config.missing, tokens=tokens)
@@ -57,9 +58,9 @@ def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Pre
         if config.scale in ("pooled", "own"):
             raise InputError(f"scale = {config.scale!r} is for tables; the nodes' data are arrays.")
         return Preparation(features, "none", config.missing)
-    nobody = Sums(*(np.zeros((0, features.channels)) for _ in range(3)))
-    pooled = Sums(*(np.zeros(features.channels) for _ in range(3)))
+    no_clients = FeatureSums.zeros(0, features.channels)
+    pooled = FeatureSums.zeros(features.channels)
     for name, about in abouts.items():
-        pooled = pooled + Sums.from_dict(about["sums"]).widened(own[name], features)
+        pooled = pooled + FeatureSums.from_dict(about["sums"]).widen(by_node[name], features)
     scale = config.scale or "pooled"
-    return Preparation(features, scale, config.missing, pooled, (), nobody if scale == "own" else None)
+    return Preparation(features, scale, config.missing, pooled, (), no_clients if scale == "own" else None)

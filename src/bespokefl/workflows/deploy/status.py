@@ -1,4 +1,4 @@
-"""What is known of a run of a deployment while it goes on: one small file, for whoever asks."""
+"""The status of a run of a deployment: a small JSON file in the run's directory."""
 
 import json
 import time
@@ -8,16 +8,18 @@ from typing import Any
 from bespokefl.core.files import write_text
 
 STATUS = "status.json"
-RESULT = "result"  # the folder in which a run's result is in the end
+RESULT = "result"  # the directory with a finished run's result
 
 
-def tell(place: Path, **news: Any) -> None:
-    write_text(place / STATUS, json.dumps(told(place) | {"time": time.time()} | news, indent=2) + "\n")
+def update_status(directory: Path, **changes: Any) -> None:
+    status = read_status(directory) | {"time": time.time()} | changes
+    write_text(directory / STATUS, json.dumps(status, indent=2) + "\n")
 
 
-def told(place: Path) -> dict[str, Any]:
+def read_status(directory: Path) -> dict[str, Any]:
+    """The status of a run; empty if it has none yet."""
     try:
-        found: dict[str, Any] = json.loads((place / STATUS).read_text(encoding="utf-8"))
+        status: dict[str, Any] = json.loads((directory / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return status

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.nn.losses import fitting
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -37,7 +36,6 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local
 from bespokefl.methods.ucfl import choose_streams, collaboration
-from bespokefl.models import build
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import heterogeneity, similarity
 from bespokefl.workflows.diagnose.result import FILE, KIND, MARKERS, Client, Diagnosis, Survey
@@ -47,6 +45,7 @@ from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
 from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.task_builder import TaskSpec
 from bespokefl.workflows.tune import shared_settings
 
 Indices = NDArray[np.int64]
@@ -161,22 +160,21 @@ def _diagnose(
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
     preparing = {name: getattr(config, name) for name in shared_settings.PREPARATION}
     ready, preparation = prepare(clients, **preparing)
-    device, dtype, seed = find_device(config.device), PRECISIONS[config.precision], config.seed
-    task = Task(
-        build(given.get("model", config.model), ready.shape, ready.classes or 1, preparation.tokens),
-        fitting(given.get("loss"), ready.classes),
-        head=config.head,
-        seed=seed,
+    device, seed, start = find_device(config.device), config.seed, given.get("start")
+    spec = TaskSpec.of(
+        config,
+        model=given.get("model", config.model),
+        loss=given.get("loss"),
+        shape=ready.shape,
+        classes=ready.classes,
+        tokens=preparation.tokens,
         device=device,
-        dtype=dtype,
-        classifies=ready.classes is not None,
     )
-    if given.get("start") is not None:
-        initial_weights.begin(task, initial_weights.read(given["start"]))
+    task = spec.build(None if start is None else initial_weights.read(start))
     settings = Settings(
         rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
     )
-    data = _without_test(engine_data(ready, device, dtype))
+    data = _without_test(engine_data(ready, device, PRECISIONS[config.precision]))
     gradients = _survey(task, data, settings, ready.classes)
     report(Progress(1, 3, "survey"))
     first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)

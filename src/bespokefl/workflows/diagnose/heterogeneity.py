@@ -94,7 +94,7 @@ def sketch(clients: Clients, seed: int) -> Array:
 
 def _label_skew(clients: Clients, seed: int) -> tuple[float, float, float]:
     """Return the label distance beyond chance in [0, 1], the distance, and that of clients drawn at random."""
-    counts = split_statistics.counts(clients)
+    counts = split_statistics.class_counts(clients)
     sizes = counts.sum(1)
     observed = split_statistics.label_distance(counts / sizes[:, None])
     shares = counts.sum(0) / counts.sum()

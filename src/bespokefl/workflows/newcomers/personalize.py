@@ -95,7 +95,7 @@ def personalize(
                 "newcomers of another table must be given as a file, not as Clients, so that its columns are read as "
                 "those of the run."
             )
-        chosen, preparation = preparation.fit(chosen)
+        chosen, preparation = preparation.prepare_clients(chosen)
     check_clients(chosen)
     chosen = _with_labels_of(result, chosen)
     return serve(result, chosen, workers=workers, device=device or result.config.device, preparation=preparation)

@@ -1,1 +1,9 @@
-"""The result of a run, in memory and on disk."""
+"""The result of a run, in memory and on disk.
+
+result           `Result`, and `load_run`, which reads it from a directory
+summary          the content of result.json beside scores
+score_tables     tables of clients' scores, as JSON and CSV
+models           personal and global models
+server_artifact  the server's state, from which newcomers' models are made
+run_directory    locking and atomic writing of directories
+"""

@@ -1,9 +1,9 @@
-"""The models a run leaves: everybody's personal weights, the global ones, and how modules are made of them.
+"""The models of a run: personal and global weights in memory and on disk, and how modules are built from them.
 
-personal.safetensors   one tensor per trainable parameter, shape (clients, …); whose row is whose is in the metadata
-newcomers.safetensors  the same, of clients that came when the training was over
-global.safetensors     the state dict of the common model, where a method has one
-blueprint.json         what it takes to build the model, where everybody's weights are at the nodes of a deployment
+personal.safetensors   one tensor per trainable parameter, shape (clients, …); the metadata has the clients' names
+newcomers.safetensors  the same for clients that were personalized after training
+global.safetensors     the state dict of the global model, if the method has one
+blueprint.json         how to build the model, if the personal weights stay at the nodes of a deployment
 """
 
 import difflib
@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,14 +26,13 @@ from bespokefl.core import rng
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 
 State = dict[str, Tensor]
 Model = str | nn.Module | Callable[..., nn.Module]
 
-ABOUT = "bespoke"  # the entry of the metadata: JSON with the clients' names and what it takes to build the model
-HOME = "home"  # the entry of that which a node adds: how its examples were made to fit, and what the labels are called
+ABOUT = "bespoke"  # the metadata entry: JSON with the clients' names and the blueprint
+HOME = "home"  # an entry that nodes add to that JSON: preprocessing of examples, and names of labels
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 NEWCOMERS, BLUEPRINT = "newcomers.safetensors", "blueprint.json"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -41,40 +40,24 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What it takes to build the module of a run again."""
+    """A description of a run's module from which it is built again."""
 
     model: str
-    shape: tuple[int, ...]  # of an example
+    shape: tuple[int, ...]  # of one example
     outputs: int
     seed: int
     precision: str
     names: tuple[str, ...]  # the trainable parameters
     head: tuple[str, ...]
-    shared: str  # hash of all that is not trained: frozen parameters and buffers; "" if there is none
-    tokens: int | None = None  # how many numbers words can have, for text
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        *,
-        model: str,
-        shape: tuple[int, ...],
-        outputs: int,
-        seed: int,
-        precision: str,
-        tokens: int | None,
-    ) -> "Blueprint":
-        names, head = task.layout.names, task.layout.head
-        shared = fingerprint(untrained(task.module, names))
-        return cls(model, shape, outputs, seed, precision, names, head, shared, tokens)
+    shared: str  # hash of what is not trained, frozen parameters and buffers; "" if there are none
+    tokens: int | None = None  # for text, the number of distinct word indices
 
     def __post_init__(self) -> None:
         for name in ("shape", "names", "head"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only
 
     def build(self, model: Model, weights: State, shared: State) -> nn.Module:
-        """A module with these weights, on the CPU, ready to predict."""
+        """Return a module with these weights, on the CPU, in evaluation mode."""
         factory = models.build(model, self.shape, self.outputs, self.tokens)
         with rng.torch_seeded(self.seed, "start"):
             module = factory().to(dtype=PRECISIONS[self.precision])
@@ -96,7 +79,7 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A blueprint and what it builds from: the model, and the values of all that is not trained."""
+    """A blueprint with the model it describes and the values of what is not trained."""
 
     blueprint: Blueprint
     model: Model
@@ -107,16 +90,17 @@ class Recipe:
 
 
 class InMemoryModels:
-    """Weights in memory, as a run has just left them; rows in the order of the clients."""
+    """The models of a run that has just finished; rows are in the order of the clients."""
 
-    def __init__(self, recipe: Recipe, personal: Rows, common: Rows | None = None) -> None:
-        self.recipe, self.personal, self.common = recipe, personal, common
+    def __init__(self, recipe: Recipe, personal: Rows, global_rows: Rows | None = None) -> None:
+        self.recipe, self.personal, self.global_rows = recipe, personal, global_rows
 
     def module(self, position: int) -> nn.Module:
+        """The personal model of the client at this position."""
         return self._build(self.personal, position)
 
-    def common_module(self) -> nn.Module | None:
-        return None if self.common is None else self._build(self.common, 0)
+    def global_module(self) -> nn.Module | None:
+        return None if self.global_rows is None else self._build(self.global_rows, 0)
 
     def _build(self, rows: Rows, position: int) -> nn.Module:
         return self.recipe.build({name: value.cpu() for name, value in rows.state(position).items()})
@@ -124,18 +108,22 @@ class InMemoryModels:
     def write(self, folder: Path, names: tuple[str, ...], file: str = PERSONAL) -> None:
         about = {"clients": names, **asdict(self.recipe.blueprint)}
         write_rows(self.personal, folder / file, json.dumps(about, ensure_ascii=False))
-        common = self.common_module()
-        if common is not None:
-            write_state(common.state_dict(), folder / GLOBAL)
+        self.write_global(folder)
+
+    def write_global(self, folder: Path) -> None:
+        module = self.global_module()
+        if module is not None:
+            write_state(module.state_dict(), folder / GLOBAL)
 
 
 class SavedModels:
-    """Weights in the folder of a run, read when they are asked for."""
+    """The models in the directory of a run, read when they are needed."""
 
     def __init__(self, folder: Path, model: Model | None = None, file: str = PERSONAL) -> None:
         self.folder, self.model, self.file = folder, model, file
 
     def module(self, position: int) -> nn.Module:
+        """The personal model of the client at this position."""
         try:
             with safe_open(self.folder / self.file, framework="pt") as file:
                 weights = {name: file.get_slice(name)[position] for name in file.keys()}  # noqa: SIM118
@@ -143,7 +131,7 @@ class SavedModels:
             raise InputError(f"cannot read {str(self.folder / self.file)!r}: {error}.") from None
         return self.recipe.build(weights)
 
-    def common_module(self) -> nn.Module | None:
+    def global_module(self) -> nn.Module | None:
         if not (self.folder / GLOBAL).exists():
             return None
         recipe, state = self.recipe, read_state(self.folder / GLOBAL)
@@ -162,35 +150,38 @@ class SavedModels:
         return Recipe(blueprint, self.model or blueprint.model, shared)
 
     def _blueprint(self) -> Blueprint:
-        alone = self.folder / BLUEPRINT
-        if self.file == PERSONAL and alone.exists():
-            return read_blueprint(alone)
-        known: dict[str, Any] = json.loads(read_about(self.folder / self.file))
-        return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
+        path, separate = self.folder / self.file, self.folder / BLUEPRINT
+        if self.file == PERSONAL and separate.exists():
+            path = separate
+            refuse_pipe(path)
+        try:
+            known = json.loads(path.read_text(encoding="utf-8") if path == separate else read_about(path))
+            return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
 
 def no_client(name: str, names: tuple[str, ...]) -> InputError:
-    """The error for a client that there is not, with the nearest."""
+    """Return the error for an unknown client, with the most similar name."""
     near = difflib.get_close_matches(name, names, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return InputError(f"there is no client {name!r}; there are {listing(names)}{guess}")
 
 
 def described(model: Model) -> str:
-    """The model as text: what can be built again from it, or in <> what cannot."""
+    """Return a model as text from which it can be built again, or, if it cannot, a description in <>."""
     if isinstance(model, str):
         return model
     if isinstance(model, nn.Module):
         return f"<{type(model).__name__} module>"
     module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", "")
-    if _found(module, name) is model:
+    if _imported(module, name) is model:
         return f"{module}:{name}"
     return f"<{name or type(model).__name__}>"
 
 
-def _found(module: str, name: str) -> object:
-    import sys
-
+def _imported(module: str, name: str) -> object:
+    """Return the object of this name in an imported module, or None."""
     if module == "__main__" or not name or "<" in name:
         return None
     found: object = sys.modules.get(module)
@@ -200,7 +191,7 @@ def _found(module: str, name: str) -> object:
 
 
 def untrained(module: nn.Module, names: tuple[str, ...]) -> State:
-    """Frozen parameters and buffers: all of the state dict but the columns (under whatever name they are shared)."""
+    """Return frozen parameters and buffers: the state dict without trained parameters, also under other names."""
     trained = {id(value) for name, value in module.named_parameters() if name in names}
     state = module.state_dict(keep_vars=True)
     return {
@@ -209,7 +200,7 @@ def untrained(module: nn.Module, names: tuple[str, ...]) -> State:
 
 
 def fingerprint(state: State) -> str:
-    """A hash of names and values; "" for none."""
+    """Return a hash of names and values; "" if the state is empty."""
     if not state:
         return ""
     sha = hashlib.sha256()
@@ -221,12 +212,12 @@ def fingerprint(state: State) -> str:
 
 
 def write_state(state: Mapping[str, Tensor], path: Path) -> None:
-    # Copies, as safetensors refuses tensors that share memory (tied layers).
+    """Write a state dict; tensors are copied, as safetensors rejects those that share memory (tied layers)."""
     write_named({name: value.detach().cpu().clone().contiguous() for name, value in state.items()}, path)
 
 
 def write_named(tensors: Mapping[str, Tensor], path: Path, about: str | None = None) -> None:
-    """A safetensors file; a disk that takes no more is the same error as for any other file."""
+    """Write a safetensors file; a full disk is an OSError, as for other files."""
     try:
         save_file(dict(tensors), path, None if about is None else {ABOUT: about})
     except SafetensorError as error:
@@ -236,26 +227,19 @@ def write_named(tensors: Mapping[str, Tensor], path: Path, about: str | None = N
 
 
 def write_rows(rows: Rows, path: Path, about: str) -> None:
-    """One tensor per parameter, shape (rows, …), and a text."""
-    everybody = list(range(len(rows)))
-    entries = [(name, block, everybody) for name, block in zip(rows.layout.names, rows.blocks, strict=True)]
+    """Write one tensor per parameter, shape (rows, …), and a text as metadata."""
+    positions = list(range(len(rows)))
+    entries = [(name, block, positions) for name, block in zip(rows.layout.names, rows.blocks, strict=True)]
     write_tensors(path, entries, {ABOUT: about})
 
 
 def write_blueprint(blueprint: Blueprint, path: Path) -> None:
+    """Write a blueprint as JSON."""
     path.write_text(json.dumps(asdict(blueprint), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def read_blueprint(path: Path) -> Blueprint:
-    refuse_pipe(path)
-    try:
-        return Blueprint(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {error}.") from None
-
-
 def read_about(path: Path) -> str:
-    """The text that was written with tensors."""
+    """Return the text in the metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
             return str(file.metadata()[ABOUT])
@@ -264,6 +248,7 @@ def read_about(path: Path) -> str:
 
 
 def read_state(path: Path) -> State:
+    """Read the tensors of a safetensors file."""
     refuse_pipe(path)
     try:
         return dict(load_file(path))

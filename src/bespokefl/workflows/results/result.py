@@ -1,19 +1,20 @@
-"""What a run found, for each client, in memory and on disk.
+"""The result of a run, in memory and in its directory.
 
-config.toml             what was run; enough to repeat it
-result.json             the figures over all clients
+config.toml             the settings, enough to repeat the run
+result.json             figures over all clients
 clients.csv             one line per client: sizes, personal and global accuracy, loss, F1, precision and recall
 rounds.jsonl            one line per round
-client_rounds.jsonl     one line per round and client, where a method keeps such figures
-split.json              whose examples are whose
-personal.safetensors    everybody's model
-global.safetensors      the common model, where a method has one
-start.safetensors       the weights it began with, where they were given
-server.safetensors      what the server kept, for clients that come later
-rounds.safetensors      the common model of every round, where it was asked for
-blueprint.json          what it takes to build the model, where everybody's own is at a node
-newcomers.csv           one line per client that was held back, and
-newcomers.safetensors   their models, where some were
+client_rounds.jsonl     one line per round and client, if the method records such figures
+split.json              which examples each client has
+personal.safetensors    the personal models of all clients
+global.safetensors      the global model, if the method has one
+start.safetensors       the initial weights, if they were given
+server.safetensors      the server's state, from which newcomers' models are made
+rounds.safetensors      the global model of every round, with keep_rounds
+preparation.json        how examples are preprocessed, if they are
+blueprint.json          how to build the model, if the personal models stay at the nodes of a deployment
+newcomers.csv           one line per client that was held out of training
+newcomers.safetensors   the models of these clients
 """
 
 import json
@@ -21,6 +22,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,86 +37,109 @@ from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
 from bespokefl.workflows.results.score_tables import Scores, Sizes, dumps
 from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings, read
 
 KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Result:
-    """One finished run. Arrays and lists are in the order of `names`."""
+    """The result of one run, as `run`, `resume` and `load_run` return it.
 
-    def __init__(
-        self,
-        *,
-        config: Config,
-        about: Mapping[str, Any],
-        names: tuple[str, ...],
-        sizes: Sizes,
-        personal: Scores,
-        global_: Scores | None,
-        rounds: list[dict[str, Any]],
-        client_rounds: list[dict[str, Any]],
-        weights: InMemoryModels | SavedModels,
-        final: ServerArtifact | None = None,
-        newcomers: Newcomers | None = None,
-        write_rest: Callable[[Path], None] | None = None,
-        comments: Mapping[str, str] | None = None,
-        preparation: Preparation | None = None,
-        checkpoints: Path | None = None,
-    ) -> None:
-        self.config = config
-        self.about = dict(about)  # what result.json holds, but for the scores
-        self.names = names
-        self.sizes = dict(sizes)  # "train", "validation", "test": examples per client
-        self.personal = personal
-        self.global_ = global_
-        self.rounds = rounds
-        self.client_rounds = client_rounds
-        self.weights = weights
-        self.final = final  # what newcomers' models are made of; None where it is on disk, or was not kept
-        self.newcomers = newcomers  # clients that were held back from training
-        self.path: Path | None = None  # where it was saved
-        self.preparation = preparation  # how examples are made to fit the models; None: they are taken as they are
-        self.checkpoints = checkpoints  # the folder of those that were written on the way
-        self._write_rest = write_rest
-        self._comments = dict(comments or {})
+    Attributes
+    ----------
+    config : RunSettings
+        The settings of the run.
+    about : dict
+        The content of result.json, without scores.
+    names : tuple of str
+        The names of the clients; arrays and lists are in this order.
+    sizes : dict of str to ndarray
+        The number of examples per client, by "train", "validation" and "test".
+    personal, global_ : dict of str to ndarray
+        The scores of the personal models and of the global model per client: "accuracy", "loss", "f1", … on test data,
+        "validation_accuracy", "train_loss", … on other data. `global_` is None if the method has no global model.
+    rounds : list of dict
+        One entry per round, as in rounds.jsonl.
+    client_rounds : list of dict
+        One entry per round and client, if the method records such figures.
+    newcomers : Newcomers or None
+        The scores and models of clients that were held out of training.
+    preparation : Preparation or None
+        How examples are preprocessed; None if they are not.
+    path : Path or None
+        The directory to which the result was saved.
 
-    # -- looking at it
+    Examples
+    --------
+    >>> result = bf.run("ditto", clients, rounds=50)  # doctest: +SKIP
+    >>> result.personal["accuracy"].mean()  # doctest: +SKIP
+    >>> result.model("03")(x)  # doctest: +SKIP
+    >>> result.save("runs/ditto")  # doctest: +SKIP
+    """
+
+    config: RunSettings
+    about: dict[str, Any]
+    names: tuple[str, ...]
+    sizes: Sizes
+    personal: Scores
+    global_: Scores | None
+    rounds: list[dict[str, Any]]
+    client_rounds: list[dict[str, Any]]
+    weights: InMemoryModels | SavedModels
+    final: ServerArtifact | None = None  # None if it is on disk, or was not kept
+    newcomers: Newcomers | None = None
+    preparation: Preparation | None = None
+    path: Path | None = None
+    checkpoints: Path | None = None  # the directory with the checkpoints of this run
+    comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
+    write_rest: Callable[[Path], None] | None = None  # writes the split and the given initial weights
 
     @property
     def method(self) -> str:
+        """The name of the method."""
         return str(self.about["method"])
 
     @property
     def hyper(self) -> dict[str, Any]:
+        """The hyper-parameters of the method."""
         return dict(self.about["hyper"])
 
     @property
     def communication(self) -> dict[str, Any]:
+        """Bytes and messages, up and down."""
         return dict(self.about["communication"])
 
     @property
     def timing(self) -> dict[str, Any]:
+        """Seconds, and how the run was computed."""
         return dict(self.about["timing"])
 
     @property
     def interrupted(self) -> bool:
+        """Whether the run was interrupted before its last round."""
         return bool(self.about["interrupted"])
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures has to know, one sentence each."""
+        """Sentences that help to read the figures."""
         return list(self.about["notes"])
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` makes a table of it."""
+        """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` is a table."""
         return score_tables.lines(self.names, self.sizes, {"personal": self.personal, "global": self.global_})
 
     def summary(self) -> dict[str, Any]:
-        """What result.json holds."""
+        """Return the content of result.json.
+
+        Returns
+        -------
+        dict
+            `about`, and under "personal", "global" and "newcomers" each score's mean, standard deviation, worst decile
+            and further figures over clients.
+        """
         return {
             **self.about,
             "personal": score_tables.figures(self.personal, self.sizes),
@@ -142,31 +167,58 @@ class Result:
             lines.append(f"  {kind:<8}  test {name}: {', '.join(worded)}")
         return "\n".join(lines)
 
-    # -- its models
-
     def model(self, client: str) -> nn.Module:
-        """A client's own model, ready to predict; a newcomer's, too."""
-        late = self.newcomers
-        if late is not None and str(client) in late.names:
-            return late.model(client)
-        if str(client) not in self.names:
-            raise no_client(str(client), self.names + (late.names if late is not None else ()))
-        home = next((node for node, own in self.about.get("nodes", {}).items() if str(client) in own), None)
-        if home is not None:
+        """Return a client's personal model, in evaluation mode, on the CPU.
+
+        Parameters
+        ----------
+        client : str
+            The name of a client, also of one that was held out of training.
+
+        Raises
+        ------
+        InputError
+            If there is no such client, or if its model is at a node of a deployment.
+        """
+        name, held_out = str(client), self.newcomers
+        if held_out is not None and name in held_out.names:
+            return held_out.model(name)
+        if name not in self.names:
+            raise no_client(name, self.names + (() if held_out is None else held_out.names))
+        node = next((node for node, own in self.about.get("nodes", {}).items() if name in own), None)
+        if node is not None:
             raise InputError(
-                f"the own model of client {client} is not in the run but at its node, {home}; on that machine: bespoke "
-                f"deploy predict {shlex.quote(home)} --client {shlex.quote(str(client))} --data FILE."
+                f"the personal model of client {name} is not in the run but at its node, {node}; on that machine: "
+                f"bespoke deploy predict {shlex.quote(node)} --client {shlex.quote(name)} --data FILE."
             )
-        return self.weights.module(self.names.index(str(client)))
+        return self.weights.module(self.names.index(name))
 
     def global_model(self) -> nn.Module | None:
-        """The common model, ready to predict; None where the method has none."""
-        return self.weights.common_module()
-
-    # -- on disk
+        """Return the global model, in evaluation mode, on the CPU; None if the method has none."""
+        return self.weights.global_module()
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
-        """Write the folder of this run; it appears complete or not at all."""
+        """Write the directory of this run, completely or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The directory; its parents are made if they do not exist.
+        overwrite : bool, default=False
+            Whether to replace another run in this directory.
+
+        Returns
+        -------
+        Path
+            The directory.
+
+        Raises
+        ------
+        InputError
+            If the directory cannot be written, or holds something else.
+        DiskError
+            If the disk is full.
+        """
         target = Path(path)
         own = self.checkpoints is not None and target.resolve() == self.checkpoints.resolve().parent
         self.path = run_directory.write(target, self._fill, overwrite or own)
@@ -178,7 +230,7 @@ class Result:
                 if file.is_file():
                     shutil.copyfile(file, into / file.name)
             return
-        (into / "config.toml").write_text(self.config.to_toml(self._comments), encoding="utf-8")
+        (into / "config.toml").write_text(self.config.to_toml(self.comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         score_tables.write_csv(into / "clients.csv", self.clients)
         score_tables.write_lines(into / "rounds.jsonl", self.rounds)
@@ -193,31 +245,49 @@ class Result:
             self.newcomers.write(into)
         if self.interrupted and self.checkpoints is not None and self.checkpoints.is_dir():
             shutil.copytree(self.checkpoints, into / run_directory.CHECKPOINTS, copy_function=_link)
-        if self._write_rest is not None:
-            self._write_rest(into)
+        if self.write_rest is not None:
+            self.write_rest(into)
 
 
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links, or another one
+    except OSError:  # no hard links, or another file system
         shutil.copyfile(source, target)
 
 
 def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
-    """The result in the folder of a run. `model` is needed for its models where they were made by a Python object."""
+    """Load the result in the directory of a run.
+
+    Parameters
+    ----------
+    path : path
+        The directory.
+    model : callable or torch.nn.Module, optional
+        The model, if it was a Python object, which the directory does not hold.
+
+    Returns
+    -------
+    Result
+        Models are read when they are needed.
+
+    Raises
+    ------
+    InputError
+        If the directory does not hold a run, or is damaged.
+    """
     source = Path(path)
     if not run_directory.is_run(source):
-        raise InputError(f"{str(path)!r} is not the folder of a run: it has no {' and '.join(run_directory.SIGNS)}.")
+        raise InputError(f"{str(path)!r} is not the directory of a run: it has no {' and '.join(run_directory.SIGNS)}.")
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         names, sizes, scores = score_tables.read_clients(source / "clients.csv", KINDS)
         rounds = score_tables.read_lines(source / "rounds.jsonl")
         notes = source / "client_rounds.jsonl"
         client_rounds = score_tables.read_lines(notes) if notes.exists() else []
-        late = about["newcomers"]
-        result = Result(
-            config=Config.of(configs.read(source / "config.toml")),
+        held_out = about["newcomers"]
+        return Result(
+            config=RunSettings.of(read(source / "config.toml")),
             about=about,
             names=names,
             sizes=sizes,
@@ -226,13 +296,12 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             rounds=rounds,
             client_rounds=client_rounds,
             weights=SavedModels(source.resolve(), model),
-            newcomers=None if late is None else newcomers.read_newcomers(source, late, about, model),
+            newcomers=None if held_out is None else newcomers.read_newcomers(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),
+            path=source,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the run in {str(path)!r} is damaged: {error!r}.") from error
-    result.path = source
-    return result
 
 
 def _short(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Tables of clients' scores: their figures, and how they are written as JSON and CSV."""
+"""Tables of clients' scores: figures over clients, and reading and writing of JSON and CSV."""
 
 import csv
 import io
@@ -13,52 +13,52 @@ from torch import Tensor
 
 from bespokefl.metrics import summarize
 
-Scores = dict[str, np.ndarray]  # "accuracy", "loss", "f1", … of test data, "validation_accuracy", … -> one per client
-Sizes = dict[str, np.ndarray]  # "train", "validation", "test": examples per client
+Scores = dict[str, np.ndarray]  # one value per client: "accuracy", "loss", … on test data, "validation_accuracy", …
+Sizes = dict[str, np.ndarray]  # the number of examples per client: "train", "validation", "test"
 
 SIZES = ("train", "validation", "test")
 
 
 def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
-    """Every score in a few numbers over all clients."""
+    """Return mean, standard deviation and further figures of every score over clients."""
     found = {
         name: summarize(values, sizes["train"], higher_is_better=not name.endswith("loss"))
         for name, values in scores.items()
     }
-    return {"accuracy": None} | found  # regression has no accuracy, and says so
+    return {"accuracy": None} | found  # None for regression
 
 
 def unit(score: str) -> str:
-    """What people read a score in: accuracy in per cent; files and Python have shares."""
+    """Return the unit in which a score is printed: accuracy in per cent; files and Python have fractions."""
     return " %" if score.endswith("accuracy") else ""
 
 
-def told(value: float | None, score: str) -> str:
-    """A score, or its error, as people read it, without its unit."""
+def format_score(value: float | None, score: str) -> str:
+    """Return a score as it is printed, without its unit."""
     if value is None:
         return "-"
     return f"{100 * value:.2f}" if unit(score) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def headed(score: str) -> str:
-    """What a table calls it: "validation accuracy, %"."""
+def column_title(score: str) -> str:
+    """Return the title of a score's column, such as "validation accuracy, %"."""
     return score.replace("_", " ") + (unit(score) and f",{unit(score)}")
 
 
 def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]) -> list[dict[str, Any]]:
-    """One dict per client: its sizes, and all kinds of scores (None for a kind that there is not)."""
+    """Return one dict per client with its sizes and scores; scores of a model that does not exist are None."""
     columns: dict[str, list[Any]] = {"client": list(names)}
     columns |= {part: sizes[part].tolist() for part in SIZES}
-    nobody = np.full(len(names), math.nan)
+    undefined = np.full(len(names), math.nan)
     measures = next(found for found in scores.values() if found is not None)
     for kind, found in scores.items():
         for name in measures:
-            columns[f"{kind}_{name}"] = plain(nobody if found is None else found[name])
+            columns[f"{kind}_{name}"] = plain(undefined if found is None else found[name])
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Sizes, dict[str, Scores]]:
-    """Names, sizes and scores from a file of such lines."""
+    """Read names, sizes and scores from a file that was written from `lines`."""
     rows = read_csv(path)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     scores = {
@@ -74,8 +74,8 @@ def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Siz
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: tensors and arrays as lists, NaN as null; an infinity, or an object, as text."""
-    if value is None or type(value) in (str, int, bool):  # nearly all are, and tables are long
+    """Return a value that JSON can hold: tensors and arrays as lists, NaN as None, infinities and objects as text."""
+    if value is None or type(value) in (str, int, bool):  # the most frequent types first: tables are long
         return value
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return plain(value.tolist())
@@ -89,10 +89,12 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON."""
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write one line of JSON per row."""
     path.write_text("".join(dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -101,6 +103,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; the columns are the keys of all rows."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, dict.fromkeys(name for row in rows for name in row))
     writer.writeheader()

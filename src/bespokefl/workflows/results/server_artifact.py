@@ -1,8 +1,8 @@
-"""What a run leaves on the server, for clients that come later.
+"""What a run keeps on the server, from which models for newcomers are made.
 
-server.safetensors   the method's final server state ("server/…") and the weights that all began with ("start"): named
-                     rows and tensors; numbers, and which tensors make up which rows, are in the metadata
-rounds.safetensors   the common model after every round, shape (rounds, …), where it was asked for
+server.safetensors   the method's final server state ("server/…") and the initial weights ("start"); the metadata has
+                     numbers, and which tensors make up which rows
+rounds.safetensors   the global model after every round, shape (rounds, …), with keep_rounds
 """
 
 import json
@@ -21,8 +21,9 @@ from bespokefl.core.nn.losses import Loss
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.transports import wire
-from bespokefl.workflows.results.models import PRECISIONS, Recipe, read_about, read_state, write_named, write_rows
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.results.models import Recipe, read_about, read_state, write_named, write_rows
+from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
@@ -31,7 +32,7 @@ SERVER, ROUNDS = "server.safetensors", "rounds.safetensors"
 
 @dataclass(frozen=True)
 class ServerArtifact:
-    """All that a newcomer's model is made of, but for the newcomer's own data."""
+    """Everything that a newcomer's model is made of, except the newcomer's data."""
 
     method: Method
     recipe: Recipe
@@ -39,34 +40,38 @@ class ServerArtifact:
     head: str | None
     server: State
     start: Rows
-    rounds: Rows | None = None  # the common model after every round
+    rounds: Rows | None = None  # the global model after every round
 
     def task(self, device: torch.device) -> Task:
-        """The run's task once more, with the start that it had."""
+        """Build the run's task again, with its initial weights."""
         blueprint = self.recipe.blueprint
-        begun = {name: value.cpu() for name, value in self.start.state(0).items()}
-        return Task(
-            lambda: self.recipe.build(begun),
-            self.loss,
+        weights = {name: value.cpu() for name, value in self.start.state(0).items()}
+        spec = TaskSpec(
+            model=lambda: self.recipe.build(weights),
+            shape=blueprint.shape,
+            classes=blueprint.outputs if blueprint.outputs > 1 else None,
+            tokens=blueprint.tokens,
+            loss=self.loss,
             head=self.head,
             seed=blueprint.seed,
+            precision=blueprint.precision,
             device=device,
-            dtype=PRECISIONS[blueprint.precision],
-            classifies=blueprint.outputs > 1,
         )
+        return spec.build()
 
     def state(self, device: torch.device) -> State:
-        """The server's, as `Method.newcomer` takes it: with every round's common model, where they were kept."""
+        """The server state for `Method.newcomer`, with the global models of all rounds, if they were kept."""
         kept = {} if self.rounds is None else {"rounds": self.rounds}
         state = kept | self.server
         return {name: value.to(device=device) if isinstance(value, Rows) else value for name, value in state.items()}
 
     def write(self, folder: Path) -> None:
+        """Write the files; the state of a user's method may hold objects that cannot be written."""
         values = {"start": self.start} | {f"server/{name}": value for name, value in self.server.items()}
         try:
             header, tensors = wire.flatten(values)
-        except TypeError as error:  # somebody's own method, which keeps something else
-            log.warning("the server's state is not kept, so that newcomers cannot be served from disk: %s", error)
+        except TypeError as error:
+            log.warning("the server's state is not saved, so newcomers cannot be personalized from disk: %s", error)
             return
         named = {name: tensor.cpu().clone().contiguous() for name, tensor in zip(_names(header), tensors, strict=True)}
         write_named(named, folder / SERVER, json.dumps(header, ensure_ascii=False))
@@ -74,10 +79,10 @@ class ServerArtifact:
             write_rows(self.rounds, folder / ROUNDS, json.dumps(len(self.rounds)))
 
 
-def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[str, str]) -> ServerArtifact:
-    """What the folder of a finished run holds."""
+def read(folder: Path, config: RunSettings, recipe: Recipe, loss: str, python: dict[str, str]) -> ServerArtifact:
+    """Read the artifact in the directory of a finished run."""
     if not (folder / SERVER).exists():
-        raise InputError(f"the run in {str(folder)!r} has kept nothing for newcomers, no {SERVER}; run it once more.")
+        raise InputError(f"the run in {str(folder)!r} cannot personalize newcomers: it has no {SERVER}; run it again.")
     if python:
         what, was = next(iter(python.items()))
         raise InputError(
@@ -107,7 +112,7 @@ def read(folder: Path, config: Config, recipe: Recipe, loss: str, python: dict[s
 
 
 def _names(header: Sequence[Any]) -> Iterator[str]:
-    """What the tensors are called in the file: "server/weights/head.bias"."""
+    """The names of the tensors in the file, such as "server/weights/head.bias"."""
     for name, kind, about in header:
         if kind == "rows":
             yield from (f"{name}/{parameter}" for parameter in about[0])

@@ -1,4 +1,4 @@
-"""What result.json says of a run, simulated or deployed: what was trained, how far it came, what it cost."""
+"""The content of result.json beside scores: what was trained, on which clients, and at what cost."""
 
 import logging
 import platform
@@ -14,85 +14,89 @@ from bespokefl.core.errors import count, listing
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
-from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.outcome import Outcome
 from bespokefl.metrics.communication import streams_per_round, total_times
 from bespokefl.workflows.run import privacy_accounting
 from bespokefl.workflows.run.convert import labels_of
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 log = logging.getLogger("bespokefl")
 
-APART = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}  # said elsewhere, or nowhere
+# Settings that result.json has under a name of their own, or not at all.
+LISTED_ELSEWHERE = {"method", "set", "data", "split", "model", "seed", "rounds", "out", "overwrite"}
 
 
-def summary(
-    config: Config,
+def summarize_run(
+    settings: RunSettings,
     method: Method,
     outcome: Outcome,
     *,
     origin: Mapping[str, Any],
     names: Sequence[str],
     notes: Sequence[str],
-    seconds: float,
-    executor: Executor,
-    workers: int,
-    states: str | None = None,
+    timing: Mapping[str, Any],
     packages: Sequence[str] = ("bespokefl", "torch", "numpy"),
 ) -> dict[str, Any]:
-    """What result.json says.
+    """Return the content of result.json, without scores.
 
-    origin  where the clients come from: data, split, split_hash, split_seed and examples
-    notes   sentences that a reader of the figures has to know
-    states  where clients' states were, if it was here
+    Parameters
+    ----------
+    origin : mapping
+        Where the clients come from: data, split, split_hash, split_seed and examples.
+    names : sequence of str
+        The names of the clients.
+    notes : sequence of str
+        Sentences that help to read the figures.
+    timing : mapping
+        Seconds of the whole run, and how it was computed.
+    packages : sequence of str
+        Packages whose versions are recorded.
     """
     interrupted = outcome.rounds_done < outcome.rounds_planned
-    told = [f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}."] if interrupted else []
-    told += notes
+    sentences = [f"Interrupted after round {outcome.rounds_done} of {outcome.rounds_planned}."] if interrupted else []
+    sentences += notes
     if outcome.lost:
         times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
         whose = count(len(outcome.lost), "client")
-        told.append(f"Uploads that did not count: {times}, of {whose} (see lost in result.json).")
-    protected = privacy_accounting.account(config, names, outcome.uploaded)
+        sentences.append(f"Uploads that did not count: {times}, of {whose} (see lost in result.json).")
+    privacy = privacy_accounting.account(settings, names, outcome.uploaded)
+    shown = [one.name for one in fields(settings) if one.name not in LISTED_ELSEWHERE]
     return {
-        "method": config.method,
+        "method": settings.method,
         "hyper": method.hyper(),
         **{key: origin[key] for key in ("data", "split", "split_hash", "split_seed")},
         "clients": len(names),
         "examples": origin["examples"],
-        "model": config.model,
-        "seed": config.seed,
-        "rounds": config.rounds,
+        "model": settings.model,
+        "seed": settings.seed,
+        "rounds": settings.rounds,
         "rounds_planned": outcome.rounds_planned,
         "rounds_done": outcome.rounds_done,
         "interrupted": interrupted,
-        "notes": told + privacy_accounting.sentences(protected),
-        "settings": {one.name: getattr(config, one.name) for one in fields(config) if one.name not in APART},
-        "personal": None,  # both are worked out from the clients' scores
+        "notes": sentences + privacy_accounting.sentences(privacy),
+        "settings": {name: getattr(settings, name) for name in shown},
+        "personal": None,  # `Result.summary` fills in the figures of both
         "global": None,
         "newcomers": None,
         "python": {},
         "lost": outcome.lost,
-        "privacy": protected,
+        "privacy": privacy,
         "communication": asdict(outcome.communication)
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
-        "timing": {
-            "seconds_per_round": outcome.seconds_per_round,
-            "seconds": seconds,
-            **asdict(executor),
-            "workers": workers,
-            **({} if states is None else {"states": states}),
-        },
+        "timing": {"seconds_per_round": outcome.seconds_per_round, **timing},
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
     }
 
 
-def from_python(config: Config, method: Method, loss: str | Loss | None, lost: list[str]) -> dict[str, str]:
-    """What the files of a run cannot hold, and what it was."""
+def from_python(settings: RunSettings, method: Method, loss: str | Loss | None, lost: list[str]) -> dict[str, str]:
+    """Return descriptions of the Python objects that the files of a run cannot hold.
+
+    lost : names of hyper-parameters that TOML cannot hold.
+    """
     found = {}
-    if methods.REGISTRY.get(config.method) is not type(method):
+    if methods.REGISTRY.get(settings.method) is not type(method):
         found["method"] = type(method).__name__
     elif lost:
         found["method"] = f"{type(method).__name__} with {listing(lost)}"
@@ -102,7 +106,7 @@ def from_python(config: Config, method: Method, loss: str | Loss | None, lost: l
 
 
 def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
-    """What a reader of the figures has to know, one sentence each."""
+    """Return sentences that help to read the figures."""
     notes = []
     names = clients.label_names
     if names and all(name.isdigit() for name in names) and names != tuple(map(str, range(len(names)))):
@@ -110,11 +114,11 @@ def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
         log.warning(notes[-1])
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
-        often = count(restored, "time")
-        notes.append(f"A client's head became non-finite and was restored {often}: use a smaller head_lr.")
-    endless = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
-    if endless:
-        notes.append(f"The test loss is not finite for {listing(endless)}: it is left out of the figures.")
+        times = count(restored, "time")
+        notes.append(f"A client's head became non-finite and was restored {times}: use a smaller head_lr.")
+    diverged = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
+    if diverged:
+        notes.append(f"The test loss is not finite for {listing(diverged)}: it is left out of the figures.")
     for part in ("validation", "test"):
         without = np.flatnonzero(getattr(clients, part).sizes.numpy() == 0).tolist()
         if without:
@@ -124,7 +128,7 @@ def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
 
 
 def origin_of(clients: Clients) -> dict[str, Any]:
-    """Where clients come from: their data and split."""
+    """Return where clients come from: their data and split."""
     return {
         "data": clients.data_name,
         "split": clients.split_name,

@@ -1,20 +1,25 @@
-"""A run: clients, a method and a model in, a result out."""
+"""`bespokefl.run` and `bespokefl.resume`: clients, a method and a model in, a result out."""
 
-from contextlib import ExitStack
-from dataclasses import replace
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods
-from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.errors import DiskError, InputError, unknown
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
-from bespokefl.data.sources.synthetic import is_drawn
+from bespokefl.data.sources.synthetic import is_synthetic
+from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.progress import Report
 from bespokefl.engines.storage.checkpoints import OtherRunError
 from bespokefl.workflows.results import run_directory
@@ -23,74 +28,144 @@ from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import resume as unfinished
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.initial_weights import Start
-from bespokefl.workflows.run.settings import Config
-from bespokefl.workflows.run.trainer import train
+from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.run.trainer import RunInputs, RunStorage, build, package, simulate
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def takes_settings(function: Function) -> Function:
+    """Replace `**settings` in the signature, and `{settings}` in the docstring, by the fields of `RunSettings`.
+
+    Settings that the function has as parameters of its own keep their types and their documentation.
+    """
+    signature = inspect.signature(function)
+    own = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    names = [name for name in RunSettings.arguments() if name not in own]
+    added = [one for one in fields(RunSettings) if one.name in names]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(one.name, keyword, default=one.default, annotation=one.type) for one in added]
+    function.__signature__ = signature.replace(parameters=[*own.values(), *parameters])  # type: ignore[attr-defined]
+    function.__annotations__ |= {one.name: one.type for one in added}
+    function.__annotations__.pop("settings", None)
+    lines = []
+    for one in added:
+        lines.append(f"{one.name} : {_type_name(one.type)}, default={one.default!r}")
+        lines += textwrap.wrap(one.metadata["help"], 112, initial_indent="    ", subsequent_indent="    ")
+    function.__doc__ = (function.__doc__ or "").replace("{settings}", "\n    ".join(lines))
+    return function
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace(" | ", " or ")
+
+
+@takes_settings
 def run(
     method: Method | str,
     clients: Clients,
     *,
-    model: Model = "mlp",
-    rounds: int = 20,
-    participation: float = 1.0,
-    batch_size: int = 10,
-    local_epochs: int = 1,
-    local_steps: int | None = None,
-    seed: int = 0,
-    start: Start | None = None,
-    head: str | None = None,
+    model: Model = RunSettings.model,
     loss: str | Loss | None = None,
-    scale: str | None = None,
-    missing: str = "refuse",
-    vocabulary: int | None = None,
-    length: int | None = None,
-    newcomers: float = 0.0,
-    keep_rounds: bool = False,
-    eval_every: int = 5,
-    workers: int = 0,
-    chunk: int | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    engine: str = "simulation",
-    faults: str = "",
-    clip: float | None = None,
-    noise: float | None = None,
-    delta: float | None = None,
+    start: Start | None = None,
+    device: str | torch.device = RunSettings.device,
     checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: str | int = "60s",
-    state_dir: str | None = None,
+    checkpoint_every: str | int = RunSettings.checkpoint_every,
     progress: Report | None = None,
+    **settings: Any,
 ) -> Result:
-    """Train these clients by this method.
+    """Train a method on clients and evaluate every client's model.
 
-    method      with its hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or the name of one with its defaults
-    model       a name ("mlp", "mlp(hidden=(50,))", "module:function"), a function that makes a module, or a module,
-                with whose weights it then begins
-    local_steps instead of local_epochs
-    start       a state dict, a .safetensors file, or the folder of a run, to begin with its global model
-    head        the module whose parameters are the head; None: "head", else the last linear layer
-    scale       of features, learnt from training data: "pooled" over all clients, each client's "own", "none";
-                None: pooled for tables, none for arrays
-    missing     values of a table: "refuse", or "mean" of the training data
-    vocabulary, length  of texts: words that are known at most, words that each is cut or filled to
-    newcomers   share of the clients to hold back from training; they are personalized at the end and reported apart
-    keep_rounds keep the common model of every round, for newcomers to choose from (PersFL)
-    eval_every  rounds between evaluations of all clients; the last round is always evaluated
-    workers     processes, 0 for all cores; they do not change the result
-    chunk       clients that are computed at once; None: chosen by a rule
-    faults      simulated failures, by share of clients: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
-    clip        the length that every upload is cut to, measured from where it began
-    noise       Gaussian noise on uploads, in units of clip; result.json then tells each client's ε
-    delta       the δ of that (ε, δ); None: 1e-5
-    checkpoint  a folder for checkpoints: called again with the same folder, a run that was stopped goes on
-    checkpoint_every  rounds (10) or seconds ("60s") between them; 0: only when the run is stopped
-    state_dir   keep clients' states in files here; None: in memory, if they fit
-    progress    called after every round
+    Parameters
+    ----------
+    method : Method or str
+        A method with its hyper-parameters, such as `methods.Ditto(prox_weight=0.5)`, or the name of one.
+    clients : Clients
+        The clients, as `Dataset.split` makes them.
+    model : str, callable or torch.nn.Module, default='mlp'
+        A name ("mlp", "mlp(hidden=(50,))", "module:function"), a function that makes a module, or a module, whose
+        weights are then the initial weights.
+    loss : str, callable or None, default=None
+        A name ("cross_entropy", "mse"), or a function of outputs and targets that returns one loss per example; None
+        chooses by the labels.
+    start : mapping, torch.nn.Module, path or None, default=None
+        Initial weights: a state dict, a module, a .safetensors file, or the directory of a run with a global model.
+    device : str or torch.device, default='cpu'
+        The device to compute on.
+    checkpoint : path or None, default=None
+        A directory for checkpoints. The same call with the same directory resumes an interrupted run.
+    checkpoint_every : str or int, default='60s'
+        Rounds (10) or seconds ("60s") between checkpoints; 0: only when the run is interrupted.
+    progress : callable or None, default=None
+        Called with a `Progress` after every round.
+    {settings}
+
+    Returns
+    -------
+    Result
+        Scores and models of all clients. `Result.save` writes them to a directory.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    TrainingError
+        If the training diverges or a worker process dies.
+
+    Examples
+    --------
+    >>> import bespokefl as bf
+    >>> clients = bf.load("digits").split("dirichlet(alpha=0.4)", clients=20)
+    >>> result = bf.run("ditto", clients, rounds=50)  # doctest: +SKIP
     """
-    chosen = methods.of(method)
+    named = settings | {"device": str(device), "checkpoint_every": str(checkpoint_every)}
+    inputs = _python_inputs(methods.of(method), clients, model, loss, start, named)
+    if checkpoint is None:
+        built = build(inputs)
+        return package(built, *simulate(built, progress))
+    with run_directory.lock(Path(checkpoint)) as directory:
+        storage = RunStorage(directory)
+        try:
+            built = build(inputs)
+            return package(built, *simulate(built, progress, storage), storage)
+        except DiskError as error:
+            raise run_directory.explain_disk_error(error, directory) from None
+        except OtherRunError as error:
+            raise InputError(f"{error.fact}; use another directory.") from None
+
+
+def _python_inputs(
+    method: Method,
+    clients: Clients,
+    model: Model,
+    loss: str | Loss | None,
+    start: Start | None,
+    named: Mapping[str, Any],
+) -> RunInputs:
+    """The inputs of a run from Python, whose clients, model, loss and initial weights may be in no file."""
+    known = inspect.signature(run).parameters
+    for name in named:
+        if name not in known:
+            raise unknown("argument of run", name, known)
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
+    settings = RunSettings(
+        method=method.name or type(method).__name__,
+        data=clients.data_name,
+        split=run_directory.SPLIT_FILE,
+        clients=len(clients),
+        model=described(model),
+        loss=None if callable(loss) else loss,
+        **named,
+    )
+    comments = _comments(method, clients, loss)
+    return RunInputs(
+        settings=settings, method=method, clients=clients, model=model, loss=loss, start=start, comments=comments
+    )
+
+
+def _comments(method: Method, clients: Clients, loss: str | Loss | None) -> dict[str, str]:
+    """Comments in config.toml on what came from Python."""
     comments = {"split": f"{clients.split_name}, seed {clients.seed}"}
     if clients.data_name not in datasets.names():
         client = "" if clients.client is None else ", client=clients.client"
@@ -98,94 +173,76 @@ def run(
             "These data came from Python; to repeat the run, save them, "
             f'numpy.savez("data.npz", x=clients.x, y=clients.y{client}), and name that file here.'
         )
-    if methods.REGISTRY.get(chosen.name) is not type(chosen):
-        comments["method"] = f"The run cannot be repeated from this file: {type(chosen).__name__} is not registered."
+    if methods.REGISTRY.get(method.name) is not type(method):
+        comments["method"] = f"The run cannot be repeated from this file: {type(method).__name__} is not registered."
     if callable(loss):
         comments["loss"] = "The run cannot be repeated from this file: its loss was a Python function."
-    config = Config(
-        method=chosen.name or type(chosen).__name__,
-        data=clients.data_name,
-        split=run_directory.SPLIT_FILE,
-        clients=len(clients),
-        model=described(model),
-        head=head,
-        loss=None if callable(loss) else loss,
-        rounds=rounds,
-        participation=participation,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        seed=seed,
-        scale=scale,
-        missing=missing,
-        vocabulary=vocabulary,
-        length=length,
-        newcomers=newcomers,
-        keep_rounds=keep_rounds,
-        eval_every=eval_every,
-        workers=workers,
-        chunk=chunk,
-        device=str(device),
-        precision=precision,
-        engine=engine,
-        faults=faults,
-        clip=clip,
-        noise=noise,
-        delta=delta,
-        checkpoint_every=str(checkpoint_every),
-        state_dir=state_dir,
-    )
-    given = (config, comments, chosen, clients, model, loss, start, progress)
-    if checkpoint is None:
-        return train(*given)
-    with run_directory.held(Path(checkpoint)) as place:
-        try:
-            return train(*given, place)
-        except DiskError as error:
-            raise run_directory.no_room(error, place) from None
-        except OtherRunError as error:
-            raise InputError(f"{error.fact}; use another folder.") from None
+    return comments
 
 
 def run_config(
-    config: Config, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
+    settings: RunSettings, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
 ) -> Result:
-    """Load, split, train and save what a config says; `clients` are those that it would load, where they are there."""
-    target = run_directory.steady(run_directory.RUNS / config.method if config.out is None else Path(config.out))
-    if config.out is None:
+    """Train with these settings and write the results to their directory.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    progress : callable, optional
+        Called after every round.
+    resumed : bool
+        Whether to resume the run that is in the directory.
+    clients : Clients, optional
+        The clients that the settings describe, if they are loaded already.
+    """
+    unnamed = settings.out is None
+    target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
+    if unnamed:
         run_directory.check_above(target)  # before anything is made
     elif not resumed:
-        run_directory.check(target, config.overwrite)
-    with run_directory.held(target, other=config.out is None) as target:
+        run_directory.check(target, settings.overwrite)
+    with run_directory.lock(target, rename=unnamed) as target:
         if not resumed:
-            run_directory.check(target, config.overwrite)  # now that nobody else is there
-        return _run_config(config, progress, target, resumed, clients)
-
-
-def _run_config(
-    config: Config, progress: Report | None, target: Path, resumed: bool, clients: Clients | None
-) -> Result:
-    method = methods.build(config.method, dict(config.set))
-    if config.model.startswith("<"):
-        raise InputError(
-            f"the model was a Python object, {config.model}, that cannot be made from its name; give --model."
-        )
-    clients = load_clients(config) if clients is None else clients
-    comments: dict[str, str] = {}
-    stored = dict[str, Any](data=_absolute(config.data), clients=len(clients), split=clients.split_name)
-    if config.split is not None and config.split.endswith(".json"):
-        comments["split"] = f"{clients.split_name}, seed {clients.seed}"
-        stored["split"] = run_directory.SPLIT_FILE
-    given = (replace(config, **stored), comments, method, clients, config.model, config.loss, config.start, progress)
-    with ExitStack() as ending:
-        other = run_directory.ReplacedFolder(target) if config.overwrite and not resumed else None
+            run_directory.check(target, settings.overwrite)  # again, as no other process can change it now
+        replaced = run_directory.ReplacedFolder(target) if settings.overwrite and not resumed else None
+        storage = RunStorage(target, f"bespoke resume {quote(str(target))}", replaced)
+        inputs = _inputs(settings, clients)
         try:
-            put = None if other is None else other.replace
-            result = train(*given, target, put=put, ending=ending, command=f"bespoke resume {quote(str(target))}")
-            result.save(target, config.overwrite)
+            built = build(inputs)
+            outcome, seconds = simulate(built, progress, storage)
+            with delay_interrupts("the training is over, and its results are being written"):
+                result = package(built, outcome, seconds, storage)
+                result.save(target, settings.overwrite)
         except DiskError as error:
-            raise run_directory.no_room(error, target, stays=other is not None and other.stays) from None
+            raise run_directory.explain_disk_error(
+                error, target, unchanged=replaced is not None and replaced.unchanged
+            ) from None
     return result
+
+
+def _inputs(settings: RunSettings, clients: Clients | None) -> RunInputs:
+    """The inputs of a run that has settings only; data and split are stored so that they are found again."""
+    method = methods.build(settings.method, dict(settings.set))
+    if settings.model.startswith("<"):
+        raise InputError(
+            f"the model was a Python object, {settings.model}, that cannot be made from its name; give --model."
+        )
+    clients = load_clients(settings) if clients is None else clients
+    comments: dict[str, str] = {}
+    named = settings.data in datasets.names() or is_synthetic(settings.data)
+    data, split = settings.data if named else str(absolute(settings.data)), clients.split_name
+    if settings.split is not None and settings.split.endswith(".json"):
+        comments["split"] = f"{clients.split_name}, seed {clients.seed}"
+        split = run_directory.SPLIT_FILE
+    return RunInputs(
+        settings=replace(settings, data=data, clients=len(clients), split=split),
+        method=method,
+        clients=clients,
+        model=settings.model,
+        loss=settings.loss,
+        start=settings.start,
+        comments=comments,
+    )
 
 
 def resume(
@@ -195,21 +252,34 @@ def resume(
     state_dir: str | PathLike[str] | None = None,
     workers: int | None = None,
 ) -> Result:
-    """Go on with a run that was stopped or killed, from its last checkpoint; the result is as if it had not been.
+    """Resume an interrupted run from its last checkpoint. The result is identical to an uninterrupted run.
 
-    state_dir   keep clients' states in files here from now on; None: where they were
-    workers     processes from now on, 0 for all cores; None: as many as there were
+    Parameters
+    ----------
+    path : path
+        The directory of the run.
+    progress : callable or None, default=None
+        Called with a `Progress` after every round.
+    state_dir : path or None, default=None
+        A directory for files with the clients' states; None: as before the interruption.
+    workers : int or None, default=None
+        Number of processes, 0 for one per core; None: as before the interruption.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InputError
+        If the directory has no interrupted run, or if its files or data have changed.
     """
-    place = run_directory.steady(Path(path))
-    config = unfinished.read(place)
-    states = config.state_dir if state_dir is None else str(state_dir)
-    number = config.workers if workers is None else workers
+    directory = run_directory.stable_path(Path(path))
+    settings = unfinished.read(directory)
+    states = settings.state_dir if state_dir is None else str(state_dir)
+    processes = settings.workers if workers is None else workers
+    changed = replace(settings, out=str(directory), state_dir=states, workers=processes)
     try:
-        return run_config(replace(config, out=str(place), state_dir=states, workers=number), progress, resumed=True)
+        return run_config(changed, progress, resumed=True)
     except OtherRunError as error:
-        raise unfinished.refused(error, place, config) from None
-
-
-def _absolute(source: str) -> str:
-    """A name as it is, a file's path so that it is found from anywhere."""
-    return source if source in datasets.names() or is_drawn(source) else str(absolute(source))
+        raise unfinished.rejected(error, directory, settings) from None

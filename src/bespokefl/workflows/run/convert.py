@@ -1,7 +1,7 @@
-"""Clients and settings as an engine takes them, and what it gives back as a person reads it."""
+"""Converts clients and settings to what an engine takes, and an engine's outcome back to the order of the clients."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.settings import Settings
 from bespokefl.workflows.results.score_tables import Scores
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
-AT_ONCE = 1 << 24  # numbers that are copied at a time
+COPIED_AT_ONCE = 1 << 24  # numbers
 
 
 def check_clients(clients: Clients) -> None:
-    """Refuse clients that nothing can be trained with."""
+    """Raise an error for a client without training examples, and for values that are not finite."""
     idle = [clients.names[i] for i in (clients.train.sizes == 0).nonzero().flatten().tolist()]
     if idle:
         raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
@@ -31,7 +31,7 @@ def check_clients(clients: Clients) -> None:
 
 
 def select(clients: Clients, positions: Sequence[int]) -> Clients:
-    """Some of the clients."""
+    """Return the clients at these positions."""
     return replace(
         clients,
         names=tuple(clients.names[i] for i in positions),
@@ -43,7 +43,7 @@ def select(clients: Clients, positions: Sequence[int]) -> Clients:
 
 
 def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Data:
-    """The clients as an engine takes them: in canonical order, by name."""
+    """Return the data of an engine, in which clients are sorted by name."""
     order = sorted(range(len(clients)), key=lambda i: clients.names[i])
 
     def numbers(values: Tensor) -> Tensor:
@@ -56,28 +56,22 @@ def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: tor
     return Data(numbers(clients.x), numbers(clients.y), tuple(clients.names[i] for i in order), *parts, groups)
 
 
-def engine_settings(config: Config, *, warm: bool = False) -> Settings:
+def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
+    """The settings of an engine: the fields of the same name, and those that are spelled differently in files.
+
+    warm : whether initial weights were given, instead of random ones.
+    """
+    shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults"}
     return Settings(
-        rounds=config.rounds,
-        participation=config.participation,
-        batch_size=config.batch_size,
-        local_epochs=config.local_epochs,
-        local_steps=config.local_steps,
-        seed=config.seed,
-        eval_every=config.eval_every,
-        workers=config.workers,
-        chunk=config.chunk,
+        **{name: getattr(settings, name) for name in shared},
+        faults=Faults.of(settings.faults),
+        reference=settings.engine == "reference",
         warm=warm,
-        reference=config.engine == "reference",
-        keep_rounds=config.keep_rounds,
-        state_dir=config.state_dir,
-        faults=Faults.of(config.faults),
-        clip=config.clip,
-        noise=config.noise,
     )
 
 
 def find_device(name: str) -> torch.device:
+    """Return the device of this name, after a trial computation on it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).add_(1)
@@ -88,41 +82,36 @@ def find_device(name: str) -> torch.device:
 
 
 def labels_of(clients: Clients) -> tuple[str, ...]:
-    """The names of the classes, in the order of their codes."""
+    """Return the names of the classes, in the order of their codes."""
     return clients.label_names or tuple(map(str, range(clients.classes or 0)))
 
 
-def in_order(clients: Clients, data: Data, rows: Rows) -> Rows:
-    """Rows in the clients' own order instead of the engine's: in place, some columns at a time, as they may be many."""
+def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
+    """Reorder an engine's rows to the order of the clients: in place and by columns, as the rows may be large."""
     if data.names == clients.names:
         return rows
-    back = _back(clients, data).to(rows.device)
+    back = positions(clients, data).to(rows.device)
     for block in rows.blocks:
-        if block.stride(0) and block.numel():  # else it is one row for all
+        if block.stride(0) and block.numel():  # else all clients share one row
             flat = block.view(len(block), -1)
-            step = max(1, AT_ONCE // len(flat))
+            step = max(1, COPIED_AT_ONCE // len(flat))
             for at in range(0, flat.shape[1], step):
                 flat[:, at : at + step] = flat[back, at : at + step]
     return rows
 
 
-def scores_of(clients: Clients, data: Data, scores: Mapping[str, Tensor]) -> Scores:
-    """Scores in the clients' own order, by the names a person uses."""
-    back = _back(clients, data)
-    return named({name: values[back] for name, values in scores.items()})
-
-
-def named(scores: Mapping[str, Tensor]) -> Scores:
-    """Scores by the names a person uses: those of test data, the result, have no prefix and come first."""
-    found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in scores.items()}
+def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
+    """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
+    back = positions(clients, data)
+    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
     return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
 
 
 def rounds_of(
-    clients: Clients, data: Data, history: Sequence[dict[str, Any]], by_client: Collection[str]
+    clients: Clients | Data, data: Data, history: Sequence[dict[str, Any]], by_client: Collection[str]
 ) -> list[dict[str, Any]]:
-    """A run's rounds, with what has a place for every client (a list, or a matrix) in the clients' own order."""
-    back = _back(clients, data).tolist()
+    """Return an engine's history; lists and matrices with an entry per client are in the order of the clients."""
+    back = positions(clients, data).tolist()
 
     def ordered(value: Any) -> Any:
         return [ordered(value[at]) for at in back] if isinstance(value, list) else value
@@ -130,6 +119,7 @@ def rounds_of(
     return [{name: ordered(value) if name in by_client else value for name, value in row.items()} for row in history]
 
 
-def _back(clients: Clients, data: Data) -> Tensor:
+def positions(clients: Clients | Data, data: Data) -> Tensor:
+    """Return the position of each client in the engine's data."""
     position = {name: at for at, name in enumerate(data.names)}
     return torch.tensor([position[name] for name in clients.names])

@@ -1,4 +1,4 @@
-"""Given weights to begin with, instead of the model's own random ones."""
+"""Initial weights that a user gives instead of the model's random ones."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -18,7 +18,7 @@ Start = Mapping[str, Any] | nn.Module | str | PathLike[str]
 
 
 def read(start: Start) -> State:
-    """The state dict that is given, or in a .safetensors file, or of the global model of a run."""
+    """Return a state dict from a state dict, a module, a .safetensors file, or the global model of a run."""
     if isinstance(start, Mapping):
         try:
             return {str(name): torch.as_tensor(value).detach() for name, value in start.items()}
@@ -28,34 +28,34 @@ def read(start: Start) -> State:
         return {name: value.detach().clone() for name, value in start.state_dict().items()}
     if not isinstance(start, str | PathLike):
         raise InputError(
-            f"start must be a state dict, a module, a .safetensors file or the folder of a run, got {start!r}."
+            f"start must be a state dict, a module, a .safetensors file or the directory of a run, got {start!r}."
         )
     path = Path(start)
     if path.is_dir():
         if not run_directory.is_run(path):
-            raise InputError(f"start must be weights or the folder of a run, and {str(path)!r} is neither.")
+            raise InputError(f"start must be weights or the directory of a run, and {str(path)!r} is neither.")
         if not (path / GLOBAL).exists():
             raise InputError(f"the run in {str(path)!r} has no global model to start from; give a .safetensors file.")
         return read_state(path / GLOBAL)
     if path.suffix != ".safetensors":
         raise InputError(
-            f"start must be a .safetensors file or the folder of a run, got {str(path)!r}; "
+            f"start must be a .safetensors file or the directory of a run, got {str(path)!r}; "
             "safetensors.torch.save_file(model.state_dict(), path) writes one."
         )
     return read_state(path)
 
 
-def begin(task: Task, state: State) -> None:
-    """Make these weights the task's start, frozen parameters and buffers included where they are given."""
+def load_into(task: Task, state: State) -> None:
+    """Replace the task's initial weights, and its frozen parameters and buffers if they are given."""
     parameters = task.layout.names
     shared = untrained(task.module, task.layout.names)
     shapes = {name: tuple(value.shape) for name, value in task.module.state_dict().items()}
     missing = [name for name in parameters if name not in state]
     if missing:
         raise InputError(f"start must have all trainable parameters of the model, but lacks {listing(missing)}.")
-    foreign = [name for name in state if name not in shapes]
-    if foreign:
-        raise InputError(f"start has {listing(foreign)}, which the model has not; it has {listing(parameters)}.")
+    extra = [name for name in state if name not in shapes]
+    if extra:
+        raise InputError(f"start has {listing(extra)}, which the model has not; it has {listing(parameters)}.")
     for name, value in state.items():
         if tuple(value.shape) != shapes[name]:
             raise InputError(f"start has {name} of shape {tuple(value.shape)}, but the model's is {shapes[name]}.")

@@ -1,29 +1,29 @@
-"""What the noise on uploads is worth: (ε, δ) of every client of a run, over all uploads that have left it."""
+"""Privacy accounting: the (ε, δ) of every client of a run, over all its uploads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.differential_privacy import DELTA, check_accountant, epsilon
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 
-def check(config: Config) -> None:
-    """Before anybody trains: can it be told at the end?"""
-    if config.noise:
+def check(settings: RunSettings) -> None:
+    """Raise an error before training if ε could not be computed at the end."""
+    if settings.noise:
         check_accountant()
 
 
-def account(config: Config, names: Sequence[str], uploaded: Mapping[str, int]) -> dict[str, Any] | None:
-    """Each client's uploads and ε, for result.json; None where there was no noise."""
-    if not config.noise:
+def account(settings: RunSettings, names: Sequence[str], uploaded: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return each client's number of uploads and ε, for result.json; None without noise."""
+    if not settings.noise:
         return None
-    delta = DELTA if config.delta is None else config.delta
+    delta = DELTA if settings.delta is None else settings.delta
     uploads = {name: uploaded.get(name, 0) for name in names}
-    known = {number: epsilon(config.noise, number, delta) for number in sorted({*uploads.values()})}
+    known = {number: epsilon(settings.noise, number, delta) for number in sorted({*uploads.values()})}
     return {
-        "clip": config.clip,
-        "noise": config.noise,
+        "clip": settings.clip,
+        "noise": settings.noise,
         "delta": delta,
         "largest_epsilon": max(known.values(), default=0.0),
         "uploads": uploads,
@@ -32,7 +32,7 @@ def account(config: Config, names: Sequence[str], uploaded: Mapping[str, int]) -
 
 
 def sentences(found: Mapping[str, Any] | None) -> list[str]:
-    """The same for people."""
+    """Return the account as sentences for the notes of a result."""
     if found is None:
         return []
     most = max(found["uploads"].values(), default=0)

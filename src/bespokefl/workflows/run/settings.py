@@ -1,86 +1,239 @@
-"""What a run is made of: every option, its default, and what values make sense.
+"""The settings of one run: every option with its type, default, help text and check.
 
-The same keys are flags of `bespoke run`, lines of a TOML file and arguments of `bespokefl.run`. Names (of methods,
-data, splits, models, losses) are looked up where they are used; everything else is checked here.
+`RunSettings` is the only list of options. The flags and help texts of `bespoke run`, the keys of a TOML file, the
+arguments of `bespokefl.run`, the validation and `config.toml` all follow from its fields. A new option is a new field
+here and a line where it is used. Names (of methods, data sets, splits, models, losses) are looked up where they are
+used; every other value is checked here.
 """
 
 import math
-import operator
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Flag, auto
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 from bespokefl.core.errors import InputError, in_brief, unknown
+from bespokefl.core.typed_values import convert
 from bespokefl.workflows.run import toml
 
-LOADING = ("data", "label", "client", "drop", "task", "text", "split", "clients", "fractions")  # what makes clients
-PATHS = ("data", "split", "start")  # keys that may name a file
-SPLIT = "dirichlet(alpha=0.4)"
-MOST = 10**9  # of whatever is counted
-PLACES = ("out", "overwrite")  # where to write; not part of what makes the result
+DEFAULT_SPLIT = "dirichlet(alpha=0.4)"
+MAX_COUNT = 10**9  # the upper limit of every checked integer
+
+# Titles of the groups in `bespoke run --help`.
+TRAINING, LOCAL_TRAINING, PRIVACY = "Training", "Local training", "Privacy"
+OWN_DATA, COMPUTATION, OUTPUT = "Your own data", "Computation", "Output"
+
+
+class Mark(Flag):
+    """Properties of a setting that decide where it is used."""
+
+    LOADING = auto()  # decides which clients are loaded; not an argument of `bespokefl.run`, which takes clients
+    PREPARATION = auto()  # decides how examples are preprocessed
+    FILE = auto()  # may name a file, which is searched next to the TOML file first
+    WRITING = auto()  # decides where results are written; not part of config.toml
+    TUNABLE = auto()  # may be part of the grid of `bespoke tune`
+    RESUMABLE = auto()  # may change when a run is resumed, or is compared by its content instead of its name
+
+
+NO_MARK = Mark(0)
+
+
+class Check(NamedTuple):
+    """A condition on a value, and its description for the sentence "rounds must be …"."""
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+def one_of(*values: str) -> Check:
+    return Check(lambda value: value in values, " or ".join(map(repr, values)))
+
+
+AT_LEAST_ONE = Check(lambda value: value >= 1, "at least 1")
+DIRECTORY = Check(lambda value: "\0" not in value, "a directory, without NUL in its name")
+
+
+def setting(
+    default: Any, help: str, marks: Mark = NO_MARK, *, panel: str = TRAINING, check: Check | None = None
+) -> Any:
+    """Declare a field of `RunSettings`.
+
+    `help` is for `--help` and for the docstring of `bespokefl.run`, `panel` the title of the option's group in
+    `--help`, and `check` a condition on values other than None.
+    """
+    metadata = {"help": help, "marks": marks, "panel": panel, "check": check}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_own_data, _local_training = partial(setting, panel=OWN_DATA), partial(setting, panel=LOCAL_TRAINING)
+_computation, _privacy = partial(setting, panel=COMPUTATION), partial(setting, panel=PRIVACY)
+_output = partial(setting, panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """One run. Everything but the method has a default."""
+class RunSettings:
+    """The settings of one run. Everything but the method has a default."""
 
-    method: str
-    data: str = "digits"  # a name, or an .npz file with x, y and perhaps client
-    label: str | None = None  # of a table: the column to be predicted; None: y, label or target
-    client: str | None = None  # of a table: the column that names each row's client; None: client
-    drop: str = ""  # of a table: columns to leave out, with commas between them
-    task: str | None = None  # classification or regression; None: as the labels look
-    text: str | None = None  # of a table: the column of texts that are the examples
-    missing: str = "refuse"  # values that are missing: refuse, mean (of the training data), or drop their rows
-    scale: str | None = None  # pooled, own or none; None: pooled for tables, none for arrays
-    vocabulary: int | None = None  # of texts: how many words at most
-    length: int | None = None  # of texts: words that each is cut or filled to
-    split: str | None = None  # or a split.json; None: by_column where the data name their clients, else SPLIT
-    clients: int | None = None  # None: as many as the paper of a split has, else 20
-    fractions: str = "0.6,0.2,0.2"  # of train, validation and test
-    model: str = "mlp"  # a name, "mlp(hidden=(50,))", or "module:function"
-    head: str | None = None  # None: the layer "head", else the last linear layer
-    loss: str | None = None  # None: cross_entropy for classes, mse for real-valued targets
-    rounds: int = 20
-    participation: float = 1.0  # share of clients drawn in a round
-    batch_size: int = 10
-    local_epochs: int = 1
-    local_steps: int | None = None  # instead of local_epochs
-    seed: int = 0
-    newcomers: float = 0.0  # share of clients held back from training and personalized at the end
-    keep_rounds: bool = False  # keep the common model of every round, for newcomers
-    eval_every: int = 5  # rounds between evaluations, which take about half a round each; 0: only at the end
-    workers: int = 0  # 0: all cores
-    chunk: int | None = None  # None: chosen by a rule
-    device: str = "cpu"
-    precision: str = "float32"
-    engine: str = "simulation"
-    faults: str = ""  # simulated: "nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1"
-    clip: float | None = None  # how far an upload may be from where it began, as a vector's length
-    noise: float | None = None  # Gaussian, on uploads, in units of clip
-    delta: float | None = None  # δ of the (ε, δ) that is told where there is noise; None: 1e-5
-    checkpoint_every: str = "60s"  # rounds, or seconds; 0: only when the run is stopped
-    state_dir: str | None = None  # keep clients' states in files here; None: in memory, if they fit
-    start: str | None = None  # weights to begin with: a .safetensors file, or a run with a global model
-    out: str | None = None  # None: a new folder under runs/
-    overwrite: bool = False
-    set: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
+    method: str = field(metadata={"help": 'A method; see "bespoke methods".', "marks": NO_MARK, "check": None})
+    data: str = setting(
+        "digits",
+        'A data set (see "bespoke data list"), or a file or directory of your own.',
+        Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
+    )
+    label: str | None = _own_data(None, "Column of a table to predict; y, label or target if not given.", Mark.LOADING)
+    client: str | None = _own_data(
+        None, "Column of a table that names each row's client; client if not given.", Mark.LOADING
+    )
+    drop: str = _own_data("", "Columns of a table to ignore, such as id,date.", Mark.LOADING)
+    task: str | None = _own_data(
+        None,
+        "classification or regression; inferred from the labels if not given.",
+        Mark.LOADING,
+        check=one_of("classification", "regression"),
+    )
+    text: str | None = _own_data(None, "Column of a table with texts, if these are the examples.", Mark.LOADING)
+    missing: str = _own_data(
+        "refuse",
+        "Treatment of missing values: refuse (an error), mean (of the training data) or drop (the rows).",
+        Mark.PREPARATION,
+        check=one_of("refuse", "mean", "drop"),
+    )
+    scale: str | None = _own_data(
+        None,
+        "Standardization of features by training data: pooled (over all clients), own (per client) or none; pooled for "
+        "tables and none for arrays if not given.",
+        Mark.PREPARATION,
+        check=one_of("pooled", "own", "none"),
+    )
+    vocabulary: int | None = _own_data(
+        None, "Maximum number of distinct words in texts.", Mark.PREPARATION, check=AT_LEAST_ONE
+    )
+    length: int | None = _own_data(
+        None, "Number of words to which each text is truncated or padded.", Mark.PREPARATION, check=AT_LEAST_ONE
+    )
+    split: str | None = setting(
+        None,
+        f'A split (see "bespoke split list") or a saved split.json; if not given, by_column if the data name their '
+        f'clients, else "{DEFAULT_SPLIT}".',
+        Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
+    )
+    clients: int | None = setting(
+        None,
+        "Number of clients; if not given, the number in the paper that introduced the split, else 20.",
+        Mark.LOADING,
+        check=AT_LEAST_ONE,
+    )
+    fractions: str = _own_data("0.6,0.2,0.2", "Fractions of train, validation and test data.", Mark.LOADING)
+    model: str = setting(
+        "mlp", 'A model (see "bespoke models"), such as "mlp(hidden=(50,))", or your own as module:function.'
+    )
+    head: str | None = setting(
+        None, 'Name of the module that is the head; "head", else the last linear layer, if not given.'
+    )
+    loss: str | None = setting(None, "cross_entropy or mse; chosen by the labels if not given.")
+    rounds: int = setting(20, "Number of communication rounds.", Mark.TUNABLE, check=AT_LEAST_ONE)
+    participation: float = setting(
+        1.0,
+        "Fraction of the clients sampled in each round, in (0, 1].",
+        Mark.TUNABLE,
+        check=Check(lambda value: 0 < value <= 1, "in (0, 1], the share of clients drawn in a round"),
+    )
+    batch_size: int = _local_training(10, "Number of examples per step.", Mark.TUNABLE, check=AT_LEAST_ONE)
+    local_epochs: int = _local_training(
+        1, "Passes of a client over its data per round.", Mark.TUNABLE, check=AT_LEAST_ONE
+    )
+    local_steps: int | None = _local_training(
+        None, "Steps of a client per round, instead of local epochs.", Mark.TUNABLE, check=AT_LEAST_ONE
+    )
+    seed: int = setting(0, "Seed of all random numbers: split, initial weights, sampling, batches.")
+    newcomers: float = setting(
+        0.0,
+        "Fraction of the clients held out of training; they are personalized at the end and reported separately.",
+        check=Check(lambda value: 0 <= value < 1, "in [0, 1), the share of clients held back from training"),
+    )
+    keep_rounds: bool = _output(
+        False, "Keep the global model of every round, from which newcomers may choose (PersFL)."
+    )
+    eval_every: int = _output(
+        5,
+        "Rounds between evaluations of all clients; 0: only after the last round, which is always evaluated.",
+        check=Check(lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
+    )
+    workers: int = _computation(
+        0,
+        "Number of processes; 0: one per core. Does not change the result.",
+        Mark.RESUMABLE,
+        check=Check(lambda value: value >= 0, "0 (all cores) or a number of processes"),
+    )
+    chunk: int | None = _computation(
+        None, "Number of clients computed at once; chosen automatically if not given.", check=AT_LEAST_ONE
+    )
+    device: str = _computation("cpu", "Torch device: cpu, cuda, cuda:1, …", Mark.RESUMABLE)
+    precision: str = _computation("float32", "float32 or float64.", check=one_of("float32", "float64"))
+    engine: str = _computation(
+        "simulation", "simulation, or reference: a plain PyTorch loop.", check=one_of("simulation", "reference")
+    )
+    faults: str = setting(
+        "",
+        "Simulated failures by fraction of clients, such as "
+        '"nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1".',
+    )
+    clip: float | None = _privacy(
+        None,
+        "Maximum norm of an upload, relative to the client's starting point; longer uploads are scaled down.",
+        check=Check(lambda value: 0 < value < math.inf, "a number > 0, the maximum norm of an upload"),
+    )
+    noise: float | None = _privacy(
+        None,
+        "Standard deviation of Gaussian noise on uploads, in units of clip; result.json then reports each client's ε.",
+        check=Check(lambda value: 0 <= value < math.inf, "a number >= 0, the noise on uploads in units of clip"),
+    )
+    delta: float | None = _privacy(
+        None,
+        "The δ for which ε is reported; 1e-5 if not given.",
+        Mark.RESUMABLE,
+        check=Check(lambda value: 0 < value < 1, "in (0, 1), the δ of (ε, δ)"),
+    )
+    checkpoint_every: str = _computation(
+        "60s", "Rounds (10) or seconds (60s) between checkpoints; 0: only when the run is interrupted.", Mark.RESUMABLE
+    )
+    state_dir: str | None = _computation(
+        None,
+        "Directory for files with the clients' states; if not given, they stay in memory if they fit.",
+        Mark.RESUMABLE,
+        check=DIRECTORY,
+    )
+    start: str | None = setting(
+        None,
+        "Initial weights: a .safetensors file, or the directory of a run with a global model.",
+        Mark.FILE | Mark.RESUMABLE,
+    )
+    out: str | None = _output(
+        None, "Directory to write; a new one under runs/ if not given.", Mark.WRITING | Mark.RESUMABLE, check=DIRECTORY
+    )
+    overwrite: bool = _output(False, "Replace existing results.", Mark.WRITING | Mark.RESUMABLE)
+    set: Mapping[str, Any] = setting(
+        {}, 'A hyper-parameter of the method, such as lr=0.1; see "bespoke methods METHOD". Can be repeated.'
+    )
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            value = _fitting(one.name, getattr(self, one.name), one.type)
+            value = convert(one.name, getattr(self, one.name), one.type)
             object.__setattr__(self, one.name, value)
-            if one.name in RULES and value is not None:
-                fits, expected = RULES[one.name]
-                if not fits(value):
-                    raise InputError(f"{one.name} must be {expected}, got {value!r}.")
-                if isinstance(value, int) and value > MOST:
-                    raise InputError(f"{one.name} must be at most {MOST:,}, got {in_brief(value)}.")
-        if self.local_steps is not None and self.local_epochs != Config.local_epochs:
+            check = one.metadata["check"]
+            if check is None or value is None:
+                continue
+            if not check.holds(value):
+                raise InputError(f"{one.name} must be {check.expected}, got {value!r}.")
+            if isinstance(value, int) and value > MAX_COUNT:
+                raise InputError(f"{one.name} must be at most {MAX_COUNT:,}, got {in_brief(value)}.")
+        if self.local_steps is not None and self.local_epochs != RunSettings.local_epochs:
             raise InputError(
                 f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
             )
@@ -88,8 +241,8 @@ class Config:
             raise InputError(f"noise needs clip, as it is measured in units of it, got noise {self.noise:g} alone.")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Config":
-        """A config from keys that a person wrote."""
+    def of(cls, values: Mapping[str, Any]) -> "RunSettings":
+        """Settings from keys that a user wrote; unknown keys raise `InputError`."""
         known = [one.name for one in fields(cls)]
         for key in values:
             if key not in known:
@@ -100,17 +253,38 @@ class Config:
             )
         return cls(**values)
 
+    @classmethod
+    def marked(cls, mark: Mark) -> tuple[str, ...]:
+        """The names of the settings that have a mark."""
+        return tuple(one.name for one in fields(cls) if mark in one.metadata["marks"])
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """The names of the settings that are keyword arguments of `bespokefl.run`."""
+        elsewhere = {"method", "set", *cls.marked(Mark.LOADING), *cls.marked(Mark.WRITING)}
+        return tuple(one.name for one in fields(cls) if one.name not in elsewhere)
+
+    def select(self, mark: Mark) -> dict[str, Any]:
+        """The settings that have a mark, with their values."""
+        return {name: getattr(self, name) for name in self.marked(mark)}
+
     def to_toml(self, comments: Mapping[str, str] | None = None) -> str:
-        """The config as TOML, without where its results were written."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in PLACES}
+        """The settings as TOML, without those that say where results are written."""
+        written = {
+            one.name: getattr(self, one.name) for one in fields(self) if Mark.WRITING not in one.metadata["marks"]
+        }
         title = "To repeat this run: bespoke run --config config.toml --out ANOTHER_FOLDER"
-        return toml.dumps(values, comments, title)
+        return toml.dumps(written, comments, title)
+
+
+Config = RunSettings  # the name in earlier versions
+LOADING = RunSettings.marked(Mark.LOADING)
 
 
 def read(path: str | PathLike[str]) -> dict[str, Any]:
-    """The keys of a TOML file, batch_size or batch-size.
+    """Read the keys of a TOML file; `batch-size` is the same key as `batch_size`.
 
-    Files that it names are looked for next to it, then in the current folder.
+    A file that the TOML file names is searched next to it first, then in the current directory.
     """
     file = Path(path)
     try:
@@ -125,90 +299,8 @@ def read(path: str | PathLike[str]) -> dict[str, Any]:
         if name in values:
             raise InputError(f"{str(path)!r} has {name} twice; leave one out.")
         values[name] = value
-    for key in PATHS:
+    for key in RunSettings.marked(Mark.FILE):
         value = values.get(key)
         if isinstance(value, str) and ("/" in value or Path(value).suffix) and (file.parent / value).exists():
             values[key] = str((file.parent / value).resolve())
     return values
-
-
-def _whole(value: Any) -> Any:
-    return None if isinstance(value, bool) else operator.index(value)
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, bool | str) else float(value)
-
-
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return None
-    value.encode()
-    return value
-
-
-def _table(value: Any) -> Any:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        return None
-    return {key: _frozen(one) for key, one in value.items()}
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(one) for one in value) if isinstance(value, list | tuple) else value
-
-
-KINDS: dict[Any, tuple[Callable[[Any], Any], str]] = {
-    int: (_whole, "a whole number"),
-    float: (_number, "a number"),
-    str: (_text, "text"),
-    bool: (lambda value: value if isinstance(value, bool) else None, "true or false"),
-    Mapping[str, Any]: (_table, "a table of hyper-parameters, such as {lr = 0.1}"),
-}
-
-
-def _fitting(key: str, value: Any, kind: Any) -> Any:
-    """The value in the key's type; refuses one that does not fit it."""
-    options = get_args(kind) if NoneType in get_args(kind) else (kind,)
-    if value is None and NoneType in options:
-        return None
-    convert, expected = KINDS[options[0]]
-    try:
-        converted = convert(value)
-    except (TypeError, ValueError, OverflowError):
-        converted = None
-    if converted is None:
-        raise InputError(f"{key} must be {expected}, got {value!r}.")
-    return converted
-
-
-def _one_of(*names: str) -> tuple[Callable[[Any], bool], str]:
-    return (lambda value: value in names), " or ".join(map(repr, names))
-
-
-PLACE: tuple[Callable[[Any], bool], str] = (lambda value: "\0" not in value), "a folder, without NUL in its name"
-AT_LEAST_ONE: tuple[Callable[[Any], bool], str] = (lambda value: value >= 1), "at least 1"
-
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "clients": AT_LEAST_ONE,
-    "rounds": AT_LEAST_ONE,
-    "participation": (lambda value: 0 < value <= 1, "in (0, 1], the share of clients drawn in a round"),
-    "batch_size": AT_LEAST_ONE,
-    "local_epochs": AT_LEAST_ONE,
-    "local_steps": AT_LEAST_ONE,
-    "missing": _one_of("refuse", "mean", "drop"),
-    "scale": _one_of("pooled", "own", "none"),
-    "task": _one_of("classification", "regression"),
-    "vocabulary": AT_LEAST_ONE,
-    "length": AT_LEAST_ONE,
-    "newcomers": (lambda value: 0 <= value < 1, "in [0, 1), the share of clients held back from training"),
-    "eval_every": (lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
-    "workers": (lambda value: value >= 0, "0 (all cores) or a number of processes"),
-    "chunk": AT_LEAST_ONE,
-    "precision": _one_of("float32", "float64"),
-    "engine": _one_of("simulation", "reference"),
-    "clip": (lambda value: 0 < value < math.inf, "a number > 0, the length that an upload is cut to"),
-    "noise": (lambda value: 0 <= value < math.inf, "a number >= 0, the noise on uploads in units of clip"),
-    "state_dir": PLACE,
-    "out": PLACE,
-    "delta": (lambda value: 0 < value < 1, "in (0, 1), the δ of (ε, δ)"),
-}

@@ -1,11 +1,11 @@
-"""The training of a run, from clients, a method and a model to the result, with checkpoints on the way."""
+"""Trains one method in three steps: build the run, simulate its rounds, package the result."""
 
 import hashlib
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -17,246 +17,266 @@ from torch import nn
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
-from bespokefl.core.nn.losses import Loss, fitting
+from bespokefl.core.nn.losses import Loss
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.client import Data
-from bespokefl.engines.interrupts import delay_interrupts
+from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, any_in, kept
+from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
-from bespokefl.models import build
 from bespokefl.workflows.newcomers.personalize import serve
-from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results import summary as about
-from bespokefl.workflows.results.models import (
-    PRECISIONS,
-    START,
-    Blueprint,
-    InMemoryModels,
-    Model,
-    Recipe,
-    State,
-    untrained,
-    write_state,
-)
+from bespokefl.workflows.results import run_directory, summary
+from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, State, write_state
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.run import initial_weights as starts
-from bespokefl.workflows.run import privacy_accounting
+from bespokefl.workflows.run import initial_weights, privacy_accounting
 from bespokefl.workflows.run.client_loading import hold_back
 from bespokefl.workflows.run.code_fingerprint import mark
-from bespokefl.workflows.run.convert import (
-    check_clients,
-    engine_data,
-    engine_settings,
-    find_device,
-    in_order,
-    rounds_of,
-    scores_of,
-)
+from bespokefl.workflows.run.convert import check_clients, engine_data, engine_settings, find_device, in_order
 from bespokefl.workflows.run.initial_weights import Start
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.packaging import make_result
+from bespokefl.workflows.run.settings import Mark, RunSettings
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
 
-def train(
-    config: Config,
-    comments: dict[str, str],
-    method: Method,
-    clients: Clients,
-    model: Model,
-    loss: str | Loss | None,
-    start: Start | None,
-    progress: Report | None,
-    place: Path | None = None,
-    *,
-    put: Callable[[Callable[[Path], None]], None] | None = None,
-    ending: ExitStack | None = None,
-    command: str | None = None,
-) -> Result:
-    """Everything after the checks of names: both ways to start a run come here.
+@dataclass(frozen=True, kw_only=True)
+class RunInputs:
+    """What a run is made of. `model`, `loss` and `start` may be Python objects, which settings cannot hold."""
 
-    put      what is in the place is of another run: this fills a new folder and puts it there, see `Checkpoints`
-    ending   what is to be left when the results are written
-    command  that goes on with the run; None: the same call does
-    """
-    privacy_accounting.check(config)
-    if config.state_dir is not None:
-        config = replace(config, state_dir=str(absolute(config.state_dir)))  # for a resume from elsewhere
-    everybody = clients
-    clients, late, preparation = _prepared(everybody, config)
+    settings: RunSettings
+    method: Method
+    clients: Clients
+    model: Model
+    loss: str | Loss | None = None
+    start: Start | None = None
+    comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """Where a run writes its checkpoints."""
+
+    directory: Path
+    command: str | None = None  # resumes the run; None: the same call of bespokefl.run does
+    replaced: run_directory.ReplacedFolder | None = None  # results of another run, kept until the first checkpoint
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / run_directory.CHECKPOINTS
+
+    def add_advice(self, error: Exception) -> Exception:
+        """Return the error of a failed round, extended by how to resume from the checkpoints that there are."""
+        left, again = describe_latest(self.checkpoints), self.command or "the same call"
+        if isinstance(error, WorkerError):
+            fewer = f"{again} with workers=1" if self.command is None else f"{again} --workers 1"
+            return WorkerError(error.fact, kept=left, then=f"{fewer} resumes from there and needs less memory")
+        error.add_note(f"{left}; {again} resumes from there")
+        return error
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """A run that is ready to be simulated."""
+
+    inputs: RunInputs
+    settings: RunSettings
+    clients: Clients  # those that train, preprocessed
+    newcomers: Clients | None  # those that are held out of training
+    preparation: Preparation
+    start: State | None  # given initial weights
+    spec: TaskSpec
+    task: Task
+    data: Data
+    simulation: Simulation
+
+    @cached_property
+    def saved_settings(self) -> RunSettings:
+        """The settings in config.toml: with all hyper-parameters, and the initial weights by file name."""
+        hyper = {name: value for name, value in self.inputs.method.hyper().items() if _fits_toml(value)}
+        return replace(self.settings, set=hyper, start=None if self.start is None else START)
+
+    @cached_property
+    def lost(self) -> list[str]:
+        """The names of changed hyper-parameters that TOML cannot hold."""
+        method, saved = self.inputs.method, self.saved_settings.set
+        return [
+            one.name for one in fields(method) if one.name not in saved and getattr(method, one.name) != one.default
+        ]
+
+    @cached_property
+    def comments(self) -> dict[str, str]:
+        """The comments in config.toml, by key."""
+        comments, start = dict(self.inputs.comments), self.inputs.start
+        if start is not None:
+            comments["start"] = f"a copy of {start}" if isinstance(start, str | PathLike) else "given in Python"
+        if self.lost:
+            comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(self.lost)}."
+        return comments
+
+    @property
+    def python(self) -> dict[str, str]:
+        """What came from Python and is in no file of the run."""
+        return summary.from_python(self.settings, self.inputs.method, self.inputs.loss, self.lost)
+
+    @property
+    def write_inputs(self) -> Callable[[Path], None]:
+        """Writes the split and the given initial weights; results keep this, so it does not hold the simulation."""
+        return partial(_write_inputs, self.inputs.clients, self.start)
+
+    def write_config(self, directory: Path) -> None:
+        """Write what `bespoke resume` needs beside checkpoints."""
+        self.write_inputs(directory)
+        run_directory.write_text(directory / "config.toml", self.saved_settings.to_toml(self.comments))
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with the run that resumes from it."""
+        sha = hashlib.sha256()
+        for block in self.task.start.blocks:
+            sha.update(block.detach().cpu().contiguous().numpy().tobytes())
+        free = self.settings.marked(Mark.RESUMABLE)
+        return {
+            **{one.name: getattr(self.saved_settings, one.name) for one in fields(RunSettings) if one.name not in free},
+            "split": self.inputs.clients.hash,
+            "start": sha.hexdigest(),
+            "version": version("bespokefl"),
+            "python": self.python,
+        }
+
+    def environment(self) -> dict[str, str]:
+        """What a checkpoint notes of the device, the method's code and the model (the losses of three examples)."""
+        x, y = self.data.x[:3], self.data.y[:3]
+        with torch.no_grad():
+            losses = self.task.loss(self.task.predict(self.task.start, x.unsqueeze(0))[0], y)
+        found = ", ".join(f"{value:.4g}" for value in losses.tolist())
+        return {"device": str(self.spec.device), "method": mark(self.inputs.method), "first losses": found}
+
+
+def build(inputs: RunInputs) -> BuiltRun:
+    """Check the inputs, preprocess the clients and build the task and its simulation."""
+    settings, method = inputs.settings, inputs.method
+    privacy_accounting.check(settings)
+    if settings.state_dir is not None:  # the run may be resumed from another current directory
+        settings = replace(settings, state_dir=str(absolute(settings.state_dir)))
+    clients, newcomers, preparation = _prepare(inputs.clients, settings)
     if method.needs_groups and clients.groups is None:
         raise InputError(
-            f"{config.method} needs a split that knows the clients' true groups, got {clients.split_name}."
+            f"{settings.method} needs a split that knows the clients' true groups, got {clients.split_name}."
         )
-    device, dtype = find_device(config.device), PRECISIONS[config.precision]
-    outputs = clients.classes or 1
-    objective = fitting(loss, clients.classes)
-    task = Task(
-        build(model, clients.shape, outputs, preparation.tokens),
-        objective,
-        head=config.head,
-        seed=config.seed,
-        device=device,
-        dtype=dtype,
-        classifies=clients.classes is not None,
-    )
-    begun: State | None = None
-    if start is not None:
-        begun = starts.read(start)
-        starts.begin(task, begun)
-        comments["start"] = f"a copy of {start}" if isinstance(start, str | PathLike) else "given in Python"
-    settings = engine_settings(config, warm=start is not None or isinstance(model, nn.Module))
-    data = engine_data(clients, device, dtype)
-    simulation = Simulation(method, task, data, settings, clients.classes)
-    if config.keep_rounds and method.global_model(simulation.server) is None:
-        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
-    hyper, lost = _writable(method)
-    python = about.from_python(config, method, loss, lost)
-    if lost:
-        comments["set"] = f"The run cannot be repeated from this file: it cannot hold {listing(lost)}."
-    final_config = replace(config, set=hyper, start=None if begun is None else START)
-
-    def write_rest(into: Path) -> None:
-        everybody.save_split(into / run_directory.SPLIT_FILE)
-        if begun is not None:
-            write_state(begun, into / START)
-
-    def begin(into: Path) -> None:
-        write_rest(into)
-        run_directory.write_text(into / "config.toml", final_config.to_toml(comments))
-
-    checkpoints = None
-    if place is not None:
-        every = CheckpointInterval.of(config.checkpoint_every)
-        identity = _identity(final_config, everybody, task) | {"python": python}
-        made_with = {"device": str(device), "method": mark(method), "first losses": _first_losses(task, data)}
-        checkpoints = Checkpoints(
-            place / run_directory.CHECKPOINTS, every, identity, begin, put=put, made_with=made_with
-        )
-    began = time.perf_counter()
-    try:
-        outcome = simulation.run(progress, checkpoints)
-    except Exception as error:
-        if place is None or not simulation.failed or not any_in(place / run_directory.CHECKPOINTS):
-            raise
-        left, again = kept(place / run_directory.CHECKPOINTS), command or "the same call"
-        if isinstance(error, WorkerError):
-            fewer = f"{again} with workers=1" if command is None else f"{command} --workers 1"
-            then = f"{fewer} goes on from there and needs less memory"
-            raise WorkerError(error.fact, kept=left, then=then) from None
-        error.add_note(f"{left}; {again} goes on from there")
-        raise
-    if ending is not None:
-        ending.enter_context(delay_interrupts("the training is over, and its results are being written"))
-    seconds = time.perf_counter() - began
-
-    blueprint = Blueprint.of(
-        task,
-        model=config.model,
+    spec = TaskSpec.of(
+        settings,
+        model=inputs.model,
+        loss=inputs.loss,
         shape=clients.shape,
-        outputs=outputs,
-        seed=config.seed,
-        precision=config.precision,
+        classes=clients.classes,
         tokens=preparation.tokens,
+        device=find_device(settings.device),
     )
-    recipe = Recipe(blueprint, model, untrained(task.module, task.layout.names))
-    told = about.summary(
-        config,
-        method,
+    start = None if inputs.start is None else initial_weights.read(inputs.start)
+    task = spec.build(start)
+    data = engine_data(clients, spec.device, PRECISIONS[settings.precision])
+    warm = start is not None or isinstance(inputs.model, nn.Module)
+    simulation = Simulation(method, task, data, engine_settings(settings, warm=warm), clients.classes)
+    if settings.keep_rounds and method.global_model(simulation.server) is None:
+        raise InputError(f"{settings.method} has no global model to keep of every round; leave keep_rounds out.")
+    return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
+
+
+def simulate(run: BuiltRun, progress: Report | None = None, storage: RunStorage | None = None) -> tuple[Outcome, float]:
+    """Run all rounds, from the start or from the last checkpoint; return the outcome and the seconds it took."""
+    checkpoints = None
+    if storage is not None:
+        checkpoints = Checkpoints(
+            storage.checkpoints,
+            CheckpointInterval.of(run.settings.checkpoint_every),
+            run.identity(),
+            run.write_config,
+            replace_run=None if storage.replaced is None else storage.replaced.replace,
+            environment=run.environment(),
+        )
+    started = time.perf_counter()
+    try:
+        outcome = run.simulation.run(progress, checkpoints)
+    except Exception as error:
+        if storage is not None and run.simulation.failed and has_checkpoint(storage.checkpoints):
+            advised = storage.add_advice(error)
+            if advised is not error:
+                raise advised from None
+        raise
+    return outcome, time.perf_counter() - started
+
+
+def package(run: BuiltRun, outcome: Outcome, seconds: float, storage: RunStorage | None = None) -> Result:
+    """Make the result of a simulated run, and personalize the clients that were held out of training."""
+    clients, data = run.clients, run.data
+    timing = {"seconds": seconds, **asdict(outcome.executor), "workers": outcome.workers, "states": outcome.states}
+    about = summary.summarize_run(
+        run.settings,
+        run.inputs.method,
         outcome,
-        origin=about.origin_of(clients),
+        origin=summary.origin_of(clients),
         names=clients.names,
-        notes=about.notes_of(clients, data, outcome),
-        seconds=seconds,
-        executor=outcome.executor,
-        workers=outcome.workers,
-        states=outcome.states,
+        notes=summary.notes_of(clients, data, outcome),
+        timing=timing,
     )
-    result = Result(
-        config=final_config,
-        about=told | {"python": python},
-        names=clients.names,
-        sizes={part: getattr(clients, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=scores_of(clients, data, outcome.personal),
-        global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
-        rounds=rounds_of(clients, data, outcome.history, outcome.by_client),
-        client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=InMemoryModels(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
-        final=ServerArtifact(method, recipe, objective, config.head, outcome.server, task.start, outcome.kept_rows),
-        write_rest=write_rest,
-        comments=comments,
-        preparation=preparation if preparation.changes else None,
-        checkpoints=None if place is None else place / run_directory.CHECKPOINTS,
+    recipe = run.spec.recipe(run.task)
+    result = make_result(
+        run.saved_settings,
+        run.inputs.method,
+        outcome,
+        clients,
+        data,
+        about=about | {"python": run.python},
+        models=InMemoryModels(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
+        spec=run.spec,
+        task=run.task,
+        preparation=run.preparation,
+        write_rest=run.write_inputs,
+        comments=run.comments,
+        checkpoints=None if storage is None else storage.checkpoints,
     )
-    if late is not None:
-        _serve_late(result, late)
+    if run.newcomers is not None:
+        _personalize(result, run.newcomers)
     return result
 
 
-def _prepared(everybody: Clients, config: Config) -> tuple[Clients, Clients | None, Preparation]:
-    """Those that train, those that come later, and how both were prepared, which is learnt from the former alone."""
-    teachers, _ = hold_back(everybody, config.newcomers, config.seed)
-    how = {key: getattr(config, key) for key in ("scale", "missing", "vocabulary", "length")}
-    prepared, preparation = everybody, everybody.preparation
+def _prepare(everyone: Clients, settings: RunSettings) -> tuple[Clients, Clients | None, Preparation]:
+    """Preprocess the clients by statistics of those that train, and separate the others."""
+    training, _ = hold_back(everyone, settings.newcomers, settings.seed)
+    prepared, preparation = everyone, everyone.preparation
     if preparation is None:
-        prepared, preparation = prepare(everybody, learn_from=teachers.names, **how)
+        prepared, preparation = prepare(everyone, learn_from=training.names, **settings.select(Mark.PREPARATION))
     check_clients(prepared)
-    return *hold_back(prepared, config.newcomers, config.seed), preparation
+    return *hold_back(prepared, settings.newcomers, settings.seed), preparation
 
 
-def _writable(method: Method) -> tuple[dict[str, Any], list[str]]:
-    """The hyper-parameters that a config can hold, and the names of those that it cannot."""
-    hyper = {name: value for name, value in method.hyper().items() if _in_toml(value)}
-    lost = [one.name for one in fields(method) if one.name not in hyper and getattr(method, one.name) != one.default]
-    return hyper, lost
+def _write_inputs(clients: Clients, start: State | None, directory: Path) -> None:
+    clients.save_split(directory / run_directory.SPLIT_FILE)
+    if start is not None:
+        write_state(start, directory / START)
 
 
-def _in_toml(value: Any) -> bool:
+def _fits_toml(value: Any) -> bool:
     if isinstance(value, tuple | list):
-        return all(_in_toml(one) for one in value)
+        return all(_fits_toml(one) for one in value)
     return isinstance(value, bool | int | float | str)
 
 
-def _identity(config: Config, clients: Clients, task: Task) -> dict[str, Any]:
-    """What a checkpoint must agree in with the run that goes on from it."""
-    apart = {"data", "split", "out", "overwrite", "workers", "device", "checkpoint_every", "state_dir", "start", "set"}
-    apart |= {"delta"}
-    sha = hashlib.sha256()
-    for block in task.start.blocks:
-        sha.update(block.detach().cpu().contiguous().numpy().tobytes())
-    return {
-        **{one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart},
-        "set": dict(config.set),
-        "split": clients.hash,
-        "start": sha.hexdigest(),
-        "version": version("bespokefl"),
-    }
-
-
-def _first_losses(task: Task, data: Data) -> str:
-    """Of the first examples, with the first weights: another model or loss has others."""
-    with torch.no_grad():
-        losses = task.loss(task.predict(task.start, data.x[:3].unsqueeze(0))[0], data.y[:3])
-    return ", ".join(f"{value:.4g}" for value in losses.tolist())
-
-
-def _serve_late(result: Result, late: Clients) -> None:
-    """Personalize those that were held back. What goes wrong here must not cost the run."""
+def _personalize(result: Result, newcomers: Clients) -> None:
+    """Personalize the held-out clients. An error here becomes a note, as it must not cost the run."""
     reason = "the run was interrupted" if result.interrupted else ""
     try:
         if not reason:
-            result.newcomers = serve(result, late, workers=result.config.workers, device=result.config.device)
+            result.newcomers = serve(result, newcomers, workers=result.config.workers, device=result.config.device)
     except BespokeError as error:
         reason = str(error).rstrip(".")
     except KeyboardInterrupt:
         reason = "this was interrupted"
     if reason:
-        note = f"{count(len(late), 'client')} held back, not personalized: {reason}."
+        note = f"{count(len(newcomers), 'client')} held back, not personalized: {reason}."
         log.warning("%s", note)
         result.about["notes"].append(note)

@@ -114,7 +114,7 @@ def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progres
     expand(method, grid, {name: getattr(config, name) for name in OPTIONS})  # report mistakes before loading data
     clients = load_clients(config)
     settings = shared_settings.settings_of(config) | {"out": target, "overwrite": config.overwrite}
-    with run_directory.held(target):
+    with run_directory.lock(target):
         return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **settings)
 
 

@@ -25,7 +25,7 @@ OUTPUT = ("method", "set", "out", "overwrite")  # keys of a config that are not 
 
 def output_directory(config: Config, name: str) -> Path:
     """Return the directory of a config, or a new one under runs/."""
-    return run_directory.steady(
+    return run_directory.stable_path(
         Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, name)
     )
 

@@ -1,15 +1,11 @@
-"""A stand-in for Flower's Grid in this process: the same apps, and everything that passes is bytes."""
+"""A stand-in for Flower's Grid in this process: the same nodes, and all messages pass as bytes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Error, Message
 
 from bespokefl.core.method import Method
 from bespokefl.core.nn import probe
@@ -18,28 +14,18 @@ from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.transports.flower.apps import client_app
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.flower.server import Server
+from bespokefl.engines.transports.flower.supernode import answer
 from bespokefl.engines.transports.flower.timeouts import Timeouts
+from tests.engines.transports.flower.flower_internals import through_bytes
 from tests.federations import BATCH, CLASSES, mlp
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 QUICK = Timeouts(timeout=30, gather=5, give_up=40, resend=10, poll=0.001)
 NODES = {"north": (0, 2), "south": (1,), "west": (3, 4, 5)}  # clients by position; one node has several
 Tamper = Callable[[Message], Message | None]
-
-
-def through_bytes(message: Message) -> Message:
-    """As it arrives: made again from the bytes of all its parts."""
-    contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-    top = get_object_tree(message).object_id
-    made = inflate_object_from_contents(top, contents)
-    assert isinstance(made, Message)
-    made.metadata.__dict__["_message_id"] = top
-    return made
 
 
 @dataclass
@@ -53,7 +39,7 @@ class NodeInfo:
 class LocalGrid:
     """Nodes by id. A message is answered when the answer is fetched."""
 
-    apps: dict[int, ClientApp]
+    nodes: dict[int, Node]
     names: dict[int, str] = field(default_factory=dict)
     away: set[int] = field(default_factory=set)
     on_reply: dict[int, Tamper] = field(default_factory=dict)  # what happens to a node's answers
@@ -61,7 +47,7 @@ class LocalGrid:
     waiting: dict[str, Message] = field(default_factory=dict)
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(id, self.names.get(id, "")) for id in self.apps if id not in self.away]
+        return [NodeInfo(id, self.names.get(id, "")) for id in self.nodes if id not in self.away]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         arrived = [through_bytes(message) for message in messages]
@@ -81,17 +67,13 @@ class LocalGrid:
                 del self.waiting[id]
                 replies.append(Message(Error(code=3, reason="gone"), reply_to=message))
                 continue
-            reply: Message | None = self.apps[node](message, context(node))
+            reply: Message | None = answer(self.nodes[node], message)
             if node in self.on_reply:
                 reply = self.on_reply[node](reply)
             del self.waiting[id]
             if reply is not None:
                 replies.append(reply if reply.has_error() else through_bytes(reply))
         return replies
-
-
-def context(node: int) -> Context:
-    return Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={}, series_id=1)
 
 
 @dataclass
@@ -141,7 +123,7 @@ def deployment(
     data: Data,
     folder: Path,
     *,
-    patience: Timeouts = QUICK,
+    timeouts: Timeouts = QUICK,
     hosts: dict[str, TestHost] | None = None,
     run: str = "run",
     grid: LocalGrid | None = None,
@@ -149,20 +131,16 @@ def deployment(
 ) -> tuple[Server, LocalGrid]:
     """Three nodes and a server that has met them."""
     grid = local_grid(method, data, folder, hosts=hosts) if grid is None else grid
-    post = NodeMessenger(grid, patience)
-    post.gather(lambda known: len(known) == len(grid.apps) - len(grid.away))
+    messenger = NodeMessenger(grid, timeouts)
+    messenger.gather(lambda known: len(known) == len(grid.nodes) - len(grid.away))
     task = Task(mlp, "cross_entropy", dtype=data.x.dtype)
     chosen = Settings(**({"rounds": 2, "batch_size": BATCH} | settings))
-    return Server(method, task, chosen, post, run, {}), grid
+    return Server(method, task, chosen, messenger, run, {}), grid
 
 
 def local_grid(
     method: Method, data: Data, folder: Path, *, hosts: dict[str, TestHost] | None = None, first: int = 100
 ) -> LocalGrid:
     made = hosts or {name: TestHost(name, only(data, clients), method) for name, clients in NODES.items()}
-    apps = {first + at: client_app(_maker(host, folder / host.name)) for at, host in enumerate(made.values())}
-    return LocalGrid(apps, {first + at: host.name for at, host in enumerate(made.values())})
-
-
-def _maker(host: TestHost, folder: Path) -> Callable[[], Node]:
-    return lambda: Node(host, folder)
+    nodes = {first + at: Node(host, folder / host.name) for at, host in enumerate(made.values())}
+    return LocalGrid(nodes, {first + at: host.name for at, host in enumerate(made.values())})

@@ -46,4 +46,4 @@ def test_same_numbers_as_in_simulation(method: Method, data: object, tmp_path: P
     assert [line["up_bytes"] for line in found.history] == [line["up_bytes"] for line in expected.history]
     assert found.communication.up_bytes == expected.communication.up_bytes
     assert not found.lost and not found.unscored
-    assert len(grid.apps) == 3
+    assert len(grid.nodes) == 3

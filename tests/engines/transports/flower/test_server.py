@@ -119,7 +119,7 @@ def test_an_answer_that_is_no_answer_is_refused(tmp_path: Path) -> None:
 def test_a_client_that_was_late_goes_back_to_the_state_that_counted(tmp_path: Path) -> None:
     """Round 2's answer of one node is lost on the way: its clients trained, but the server never knew."""
     method = Ditto()
-    server, grid = deployment(method, DATA, tmp_path, patience=SHORT, rounds=3)
+    server, grid = deployment(method, DATA, tmp_path, timeouts=SHORT, rounds=3)
     seen: list[int] = []
 
     def lose(reply: Message) -> Message | None:
@@ -161,13 +161,13 @@ def states_of(server: Server, grid: LocalGrid, folder: Path, node: str, number: 
     from bespokefl.engines.transports.flower.client_state_store import ClientStateStore
 
     names = sorted(only(DATA, NODES[node]).names)
-    ((_, state),) = ClientStateStore(folder / node / "run").states(names, [number] * len(names), number + 1)
+    ((_, state),) = ClientStateStore(folder / node / "run").load_states(names, [number] * len(names), number + 1)
     return state
 
 
 def test_whoever_trains_anyway_does_not_go_back(tmp_path: Path) -> None:
     """Where all train and a sample reports, a late client keeps what it has learnt."""
-    server, grid = deployment(Listening(), DATA, tmp_path, patience=SHORT, rounds=3)
+    server, grid = deployment(Listening(), DATA, tmp_path, timeouts=SHORT, rounds=3)
     seen: list[int] = []
 
     def lose(reply: Message) -> Message | None:
@@ -232,7 +232,7 @@ def test_a_server_that_was_killed_goes_on_as_if_nothing_had_been(killed_at: int,
         server._save = dies_then  # type: ignore[method-assign]
     with pytest.raises(Killed):
         server.run(checkpoints=Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}))
-    left = Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}).latest(3, len(DATA))
+    left = Checkpoints(tmp_path / "b", CheckpointInterval(rounds=1), {}).load_latest(3, len(DATA))
     assert (0 if left is None else left.number) == killed_at - 1
     fresh = local_grid(method, DATA, tmp_path / "nodes", first=200)  # the nodes were restarted, with other ids
     second, _ = deployment(method, DATA, tmp_path / "nodes", grid=fresh, **settings)
@@ -260,7 +260,7 @@ def test_a_run_that_is_to_stop_waits_for_nobody(answers: bool, tmp_path: Path) -
 
     with pytest.raises(messenger.StoppedError):
         server.run(report, checkpoints)
-    found = checkpoints.latest(3, len(DATA))
+    found = checkpoints.load_latest(3, len(DATA))
     assert found is not None and found.number == 1
     del grid.on_reply[WEST]
     again, _ = deployment(Ditto(), DATA, tmp_path, rounds=3, grid=grid)
@@ -295,8 +295,8 @@ def test_a_node_that_comes_back_is_asked_again(tmp_path: Path, monkeypatch: pyte
 
 
 def test_too_few_clients(tmp_path: Path) -> None:
-    patience = replace(SHORT, minimum=4)
-    server, grid = deployment(FedAvg(), DATA, tmp_path, patience=patience)
+    timeouts = replace(SHORT, minimum=4)
+    server, grid = deployment(FedAvg(), DATA, tmp_path, timeouts=timeouts)
     grid.on_reply[WEST] = lambda reply: reply if "broken" not in records.unpack(reply.content) else None
     sentence = r"only 3 of at least 4 clients answered in round 1; start the other nodes .*, then resume the run"
     with pytest.raises(TrainingError, match=sentence):
@@ -305,7 +305,7 @@ def test_too_few_clients(tmp_path: Path) -> None:
 
 def test_nodes_that_answer_with_an_error_do_not_count_towards_the_minimum(tmp_path: Path) -> None:
     server, grid = deployment(FedAvg(), DATA, tmp_path)
-    for node in grid.apps:
+    for node in grid.nodes:
         grid.on_reply[node] = changed(lambda values: {"error": "the roof leaks."}, when="broken")
     sentence = r"only 0 of at least 1 clients answered in round 1; node \w+: the roof leaks, then resume the run"
     with pytest.raises(TrainingError, match=sentence):
@@ -327,7 +327,7 @@ def test_a_model_that_differs_is_found_before_the_first_round(tmp_path: Path) ->
 def test_a_node_under_another_name_than_its_key_s_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = local_grid(Ditto(), DATA, tmp_path)
     grid.names[WEST] = "east"
-    server, _ = deployment(Ditto(), DATA, tmp_path, grid=grid, patience=replace(QUICK, gather=0.5))
+    server, _ = deployment(Ditto(), DATA, tmp_path, grid=grid, timeouts=replace(QUICK, gather=0.5))
     assert server.homes.keys() == {"north", "south"} and "its key belongs to 'east'" in caplog.text
 
 
@@ -340,19 +340,19 @@ def test_two_nodes_with_the_same_client(tmp_path: Path) -> None:
 def test_a_full_disk_at_a_node_is_said_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from bespokefl.engines.transports.flower import client_state_store
+    from bespokefl.engines.storage import safetensors_writer
 
-    write = client_state_store.write_tensors
+    write = safetensors_writer.write_tensors
 
     def full(path: Path, *rest: Any) -> str:
         if "south" in str(path):
             raise OSError(28, "No space left on device")
         return write(path, *rest)
 
-    monkeypatch.setattr(client_state_store, "write_tensors", full)
+    monkeypatch.setattr(safetensors_writer, "write_tensors", full)
     server, _ = deployment(Ditto(), DATA, tmp_path)
     assert server.run().lost == {"ben": {"dropped out": 2}}
-    assert "node south: the states of ben cannot be kept" in caplog.text and "make room" in caplog.text
+    assert "node south: cannot write the states of ben" in caplog.text and "free some space" in caplog.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +386,7 @@ def test_a_client_whose_loss_is_no_number_is_told_and_not_scored(tmp_path: Path)
     server, grid = deployment(Ditto(), DATA, tmp_path / "all")
     grid.on_reply |= {
         node: changed(lambda values: values | {"score/train_loss": values["score/train_loss"] / 0}, "score/train_loss")
-        for node in grid.apps
+        for node in grid.nodes
     }
     with pytest.raises(TrainingError, match="the loss of all clients became non-finite by round 2"):
         server.run()
@@ -416,7 +416,7 @@ def test_scores_that_are_none(lie: Any, tmp_path: Path) -> None:
 
 def test_a_run_s_name_is_no_path(tmp_path: Path) -> None:
     for name in ("../elsewhere", "a/b", "", ".hidden"):
-        with pytest.raises(InputError, match="a run's name must be"):
+        with pytest.raises(InputError, match="a run's name must consist of"):
             deployment(Ditto(), DATA, tmp_path, run=name)
 
 

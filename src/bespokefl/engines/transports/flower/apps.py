@@ -1,45 +1,20 @@
-"""Flower's two apps, as thin as they can be: records in, records out."""
+"""The Flower apps of a deployment."""
 
 from collections.abc import Callable
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import http_grid
 
-from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.blob import UnreadableError
-from bespokefl.engines.transports.flower.node import Node
-from bespokefl.engines.transports.flower.supernode import eager_pull
+from bespokefl.engines.transports.flower import adapter
 
-
-def client_app(node: Callable[[], Node]) -> ClientApp:
-    """The node's app. `node` makes it when the first message comes, from the node's own configuration."""
-    app = ClientApp()
-    made: list[Node] = []
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        if not made:
-            made.append(node())
-        return answer(made[0], message)
-
-    return app
-
-
-def answer(node: Node, message: Message) -> Message:
-    """A node's answer to a message."""
-    try:
-        values = records.unpack(message.content)
-    except UnreadableError as error:
-        values = {"what": f"a request that cannot be read ({error})"}
-    return Message(records.pack(node.answer(values)), reply_to=message)
+client_app = ClientApp()  # Flower requires one; nodes answer messages without it (see supernode.py)
 
 
 def server_app(run: Callable[[Grid, str], None]) -> ServerApp:
-    """The server's app: the only thing that it is told is the name of the run."""
+    """The server's app: calls `run` with Flower's grid and the name of the run, the app's only setting."""
     app = ServerApp()
-    http_grid.pull_objects = eager_pull  # type: ignore[attr-defined]
+    adapter.pull_replies_sooner()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

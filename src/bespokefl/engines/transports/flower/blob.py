@@ -1,7 +1,7 @@
-"""Named rows, tensors and numbers as one JSON text and one run of bytes, and back: what is sent, and what is kept.
+"""Serializes named rows, tensors and numbers to a JSON text and bytes, and reads them back.
 
-Whoever reads does not trust whoever wrote: a text or bytes that do not fit each other are refused, and nothing but
-numbers can come out of them.
+The reader does not trust the writer: a text and bytes that do not match are rejected, and decoding creates nothing but
+numbers and texts.
 """
 
 import hashlib
@@ -17,57 +17,48 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.wire import ALIGN, SUPPORTED_DTYPES
 
-_DTYPES = {str(kind).removeprefix("torch."): kind for kind in SUPPORTED_DTYPES}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SUPPORTED_DTYPES}
 
 
 class UnreadableError(ValueError):
-    """What came is not what was agreed on."""
+    """The data do not have the expected form."""
 
 
-def write(values: Mapping[str, Any]) -> tuple[str, bytes]:
-    """A JSON text that says what is where, and the tensors' bytes end to end."""
+def encode(values: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return a JSON text that describes the values, and the bytes of their tensors end to end."""
     header, tensors = wire.flatten(values)
-    places: list[Any] = []
+    positions: list[Any] = []
     pieces: list[memoryview | bytes] = []
-    at = 0
+    offset = 0
     for tensor in tensors:
-        raw = plain(tensor)
-        places.append([at, str(raw.dtype).removeprefix("torch."), list(raw.shape)])
+        raw = _contiguous(tensor)
+        positions.append([offset, str(raw.dtype).removeprefix("torch."), list(raw.shape)])
         size = raw.numel() * raw.element_size()
         if size:
             pieces.append(raw.flatten().view(torch.uint8).numpy().data)
         pieces.append(bytes(-size % ALIGN))
-        at += size + -size % ALIGN
-    return json.dumps([header, places]), b"".join(pieces)
+        offset += size + -size % ALIGN
+    return json.dumps([header, positions]), b"".join(pieces)
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """On the processor and one number after the other.
-
-    torch calls a tensor of a single number contiguous whatever its stride, but does not let its bytes be seen.
-    """
-    raw = tensor.detach().cpu().contiguous()
-    return raw.as_strided(raw.shape, torch.empty(raw.shape, device="meta").stride())
-
-
-def read(text: str, data: bytes) -> dict[str, Any]:
-    """The values again; refuses what does not fit."""
+def decode(text: str, data: bytes) -> dict[str, Any]:
+    """Return the values that were encoded; raise `UnreadableError` if text and data do not match."""
     try:
-        header, places = json.loads(text)
+        header, positions = json.loads(text)
         memory = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
         tensors = []
-        for at, kind, shape in places:
+        for offset, kind, shape in positions:
             dtype = _DTYPES[kind]
-            if not all(isinstance(length, int) and length >= 0 for length in (at, *shape)):
-                raise UnreadableError("a place or a length is not a number")
+            if not all(isinstance(length, int) and length >= 0 for length in (offset, *shape)):
+                raise UnreadableError("an offset or a length is not a number")
             size = math.prod(shape) * dtype.itemsize
-            if at % ALIGN or at + size > len(memory):
+            if offset % ALIGN or offset + size > len(memory):
                 raise UnreadableError("bytes are missing")
-            tensors.append(memory[at : at + size].view(dtype).reshape(shape))
+            tensors.append(memory[offset : offset + size].view(dtype).reshape(shape))
         values = wire.unflatten(header, tensors)
         for value in values.values():
             if isinstance(value, Rows):
-                _check(value)
+                _check_shapes(value)
     except UnreadableError:
         raise
     except (ValueError, KeyError, TypeError, StopIteration, RuntimeError, AttributeError, RecursionError) as error:
@@ -75,14 +66,22 @@ def read(text: str, data: bytes) -> dict[str, Any]:
     return values
 
 
-def _check(rows: Rows) -> None:
-    """Every block has as many rows as there are, in the shape that the layout says."""
-    for block, shape in zip(rows.blocks, rows.layout.shapes, strict=True):
-        if tuple(block.shape) != (len(rows), *shape):
-            raise UnreadableError("rows do not have the shape that they say")
-
-
-def digest(text: str, data: bytes) -> str:
+def digest(values: Mapping[str, Any]) -> str:
+    """A hash of the values as they are sent."""
+    text, data = encode(values)
     sha = hashlib.sha256(text.encode() + b"\0")
     sha.update(data)
     return sha.hexdigest()
+
+
+def _check_shapes(rows: Rows) -> None:
+    for block, shape in zip(rows.blocks, rows.layout.shapes, strict=True):
+        if tuple(block.shape) != (len(rows), *shape):
+            raise UnreadableError("rows do not have the shape of their layout")
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU, with the usual strides: torch calls a single number contiguous whatever its stride, but
+    does not give access to its bytes then."""
+    raw = tensor.detach().cpu().contiguous()
+    return raw.as_strided(raw.shape, torch.empty(raw.shape, device="meta").stride())

@@ -1,13 +1,12 @@
-"""What a node keeps on disk of one run: its clients' states, and its last replies.
+"""What a node stores of one run: the states of its clients and its last replies.
 
-A file for every round that the node trained in, `round-00000012.safetensors`: the new state of each client that
-trained, and the reply that was sent. A state is named by the round that made it, so that a client can go back to the
-one that the server knows of; a request that comes twice finds its reply. Files are written aside, synced and renamed.
+Each round in which the node trained has a file, `round-00000012.safetensors`, with the new state of each client that
+trained and the reply that was sent. The server names the round of the state to continue from, so that a client whose
+reply did not count goes back; a request that is received twice is answered with the stored reply.
 """
 
 import json
 import logging
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,156 +17,131 @@ from safetensors import SafetensorError, safe_open
 
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import State
-from bespokefl.core.rows import Rows
-from bespokefl.engines.storage.safetensors_writer import write_tensors
+from bespokefl.engines.storage.client_states import concatenate
+from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.flower.blob import plain
 from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
 NAME = re.compile(r"round-(\d{8})\.safetensors")
-ABOUT = "bespoke"
-KEPT = 2  # states of a client: the one that the server accepted last, and the one before
-LATEST = -1  # instead of a round: whatever the client did last
+METADATA = "bespoke"
+NUM_STATES = 2  # of a client that are kept: the one that the server accepted last, and the one before
+LATEST_STATE = -1  # instead of a round: the client's newest state, whether or not the server accepted it
+DAMAGE_ERRORS = (OSError, SafetensorError, ValueError, KeyError, TypeError)
 
 
 class ClientStateStore:
-    """The rounds of one run at one node."""
+    """The stored rounds of one run at one node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rounds: dict[str, list[int]] = {}  # by client: the rounds that left a state, oldest first
-        self._needed: dict[int, set[str]] = {}  # by round: the clients whose states are still wanted
+        self._rounds: dict[str, list[int]] = {}  # by client: the rounds with a state of it, oldest first
+        self._clients: dict[int, set[str]] = {}  # by round: the clients whose states are still needed
         for path in sorted(folder.glob("round-*.safetensors")) if folder.is_dir() else ():
             found = NAME.fullmatch(path.name)
             try:
-                about = _about(path)
-            except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+                with safe_open(path, framework="pt") as file:
+                    clients = json.loads(file.metadata()[METADATA])["clients"]
+            except DAMAGE_ERRORS as error:
                 log.warning("%s is damaged (%s) and is not used", path, error)
                 continue
             if found:
-                self._note(int(found[1]), about["clients"])
+                self._add(int(found[1]), clients)
 
-    def states(self, clients: Sequence[str], accepted: Sequence[int], before: int) -> list[tuple[list[int], State]]:
-        """Positions and their states, round by round; clients that never were in an accepted one are left out.
+    def load_states(
+        self, clients: Sequence[str], accepted: Sequence[int], before: int
+    ) -> list[tuple[list[int], State]]:
+        """Load the states of clients, as positions and their states; clients without a state are left out.
 
-        accepted    by client: the round whose state it goes on from; 0: none yet; LATEST: its last one
-        before      the round that is asked for
+        accepted  by client: the round whose state it continues from, 0 for none yet, or `LATEST_STATE`
+        before    the round that is to be trained: `LATEST_STATE` is that of an earlier one
         """
         wanted: dict[int, list[int]] = {}
-        for at, (client, number) in enumerate(zip(clients, accepted, strict=True)):
-            known = self._rounds.get(client, [])
-            if number == LATEST:
-                number = max((one for one in known if one < before), default=0)
-            elif number and number not in known:
+        for position, (client, number) in enumerate(zip(clients, accepted, strict=True)):
+            stored = self._rounds.get(client, [])
+            if number == LATEST_STATE:
+                number = max((one for one in stored if one < before), default=0)
+            elif number and number not in stored:
                 raise TrainingError(
                     f"client {client} has no state of round {number}, which the server accepted, in "
-                    f"{str(self.folder)!r}: put that folder back."
+                    f"{str(self.folder)!r}: restore that directory."
                 )
             if number:
-                wanted.setdefault(number, []).append(at)
-        return [(places, self._read(number, [clients[at] for at in places])) for number, places in wanted.items()]
+                wanted.setdefault(number, []).append(position)
+        return [
+            (positions, self._read_states(number, [clients[position] for position in positions]))
+            for number, positions in wanted.items()
+        ]
 
-    def reply(self, number: int, digest: str) -> Values | None:
-        """The reply to this very request, if it was answered before."""
+    def find_reply(self, number: int, digest: str) -> Values | None:
+        """The reply to the request with this digest, if the node has sent one."""
         path = self._path(number)
-        if number not in self._needed or not path.is_file():
+        if number not in self._clients or not path.is_file():
             return None
         with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()[ABOUT])
-            if about["digest"] != digest:
-                return None
-            return _group(file, about, "reply")
+            metadata = json.loads(file.metadata()[METADATA])
+            return _read_group(file, metadata, "reply") if metadata["digest"] == digest else None
 
-    def put(self, number: int, clients: Sequence[str], state: State, reply: Values, digest: str) -> None:
-        """Keep a round: there whole, or not at all."""
-        about: dict[str, Any] = {"clients": list(clients), "digest": digest}
+    def save_round(self, number: int, clients: Sequence[str], state: State, reply: Values, digest: str) -> None:
+        """Write the states and the reply of a round, completely or not at all."""
+        metadata: dict[str, Any] = {"clients": list(clients), "digest": digest}
         entries = []
         for name, values in (("state", state), ("reply", reply)):
-            about[name], tensors = wire.flatten(values)
-            entries += [(f"{name}/{at}", plain(tensor), None) for at, tensor in enumerate(tensors)]
-        path = self._path(number)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
+            metadata[name], tensors = wire.flatten(values)
+            entries += [(f"{name}/{index}", tensor, None) for index, tensor in enumerate(tensors)]
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_tensors(aside, entries, {ABOUT: json.dumps(about)})
-            aside.replace(path)
-            _sync(self.folder)
+            replace_tensors(self._path(number), entries, {METADATA: json.dumps(metadata)})
         except OSError as error:
-            aside.unlink(missing_ok=True)
             raise TrainingError(
-                f"the states of {listing(list(clients))} cannot be kept in {str(self.folder)!r}: "
-                f"{error.strerror or error}; make room there."
+                f"cannot write the states of {listing(list(clients))} to {str(self.folder)!r}: "
+                f"{error.strerror or error}; free some space there."
             ) from None
-        self._note(number, clients)
+        self._add(number, clients)
 
-    def settle(self, clients: Sequence[str], accepted: Sequence[int]) -> None:
-        """The server stands by these rounds: what is older will not be asked for again."""
+    def discard_older(self, clients: Sequence[str], accepted: Sequence[int]) -> None:
+        """Delete the states that the server will not ask for again, given the rounds that it accepted."""
         for client, number in zip(clients, accepted, strict=True):
-            known = self._rounds.get(client, [])
-            settled = [one for one in known if number == LATEST or one <= number]
-            for old in settled[:-KEPT]:
-                known.remove(old)
-                self._needed[old].discard(client)
-        newest = max(self._needed, default=0)
-        for number in [one for one, who in self._needed.items() if not who and one != newest]:
+            stored = self._rounds.get(client, [])
+            final = [one for one in stored if number == LATEST_STATE or one <= number]
+            for old in final[:-NUM_STATES]:
+                stored.remove(old)
+                self._clients[old].discard(client)
+        newest = max(self._clients, default=0)
+        for number in [one for one, needed in self._clients.items() if not needed and one != newest]:
             self._path(number).unlink(missing_ok=True)
-            del self._needed[number]
+            del self._clients[number]
 
     # -- inside
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:08d}.safetensors"
 
-    def _note(self, number: int, clients: Sequence[str]) -> None:
-        self._needed.setdefault(number, set()).update(clients)
+    def _add(self, number: int, clients: Sequence[str]) -> None:
+        self._clients.setdefault(number, set()).update(clients)
         for client in clients:
-            known = self._rounds.setdefault(client, [])
-            if number not in known:
-                known.append(number)
-                known.sort()
+            self._rounds[client] = sorted({*self._rounds.get(client, ()), number})
 
-    def _read(self, number: int, clients: Sequence[str]) -> State:
+    def _read_states(self, number: int, clients: Sequence[str]) -> State:
         try:
             with safe_open(self._path(number), framework="pt") as file:
-                about = json.loads(file.metadata()[ABOUT])
-                place = {client: at for at, client in enumerate(about["clients"])}
-                rows = torch.tensor([place[client] for client in clients])
-                return {name: value[rows] for name, value in _group(file, about, "state").items()}
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise TrainingError(f"{str(self._path(number))!r} cannot be read: {error}.") from None
+                metadata = json.loads(file.metadata()[METADATA])
+                position = {client: row for row, client in enumerate(metadata["clients"])}
+                rows = torch.tensor([position[client] for client in clients])
+                return {name: value[rows] for name, value in _read_group(file, metadata, "state").items()}
+        except DAMAGE_ERRORS as error:
+            raise TrainingError(f"cannot read {str(self._path(number))!r}: {error}.") from None
 
 
-def stack(parts: Sequence[tuple[Sequence[int], State]], size: int) -> State:
-    """States of some positions each, put together in the order of the positions."""
+def merge_by_position(parts: Sequence[tuple[Sequence[int], State]], size: int) -> State:
+    """States of some positions each, merged in the order of the positions."""
     if len(parts) == 1 and list(parts[0][0]) == list(range(size)):
         return parts[0][1]
-    order = torch.tensor([at for places, _ in parts for at in places]).argsort()
-    return {name: join([state[name] for _, state in parts])[order] for name in (parts[0][1] if parts else {})}
+    order = torch.tensor([position for positions, _ in parts for position in positions]).argsort()
+    return {name: concatenate([state[name] for _, state in parts])[order] for name in (parts[0][1] if parts else {})}
 
 
-def join(values: Sequence[Any]) -> Any:
-    if len(values) == 1:
-        return values[0]
-    return Rows.cat(values) if isinstance(values[0], Rows) else torch.cat(list(values))
-
-
-def _about(path: Path) -> dict[str, Any]:
-    with safe_open(path, framework="pt") as file:
-        found: dict[str, Any] = json.loads(file.metadata()[ABOUT])
-    return found
-
-
-def _group(file: Any, about: dict[str, Any], group: str) -> dict[str, Any]:
-    header = about[group]
+def _read_group(file: Any, metadata: dict[str, Any], group: str) -> dict[str, Any]:
+    header = metadata[group]
     count = sum(len(meta[0]) if kind == "rows" else kind == "tensor" for _, kind, meta in header)
-    return wire.unflatten(header, [file.get_tensor(f"{group}/{at}") for at in range(count)])
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return wire.unflatten(header, [file.get_tensor(f"{group}/{index}") for index in range(count)])

@@ -6,7 +6,6 @@ sentence about any error at a node.
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,10 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.storage.safetensors_writer import write_tensors
+from bespokefl.engines.storage.client_states import concatenate
+from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import blob
-from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, join, stack
+from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.wire import Values, under
 
@@ -120,8 +120,8 @@ class Node:
         assert states is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
         names, cohort = self._cohort(side, values)
-        digest = blob.digest(*blob.write(values))
-        known = states.reply(number, digest)
+        digest = blob.digest(values)
+        known = states.find_reply(number, digest)
         if known is not None:
             log.warning("round %d was requested again; answering with the stored reply", number)
             return known
@@ -135,9 +135,11 @@ class Node:
             message = Message(under("shared", values), _take(under("own", values), part))
             replies.append(side.train([cohort[at] for at in part], message, _take(state, part), round))
         size = len(cohort)
-        broken = stack([(part, {"": reply.broken}) for part, reply in zip(parts, replies, strict=True)], size)[""]
-        new = stack([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
-        upload = stack([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
+        broken = merge_by_position(
+            [(part, {"": reply.broken}) for part, reply in zip(parts, replies, strict=True)], size
+        )[""]
+        new = merge_by_position([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
+        upload = merge_by_position([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
         reports = values["reports"].nonzero().flatten()
         reply = {
             "broken": broken,
@@ -145,21 +147,21 @@ class Node:
         }  # a method's notes on a client are not part of its upload and stay here
         if broken.any():  # weights that are not finite are not kept
             new = {name: _where(broken, _full(state[name], size), value) for name, value in new.items()}
-        states.put(number, names, new, reply, digest)
-        states.settle(names, accepted)
+        states.save_round(number, names, new, reply, digest)
+        states.discard_older(names, accepted)
         return reply
 
     def _state(
         self, side: ClientSide, states: ClientStateStore, names: Sequence[str], accepted: Sequence[int], before: int
     ) -> State:
         """Each client's state of the round that the server accepted last."""
-        found = states.states(names, accepted, before)
+        found = states.load_states(names, accepted, before)
         known = {at for places, _ in found for at in places}
         new = [at for at in range(len(names)) if at not in known]
         if new:
             begun = side.method.start_clients(side.task.start, [names[at] for at in new])
             found.append((new, {name: _full(value, len(new)) for name, value in begun.items()}))
-        return stack(found, len(names))
+        return merge_by_position(found, len(names))
 
     def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         """Score the personal models and the global one on each client's data; the final models are stored here."""
@@ -188,29 +190,30 @@ class Node:
         size = len(cohort)
         if keep:
             parts = [part for part, _ in personal]
-            found = stack([(part, {"": made}) for part, made in zip(parts, rows, strict=True)], size) if own else {}
+            found = (
+                merge_by_position([(part, {"": made}) for part, made in zip(parts, rows, strict=True)], size)
+                if own
+                else {}
+            )
             models = found[""] if own else _full(common, size)
             self._keep(plan, prepared, names, models)
-        scores = stack(personal or globally, size)
+        scores = merge_by_position(personal or globally, size)
         return {
             **{f"score/{name}": value for name, value in scores.items()},
-            **{f"common/{name}": value for name, value in (stack(globally, size) if globally else {}).items()},
+            **{
+                f"common/{name}": value
+                for name, value in (merge_by_position(globally, size) if globally else {}).items()
+            },
         }
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """Store the personal models."""
         path = self.folder / plan.run / PERSONAL
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
         about = {"clients": list(names), **prepared.about}
-        entries = [
-            (name, blob.plain(block), None) for name, block in zip(models.layout.names, models.blocks, strict=True)
-        ]
+        entries = [(name, block, None) for name, block in zip(models.layout.names, models.blocks, strict=True)]
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(aside, entries, {"bespoke": json.dumps(about, ensure_ascii=False)})
-            aside.replace(path)
+            replace_tensors(path, entries, {"bespoke": json.dumps(about, ensure_ascii=False)})
         except OSError as error:
-            aside.unlink(missing_ok=True)
             raise TrainingError(f"cannot write the models to {str(path)!r}: {error.strerror or error}.") from None
 
 
@@ -232,4 +235,4 @@ def _full(value: Any, size: int) -> Any:
 def _where(chosen: torch.Tensor, a: Any, b: Any) -> Any:
     """Rows of `a` where chosen, else of `b`."""
     order = torch.where(chosen, torch.arange(len(chosen)), torch.arange(len(chosen)) + len(chosen))
-    return join([a, b])[order]
+    return concatenate([a, b])[order]

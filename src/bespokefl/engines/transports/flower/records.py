@@ -1,7 +1,7 @@
-"""Values as Flower's records: what is the same for all nodes in one, everything else in another.
+"""Converts values to Flower's records and back: one record for what all nodes receive alike, one for the rest.
 
-Flower sends every record by a request of its own, and one that several messages have in common only once. So there
-are few of them, and the model that all nodes are sent goes to the SuperLink a single time.
+Flower sends each record with a request of its own, and a record that several messages share only once. Hence there are
+few of them, and a model for all nodes is uploaded to the SuperLink a single time.
 """
 
 from collections.abc import Mapping
@@ -12,28 +12,29 @@ from flwr.app import ConfigRecord, RecordDict
 from bespokefl.engines.transports.flower import blob
 from bespokefl.engines.transports.flower.blob import UnreadableError
 
-ALIKE, OWN = "alike", "own"
-SAME = ("plan", "fingerprint", "start", "common", "shared")  # what is named so, or so and a slash, is told to all
+COMMON, OWN = "alike", "own"  # names of records
+COMMON_NAMES = ("plan", "fingerprint", "start", "common", "shared")  # values with such a name, or below it: shared/x
 TEXT, DATA = "text", "data"
-PIECE = 16 << 20  # bytes in one record
+MAX_BYTES = 16 << 20  # in one record
 
 
 def pack(values: Mapping[str, Any]) -> RecordDict:
+    """Convert values to records."""
     groups: dict[str, dict[str, Any]] = {OWN: {}}
     for name, value in values.items():
-        groups.setdefault(ALIKE if name.partition("/")[0] in SAME else OWN, {})[name] = value
+        groups.setdefault(COMMON if name.partition("/")[0] in COMMON_NAMES else OWN, {})[name] = value
     records = RecordDict()
-    for group, own in groups.items():
-        text, data = blob.write(own)
-        records[group] = ConfigRecord({TEXT: text, DATA: data[:PIECE]})
-        for number, at in enumerate(range(PIECE, len(data), PIECE), start=1):
-            records[f"{group}-{number}"] = ConfigRecord({DATA: data[at : at + PIECE]})
+    for group, content in groups.items():
+        text, data = blob.encode(content)
+        records[group] = ConfigRecord({TEXT: text, DATA: data[:MAX_BYTES]})
+        for number, start in enumerate(range(MAX_BYTES, len(data), MAX_BYTES), start=1):
+            records[f"{group}-{number}"] = ConfigRecord({DATA: data[start : start + MAX_BYTES]})
     return records
 
 
 def unpack(records: RecordDict) -> dict[str, Any]:
-    """The values again; `UnreadableError` if these are no such records."""
-    return (_read(records, ALIKE) if ALIKE in records else {}) | _read(records, OWN)
+    """Convert records to values; raise `UnreadableError` if `pack` has not made them."""
+    return (_read(records, COMMON) if COMMON in records else {}) | _read(records, OWN)
 
 
 def _read(records: RecordDict, group: str) -> dict[str, Any]:
@@ -46,4 +47,4 @@ def _read(records: RecordDict, group: str) -> dict[str, Any]:
         raise UnreadableError("the records are not those of Bespoke") from None
     if not isinstance(text, str) or not all(isinstance(piece, bytes) for piece in pieces):
         raise UnreadableError("the records are not those of Bespoke")
-    return blob.read(text, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    return blob.decode(text, pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -9,8 +9,8 @@ from torch import Tensor
 from bespokefl.core.rows import Rows
 from bespokefl.engines.client import PARTS
 from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.storage.client_states import concatenate
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.flower.client_state_store import join
 from bespokefl.engines.transports.protocol import ScoreReply, ScoreRequest, TrainReply
 from bespokefl.engines.transports.wire import Values, under
 
@@ -48,7 +48,7 @@ def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> l
         clients = [client for reply in group for client in reply.clients]
         order = sorted(range(len(clients)), key=lambda at: (-sizes[clients[at]], clients[at]))
         index = torch.tensor(order)
-        upload = {name: join([reply.upload[name] for reply in group])[index] for name in group[0].upload}
+        upload = {name: concatenate([reply.upload[name] for reply in group])[index] for name in group[0].upload}
         broken = torch.cat([reply.broken for reply in group])[index]
         found.append(TrainReply([clients[at] for at in order], upload, {}, broken))
     return sorted(found, key=lambda reply: reply.clients[0])

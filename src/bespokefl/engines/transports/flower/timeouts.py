@@ -1,5 +1,6 @@
-"""How long the server of a deployment waits, and for how many."""
+"""How long the server of a deployment waits, and for how many clients."""
 
+import math
 from dataclasses import dataclass
 
 from bespokefl.core.errors import InputError
@@ -7,18 +8,19 @@ from bespokefl.core.errors import InputError
 
 @dataclass(frozen=True)
 class Timeouts:
-    """In seconds."""
+    """Times in seconds; server.toml has the same keys, except for `poll`."""
 
-    timeout: float = 600.0  # for the answers of a round
-    minimum: int = 1  # clients that must have answered before a round may end
-    give_up: float = 3600.0  # for the minimum
-    gather: float = 600.0  # for the nodes, at the beginning
-    resend: float = 90.0  # until a letter without an answer is sent again
-    poll: float = 0.02  # between two requests for answers; the SuperLink keeps each until there are some
+    timeout: float = 600.0  # for the replies of a round
+    minimum: int = 1  # clients that must have replied before a round may end
+    give_up: float = 3600.0  # for the replies of the minimum
+    gather: float = 600.0  # for the nodes to connect before the first round
+    resend: float = 90.0  # until a request without a reply is sent again
+    poll: float = 0.02  # between two requests for replies, which the SuperLink holds until there are some
 
     def __post_init__(self) -> None:
         for name in ("timeout", "give_up", "gather", "resend"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be more than 0 seconds, got {getattr(self, name)}.")
+            seconds = getattr(self, name)
+            if not (seconds > 0 and math.isfinite(seconds)):
+                raise InputError(f"{name} in server.toml must be a number of seconds greater than 0, got {seconds}.")
         if self.minimum < 1:
-            raise InputError(f"the minimum of clients must be at least 1, got {self.minimum}.")
+            raise InputError(f"minimum in server.toml must be at least 1 client, got {self.minimum}.")

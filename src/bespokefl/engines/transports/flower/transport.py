@@ -17,9 +17,9 @@ from bespokefl.core.task import Task
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import Data
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.storage.client_states import StatesSnapshot, Store
+from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports.flower import replies as received
-from bespokefl.engines.transports.flower.client_state_store import LATEST
+from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
@@ -114,13 +114,13 @@ class FlowerTransport:
             if client in self._answered and (draw.all_train or client not in lost):
                 self.accepted[names[client]] = number
             elif draw.all_train:  # clients that train in every round never return to an earlier state
-                self.accepted[names[client]] = LATEST
+                self.accepted[names[client]] = LATEST_STATE
         if lost:
             reasons = "; ".join(f"{names[client]}: {reason}" for client, reason in lost.items())
             log.warning("round %d: uploads not used: %s", number, reasons)
 
     def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:
-        return Store(lambda clients: {}).snapshot(), {"accepted": dict(self.accepted)}
+        return ClientStates(lambda clients: {}).snapshot(), {"accepted": dict(self.accepted)}
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
         self.accepted = dict(checkpoint.record["accepted"])

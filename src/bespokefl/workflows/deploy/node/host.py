@@ -1,4 +1,4 @@
-"""What a node has: its data, as its own configuration names them, and the model that the server's plan asks for."""
+"""A node's data, as node.toml names them, and the method and model that the server's plan asks for."""
 
 import logging
 from dataclasses import asdict, replace
@@ -14,33 +14,31 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, said
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.nn import probe
-from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.preprocessing.feature_sums import Sums
+from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.fit import features_of
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.data.tables.client_folders import divided
+from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
 from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower.node import Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
-from bespokefl.models import build
 from bespokefl.workflows.deploy.layout import NodeSettings
-from bespokefl.workflows.results.models import HOME, PRECISIONS, Blueprint
+from bespokefl.workflows.results.models import HOME, PRECISIONS
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
 
 class LocalHost:
-    """The clients of one machine."""
+    """The clients of one machine. Paths in the settings are relative to `directory`."""
 
-    def __init__(self, settings: NodeSettings, place: Path) -> None:
-        """place: the folder that paths in the settings start from"""
-        self.settings, self.place = settings, place
+    def __init__(self, settings: NodeSettings, directory: Path) -> None:
+        self.settings, self.directory = settings, directory
 
     @property
     def name(self) -> str:
@@ -88,47 +86,42 @@ class LocalHost:
                 f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
             )
         preparation = Preparation.from_json(recipe["preparation"])
-        clients, preparation = preparation.fit(self._relabelled(self._widened(preparation.features), labels))
-        device, dtype = find_device(self.settings.device), PRECISIONS[recipe["precision"]]
-        outputs = 1 if labels is None else len(labels)
-        task = Task(
-            build(model, clients.shape, outputs, preparation.tokens),
-            str(recipe["loss"]),
+        clients, preparation = preparation.prepare_clients(
+            self._relabelled(self._widened(preparation.features), labels)
+        )
+        classes, device = None if labels is None else len(labels), find_device(self.settings.device)
+        spec = TaskSpec(
+            model=model,
+            shape=clients.shape,
+            classes=classes,
+            tokens=preparation.tokens,
+            loss=str(recipe["loss"]),
             head=recipe["head"],
             seed=plan.seed,
+            precision=recipe["precision"],
             device=device,
-            dtype=dtype,
-            classifies=labels is not None,
         )
+        task = spec.build()
         mark = fingerprint(task, warm=plan.warm)
-        data = engine_data(clients, device, dtype)
-        probe.check(task, data.x[:3], data.y[:3], None if labels is None else outputs)
+        data = engine_data(clients, device, PRECISIONS[spec.precision])
+        probe.check(task, data.x[:3], data.y[:3], classes)
         executor = choose_executor(task, data, plan.settings)
         if executor.stacked:
             task.stack()
-        blueprint = Blueprint.of(
-            task,
-            model=model,
-            shape=clients.shape,
-            outputs=outputs,
-            seed=plan.seed,
-            precision=recipe["precision"],
-            tokens=preparation.tokens,
-        )
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
         side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
-        return Prepared(side, executor, mark, asdict(blueprint) | {HOME: kept})
+        return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
 
     # -- inside
 
     def _sums(self) -> dict[str, Any] | None:
-        """For tables: how many values each feature has, their sum and the sum of their squares, over all clients."""
+        """For tables: the number of values of each feature, their sum and sum of squares, over all clients."""
         if self.features.kind != "table":
             return None
-        return Sums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
+        return FeatureSums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
 
     def _load(self) -> Clients:
         settings = self.settings
@@ -138,43 +131,43 @@ class LocalHost:
             return found
         if not isinstance(found, Dataset):
             raise InputError(f"{settings.data} must return a Dataset or Clients, got {type(found).__name__}.")
-        alone = found.client is None
-        clients = divided(
-            found, None, "iid", number=1 if alone else None, seed=settings.seed, fractions=settings.fractions
-        )
-        return replace(clients, names=(self.name,)) if alone else clients
+        single = found.client is None
+        number = 1 if single else None
+        clients = split_table(found, None, "iid", number=number, seed=settings.seed, fractions=settings.fractions)
+        return replace(clients, names=(self.name,)) if single else clients
 
     def _read(self, source: str) -> Dataset:
-        own = self.place / source
+        path = self.directory / source
         options = {"label": self.settings.label, "client": self.settings.client}
-        return datasets.load(
-            str(own) if own.exists() else source, **{key: value for key, value in options.items() if value is not None}
-        )
+        given = {key: value for key, value in options.items() if value is not None}
+        return datasets.load(str(path) if path.exists() else source, **given)
 
     def _widened(self, features: Features) -> Clients:
-        """The clients with a place for each text that a category has anywhere in the federation."""
+        """The clients with a column for each value that a category has at any node."""
         clients, own = self.clients, self.features
         if features.kind != "table" or features.columns == own.columns:
             return clients
         try:
-            return replace(clients, x=torch.from_numpy(own.widened(clients.x.numpy(), features)))
+            return replace(clients, x=torch.from_numpy(own.widen(clients.x.numpy(), features)))
         except KeyError as error:
-            raise InputError(f"node {self.name} has no column {error}, which the server's plan has.") from None
+            raise InputError(f"node {self.name} has no column {error}, which the server's plan requires.") from None
 
     def _relabelled(self, clients: Clients, labels: list[str] | None) -> Clients:
-        """The clients with the classes numbered as in the whole federation."""
+        """The clients with their classes numbered as in the server's plan."""
         if (labels is None) != (clients.classes is None):
-            raise InputError(f"node {self.name} has other labels than the server's plan: classes, or real numbers.")
+            raise InputError(
+                f"node {self.name} does not have the kind of labels in the server's plan: classes or real numbers."
+            )
         own = labels_of(clients)
         if labels is None or list(own) == labels:
             return clients
-        place = {name: at for at, name in enumerate(labels)}
-        codes = torch.tensor([place[name] for name in own])
+        code = {name: index for index, name in enumerate(labels)}
+        codes = torch.tensor([code[name] for name in own])
         return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
 
 
 def _frozen(value: Any) -> Any:
-    """JSON has lists only; hyper-parameters have tuples."""
+    """Turn the lists of JSON into tuples, as hyper-parameters have them."""
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 

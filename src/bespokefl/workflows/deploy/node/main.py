@@ -1,42 +1,36 @@
-"""What `bespoke deploy node` does: it loads the node's data and answers the server."""
+"""The work of `bespoke deploy node`: it loads the node's data and answers the server's requests."""
 
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
+import torch
+
 from bespokefl.core.errors import InputError, count
-from bespokefl.workflows.deploy.addresses import is_loopback, port_of
-from bespokefl.workflows.deploy.layout import NodeSettings
+from bespokefl.engines.transports.flower import supernode
+from bespokefl.engines.transports.flower.node import Node
+from bespokefl.workflows.deploy.addresses import host_of, is_loopback
+from bespokefl.workflows.deploy.layout import NODE_ID, NodeSettings
+from bespokefl.workflows.deploy.node.host import LocalHost
 
 log = logging.getLogger("bespokefl")
 
 
-def run_node(place: Path, settings: NodeSettings, stopped: threading.Event, ready: Callable[[], None]) -> None:
-    """A node: it loads its data and answers the server until it is stopped."""
-    import torch
-
-    from bespokefl.engines.transports.flower.apps import answer
-    from bespokefl.engines.transports.flower.node import Node
-    from bespokefl.engines.transports.flower.supernode import Endpoint, carry
-    from bespokefl.workflows.deploy.node.host import LocalHost
-
+def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, ready: Callable[[], None]) -> None:
+    """Run a node until `stopped` is set; call `ready` when it is connected."""
     torch.set_num_threads(1)
-    host = LocalHost(settings, place)
-    about = host.about()
-    log.info("node %s has %s", settings.name, count(len(about["clients"]), "client"))
-    secure = (place / "node.key").is_file()
-    if not secure and not is_loopback(settings.server.rpartition(":")[0]):
+    host = LocalHost(settings, directory)
+    log.info("node %s has %s", settings.name, count(len(host.about()["clients"]), "client"))
+    certificate, key = directory / "ca.crt", directory / "node.key"
+    secure = key.is_file()
+    if not secure and not is_loopback(host_of(settings.server)):
         raise InputError(
-            f"node {settings.name} has no key, node.key, in {str(place)!r}: without one it may only talk to 127.0.0.1."
+            f"node {settings.name} has no key, node.key, in {str(directory)!r}: without one it may only connect to "
+            "127.0.0.1."
         )
-    port_of(settings.server)
-    state = place / settings.state
-    line = Endpoint(
-        settings.server,
-        place / "ca.crt" if secure else None,
-        place / "node.key" if secure else None,
-        state / "node-id",
+    state = directory / settings.state
+    endpoint = supernode.Endpoint(
+        settings.server, certificate if secure else None, key if secure else None, state / NODE_ID
     )
-    carry(line, partial(answer, Node(host, state)), stopped, ready)
+    supernode.serve_messages(endpoint, Node(host, state), stopped, ready)

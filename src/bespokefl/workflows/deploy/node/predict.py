@@ -1,4 +1,4 @@
-"""A client's own model, used where it is: at the node that keeps it."""
+"""Predictions of a client's own model, at the node that keeps it."""
 
 import json
 from os import PathLike
@@ -14,30 +14,30 @@ from bespokefl.workflows.results.models import HOME, PERSONAL, SavedModels, no_c
 def predict(
     state: Path, data: str | PathLike[str], *, client: str | None = None, run: str | None = None
 ) -> tuple[str, Predictions]:
-    """Whose model it is, and what it says about the examples of a file.
+    """Predict the labels of the examples in a file; return the client and its model's predictions.
 
-    state   the folder in which the node keeps what it has of each run
-    client  None: the only one that the node has
-    run     None: the one whose models were kept last
+    state   the directory in which the node keeps clients' states and models
+    client  whose model to use; None: that of the node's only client
+    run     the run that trained the model; None: the one whose models were written last
     """
-    place = _place(state, run)
-    about = json.loads(read_about(place / PERSONAL))
+    directory = _run_directory(state, run)
+    about = json.loads(read_about(directory / PERSONAL))
     names = tuple(map(str, about["clients"]))
     if client is None and len(names) > 1:
         raise InputError(f"this node has {len(names)} clients: name one, as in --client {names[0]}.")
     name = names[0] if client is None else client
     if name not in names:
         raise no_client(name, names)
-    model = SavedModels(place).module(names.index(name))
-    kept = about[HOME]
-    preparation = None if kept["preparation"] is None else Preparation.from_json(kept["preparation"])
-    return name, by_model(model, name, data, kept["examples"], preparation)
+    model = SavedModels(directory).module(names.index(name))
+    home = about[HOME]
+    preparation = None if home["preparation"] is None else Preparation.from_json(home["preparation"])
+    return name, by_model(model, name, data, home["examples"], preparation)
 
 
-def _place(state: Path, run: str | None) -> Path:
-    found = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
-    if not found:
+def _run_directory(state: Path, run: str | None) -> Path:
+    written = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
+    if not written:
         raise InputError(f"there is no model in {str(state)!r} yet: a node has its clients' models when a run is done.")
-    if run is not None and check_run(run) not in found:
-        raise unknown("run", run, found)
-    return state / (run or max(found, key=lambda name: found[name]))
+    if run is not None and check_run(run) not in written:
+        raise unknown("run", run, written)
+    return state / (run or max(written, key=lambda name: written[name]))

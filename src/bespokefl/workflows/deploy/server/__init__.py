@@ -1,1 +1,5 @@
-"""The server process of a deployment."""
+"""The processes of the server.
+
+run         one run, in the server app
+supervisor  keeps Flower's processes and the runs alive
+"""

@@ -1,8 +1,9 @@
-"""A run of a deployment, as the server sees it: who is there, what is trained, what is written."""
+"""One run of a deployment, in the server app: it gathers the nodes, trains, and writes the result."""
 
 import logging
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.method import Method
-from bespokefl.core.nn.losses import fitting
-from bespokefl.core.task import Task
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.progress import Progress
@@ -20,181 +19,131 @@ from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoint
 from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
-from bespokefl.models import build
-from bespokefl.workflows.deploy.layout import PLACE, Deployment
-from bespokefl.workflows.deploy.lock import alone, asked_to_stop
-from bespokefl.workflows.deploy.shared_features import agreed
-from bespokefl.workflows.deploy.status import RESULT, tell, told
-from bespokefl.workflows.results import run_directory as folder
-from bespokefl.workflows.results import score_tables
+from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
+from bespokefl.workflows.deploy.lock import stop_requested, try_lock
+from bespokefl.workflows.deploy.shared_features import agree_on_features
+from bespokefl.workflows.deploy.status import RESULT, read_status, update_status
+from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import (
     BLUEPRINT,
-    GLOBAL,
-    PRECISIONS,
     START,
-    Blueprint,
     InMemoryModels,
-    Recipe,
-    untrained,
     write_blueprint,
     write_state,
 )
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.results.summary import summary
+from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.convert import engine_settings, named
+from bespokefl.workflows.run.convert import engine_settings
+from bespokefl.workflows.run.packaging import make_result
 from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
 
 LOG = "log.txt"
-HANDOVER = 30.0  # seconds to wait for whoever works on the run: the command that started it, or an app that ends
+LOCK_TIMEOUT = 30.0  # seconds for the command that started the run, or for a previous app, to release its lock
 
 
 class RemoteModels(InMemoryModels):
-    """The models of a deployment: the common one is here, everybody's own is at home."""
+    """The models of a deployment: the server has the global model only."""
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = "") -> None:
         write_blueprint(self.recipe.blueprint, folder / BLUEPRINT)
-        common = self.common_module()
-        if common is not None:
-            write_state(common.state_dict(), folder / GLOBAL)
+        self.write_global(folder)
 
 
 def serve(grid: Grid, name: str) -> None:
-    """What the server's app does: the run of this name, from its beginning or its last checkpoint."""
-    deployment = Deployment.at(Path(os.environ[PLACE]))
-    place = deployment.run(name)
-    with alone(place, HANDOVER, sign=True) as mine:
-        if not mine:
+    """Execute the run of this name, from the start or from its last checkpoint; the server app calls this."""
+    deployment = Deployment.at(Path(os.environ[DEPLOYMENT_VARIABLE]))
+    directory = deployment.run_directory(name)
+    with try_lock(directory, LOCK_TIMEOUT, record_pid=True) as acquired:
+        if not acquired:
             log.warning("another process works on the run %s already; this one ends", name)
-        elif told(place).get("state") != "done":  # else it was started twice
-            _serve(grid, deployment, place)
+        elif read_status(directory).get("state") != "done":  # otherwise it was started twice
+            _serve(grid, deployment, directory)
 
 
-def _serve(grid: Grid, deployment: Deployment, place: Path) -> None:
-    handler = logging.FileHandler(place / LOG, encoding="utf-8")
+def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
+    handler = logging.FileHandler(directory / LOG, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     torch.set_num_threads(1)
     try:
-        config = Config.of(configs.read(place / "config.toml"))
-        done = told(place).get("round", 0)
-        tell(place, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
-        post = NodeMessenger(grid, deployment.settings.patience, stopped=lambda: asked_to_stop(place))
-        result = run(post, config, place, set(deployment.nodes))
-        result.save(place / RESULT, overwrite=True)
-        tell(place, state="done")
+        config = Config.of(configs.read(directory / "config.toml"))
+        done = read_status(directory).get("round", 0)
+        update_status(directory, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
+        messenger = NodeMessenger(grid, deployment.settings, stopped=lambda: stop_requested(directory))
+        result = run(messenger, config, directory, set(deployment.node_keys))
+        result.save(directory / RESULT, overwrite=True)
+        update_status(directory, state="done")
     except StoppedError:
         log.warning("the run was stopped")
-        tell(place, state="stopped")
-    except BespokeError as error:
-        tell(place, state="failed", error=str(error))
-        raise
+        update_status(directory, state="stopped")
     except Exception as error:
-        log.exception("the run failed")
-        tell(place, state="failed", error=f"{type(error).__name__}: {error}")
+        if not isinstance(error, BespokeError):
+            log.exception("the run failed")
+        sentence = str(error) if isinstance(error, BespokeError) else f"{type(error).__name__}: {error}"
+        update_status(directory, state="failed", error=sentence)
         raise
     finally:
         log.removeHandler(handler)
         handler.close()
 
 
-def run(post: NodeMessenger, config: Config, place: Path, expected: set[str]) -> Result:
-    """Gather the nodes, train, and put together what is known of it here."""
-    post.gather(lambda known: bool(known) and expected <= known.keys())
-    if not post.known:
-        raise InputError(f"no node came within {post.timeouts.gather:g} seconds; start them with bespoke deploy node.")
-    absent = sorted(expected - post.known.keys())
+def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set[str]) -> Result:
+    """Wait for the expected nodes, train, and return what the server knows of the result."""
+    messenger.gather(lambda known: bool(known) and expected <= known.keys())
+    if not messenger.known:
+        raise InputError(
+            f"no node connected within {messenger.timeouts.gather:g} seconds; start them with bespoke deploy node."
+        )
+    absent = sorted(expected - messenger.known.keys())
     if absent:
-        log.warning("the run begins without nodes %s", listing(absent))
-    preparation, labels = agreed(post.known, config)
+        log.warning("the run starts without nodes %s", listing(absent))
+    preparation, labels = agree_on_features(messenger.known, config)
     method = methods.build(config.method, dict(config.set))
-    task, loss = _task(config, preparation, labels)
+    classes = None if labels is None else len(labels)
+    spec = TaskSpec.of(config, shape=preparation.shape, classes=classes, tokens=preparation.tokens)
+    start = None if config.start is None else starts.read(config.start)
+    task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
     recipe = {
         "method": config.method,
         "hyper": {name: value for name, value in method.hyper().items() if value is not None},
         "model": config.model,
         "head": config.head,
-        "loss": loss,
+        "loss": str(spec.objective),
         "precision": config.precision,
         "labels": labels,
         "preparation": preparation.to_json(),
     }
-    server = Server(method, task, settings, post, place.name, recipe)
+    server = Server(method, task, settings, messenger, directory.name, recipe)
     if config.keep_rounds and method.global_model(server.server) is None:
-        raise InputError(f"{config.method} has no common model to keep of every round; leave keep_rounds out.")
+        raise InputError(f"{config.method} has no global model to keep of each round; leave keep_rounds out.")
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
-    checkpoints = Checkpoints(place / folder.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
+    checkpoints = Checkpoints(directory / run_directory.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
     def report(progress: Progress) -> None:
-        tell(place, state="running", round=progress.done, rounds=progress.total, scores=progress.scores)
+        update_status(directory, state="running", round=progress.done, rounds=progress.total, scores=progress.scores)
 
-    tell(place, state="running", clients=len(server.data))
-    began = time.perf_counter()
+    update_status(directory, state="running", clients=len(server.data))
+    started = time.perf_counter()
     outcome = server.run(report, checkpoints)
-    seconds = time.perf_counter() - began
-    return _result(config, method, task, server, outcome, seconds, preparation, labels, loss)
-
-
-def _task(config: Config, preparation: Preparation, labels: list[str] | None) -> tuple[Task, str]:
-    loss = str(fitting(config.loss, None if labels is None else len(labels)))
-    task = Task(
-        build(config.model, preparation.shape, 1 if labels is None else len(labels), preparation.tokens),
-        loss,
-        head=config.head,
-        seed=config.seed,
-        dtype=PRECISIONS[config.precision],
-        classifies=labels is not None,
-    )
-    if config.start is not None:
-        starts.begin(task, starts.read(config.start))
-    return task, loss
-
-
-def _result(
-    config: Config,
-    method: Method,
-    task: Task,
-    server: Server,
-    outcome: Outcome,
-    seconds: float,
-    preparation: Preparation,
-    labels: list[str] | None,
-    loss: str,
-) -> Result:
-    blueprint = Blueprint.of(
-        task,
-        model=config.model,
-        shape=preparation.shape,
-        outputs=1 if labels is None else len(labels),
-        seed=config.seed,
-        precision=config.precision,
-        tokens=preparation.tokens,
-    )
-    recipe = Recipe(blueprint, config.model, untrained(task.module, task.layout.names))
-    begun = None if config.start is None else starts.read(config.start)
-
-    def write_rest(into: Path) -> None:
-        if begun is not None:
-            write_state(begun, into / START)
-
-    return Result(
-        config=config,
+    seconds = time.perf_counter() - started
+    return make_result(
+        config,
+        method,
+        outcome,
+        server.data,
+        server.data,
         about=_about(config, method, server, outcome, seconds, preparation, labels),
-        names=server.data.names,
-        sizes={part: getattr(server.data, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=named(outcome.personal),
-        global_=None if outcome.globally is None else named(outcome.globally),
-        rounds=outcome.history,
-        client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
-        weights=RemoteModels(recipe, task.start, outcome.global_rows),
-        final=ServerArtifact(method, recipe, loss, config.head, outcome.server, task.start, outcome.kept_rows),
-        write_rest=write_rest,
-        preparation=preparation if preparation.changes else None,
+        models=RemoteModels(spec.recipe(task), task.start, outcome.global_rows),
+        spec=spec,
+        task=task,
+        preparation=preparation,
+        write_rest=None if start is None else lambda into: write_state(start, into / START),
         comments={"data": "The data stayed at the nodes of a deployment."},
     )
 
@@ -209,7 +158,7 @@ def _about(
     labels: list[str] | None,
 ) -> dict[str, Any]:
     nodes = count(len(server.homes), "node")
-    notes = [f"Clients' own models are at {nodes}, in personal.safetensors of the run's folder."]
+    notes = [f"Clients' own models are at {nodes}, in personal.safetensors in the run's directory."]
     if outcome.unscored:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unscored)}.")
     origin = {
@@ -219,16 +168,14 @@ def _about(
         "split_seed": 0,
         "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
     }
-    found = summary(
+    found = summarize_run(
         config,
         method,
         outcome,
         origin=origin,
         names=server.data.names,
         notes=notes,
-        seconds=seconds,
-        executor=outcome.executor,
-        workers=outcome.workers,
+        timing={"seconds": seconds, **asdict(outcome.executor), "workers": outcome.workers},
         packages=("bespokefl", "torch", "numpy", "flwr"),
     )
     return found | {"nodes": server.homes}

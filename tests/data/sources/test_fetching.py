@@ -19,9 +19,9 @@ import torch
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.sources import cache, catalogue, hub, named, packages
+from bespokefl.data.sources import cache, catalogue, fetching, hub, npm
 from bespokefl.data.sources.hub import Repository
-from bespokefl.data.sources.packages import Package
+from bespokefl.data.sources.npm import Package
 from bespokefl.data.tables.features import Table
 from tests.data import miniature
 from tests.data.readers import test_archive, test_leaf
@@ -87,7 +87,7 @@ def test_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str)
         np.savez(path, x_train=x[:5], y_train=y[:5], x_test=x[5:], y_test=y[5:])
     else:
         (test_archive.write_zip if form == "zip" else test_archive.write_tar)(path, *members)
-    entry = named.fetch(mini, place if form.startswith("folder with") else path)
+    entry = fetching.fetch(mini, place if form.startswith("folder with") else path)
     assert entry.hash == mini.hash
     check(load("mini"), tmp_path)
 
@@ -98,7 +98,7 @@ def test_tried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog:
     mini = miniature.named(
         tmp_path,
         monkeypatch,
-        system=tmp_path / "system",
+        system_directory=tmp_path / "system",
         package=bad,
         hub=Repository("somebody/mini", "image", {"y": "label"}),
     )
@@ -114,13 +114,13 @@ def test_tried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog:
         asked.append("hub")
         return arrays
 
-    monkeypatch.setattr(packages, "installed", lambda: True)
-    monkeypatch.setattr(packages, "fetch", ask_package)
+    monkeypatch.setattr(npm, "installed", lambda: True)
+    monkeypatch.setattr(npm, "fetch", ask_package)
     monkeypatch.setattr(hub, "installed", lambda: True)
     monkeypatch.setattr(hub, "fetch", ask_hub)
 
     def origin() -> str:
-        entry = named.fetch(mini)
+        entry = fetching.fetch(mini)
         cache.remove(entry)
         return entry.origin
 
@@ -145,16 +145,16 @@ def test_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     miniature.named(
         tmp_path,
         monkeypatch,
-        system=Path("/nowhere/mini"),
+        system_directory=Path("/nowhere/mini"),
         package=Package("mini-data", "1.0.0", "0" * 64),
         hub=Repository("somebody/mini", "image", {"y": "label"}),
     )
     with pytest.raises(InputError) as error:
         load("mini")
     assert str(error.value) == (
-        f"mini is not on this machine: tried {tmp_path}/data/mini (not there), /nowhere/mini (not there), npm's "
-        "package mini-data 1.0.0 (npm is not installed), the hub's somebody/mini (the extra hub is not installed); "
-        'draw it, or use "bespoke data fetch mini --from PATH" with four IDX files'
+        f"mini is not on this machine: tried {tmp_path}/data/mini (does not exist), /nowhere/mini (does not exist), "
+        "npm's package mini-data 1.0.0 (npm is not installed), the hub's somebody/mini (the extra hub is not "
+        'installed); draw it, or use "bespoke data fetch mini --from PATH" with four IDX files'
     )
     assert not (tmp_path / "data").exists()
 
@@ -162,10 +162,10 @@ def test_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("none", "no file or folder"),
-        ("empty", "must hold mini: four IDX files; found nothing of the kind"),
+        ("none", "no file or directory"),
+        ("empty", "must hold mini: four IDX files; found none of these"),
         ("notes.txt", "must hold mini: four IDX files"),
-        ("evil.tgz", "path outside its folder"),
+        ("evil.tgz", "path outside its directory"),
         ("cut.tgz", "as a tar or zip archive"),
         ("cut.npz", "as an .npz file"),
         ("damaged", "cannot read"),
@@ -184,7 +184,7 @@ def test_nothing_is_kept_of_what_fails(
     (place / "cut.npz").write_bytes(b"PK\x03\x04")
     test_archive.write_tar(place / "evil.tgz", ("../evil", b""))
     with pytest.raises(InputError, match=sentence) as error:
-        named.fetch(mini, place / path)
+        fetching.fetch(mini, place / path)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "data").exists()
     assert cache.find("mini") is None
@@ -195,15 +195,15 @@ def test_a_damaged_cache_is_noticed_by_fetch(
 ) -> None:
     mini = miniature.named(tmp_path, monkeypatch)
     put(tmp_path)
-    entry = named.fetch(mini)
-    path = cache.place(entry) / "x.npy"
+    entry = fetching.fetch(mini)
+    path = cache.path_of(entry) / "x.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with caplog.at_level(logging.WARNING, "bespokefl"):
-        named.fetch(mini)
-    assert "the cache of mini is damaged and is made anew" in caplog.text
+        fetching.fetch(mini)
+    assert "the cache of mini is damaged and is created again" in caplog.text
     assert path.read_bytes() == content
-    (cache.place(entry) / "y.npy").unlink()
+    (cache.path_of(entry) / "y.npy").unlink()
     check(load("mini"), tmp_path)
 
 
@@ -215,7 +215,7 @@ def test_a_folder_that_cannot_be_written(
     (tmp_path / "data" / "decoded").write_text("in the way")
     with caplog.at_level(logging.WARNING, "bespokefl"):
         check(load("mini"), tmp_path)
-    assert "mini cannot be kept decoded" in caplog.text
+    assert "mini cannot be cached" in caplog.text
 
 
 def test_labels_and_superclasses_change_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_labels_and_superclasses_change_places(tmp_path: Path, monkeypatch: pyte
 def test_femnist_and_sent140_come_with_clients(tmp_path: Path) -> None:
     test_leaf.write(tmp_path / "f" / "train" / "a.json", {"w1": (test_leaf.PICTURES[:2], [61, 3])})
     test_leaf.write(tmp_path / "f" / "test" / "a.json", {"w2": (test_leaf.PICTURES[2:], [0, 0])})
-    named.fetch(catalogue.find("femnist"), tmp_path / "f")
+    fetching.fetch(catalogue.find("femnist"), tmp_path / "f")
     dataset = load("femnist")
     assert dataset.client is not None
     assert dataset.client.tolist() == ["w1", "w1", "w2", "w2"]
@@ -261,7 +261,7 @@ def test_femnist_and_sent140_come_with_clients(tmp_path: Path) -> None:
 
     tweets = [test_leaf.tweet(text) for text in ("so sad", "Glad I am", "so so glad")]
     test_leaf.write(tmp_path / "s" / "a.json", {"ada": (tweets[:1], [0]), "bob": (tweets[1:], [4, 4])})
-    named.fetch(catalogue.find("sent140"), tmp_path / "s")
+    fetching.fetch(catalogue.find("sent140"), tmp_path / "s")
     for _ in range(2):
         found = load("sent140")
         assert isinstance(found, Table)
@@ -312,13 +312,13 @@ class TestPackage:
         folder = tmp_path / "folder"
         folder.mkdir()
         with pytest.raises(InputError) as error:
-            packages.fetch(package, folder)
+            npm.fetch(package, folder)
         return str(error.value)
 
     def test_another_hash(self, tmp_path: Path) -> None:
         sha256 = self.client(tmp_path, *self.members(tmp_path))
         said = self.sentence(tmp_path, Package("mini-data", "1.0.0", "0" * 64))
-        assert said == f"npm delivered a mini-data@1.0.0 whose sha256 is {sha256}, expected {'0' * 64}"
+        assert said == f"npm delivered a mini-data@1.0.0 with sha256 {sha256}, expected {'0' * 64}"
         assert not (tmp_path / "folder" / "unpacked").exists()
 
     def test_the_client_fails(self, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ class TestPackage:
         self.client(tmp_path)
         script = tmp_path / "bin" / "npm"
         script.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-        monkeypatch.setattr(packages, "PATIENCE", 0.2)
+        monkeypatch.setattr(npm, "TIMEOUT", 0.2)
         assert "did not deliver" in self.sentence(tmp_path, Package("mini-data", "1.0.0", "0" * 64))
 
     def test_paths_outside(self, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ class TestPackage:
         assert not list(tmp_path.rglob("evil"))
 
     def test_no_client(self, tmp_path: Path) -> None:
-        assert not packages.installed()
+        assert not npm.installed()
         assert self.sentence(tmp_path, Package("mini-data", "1.0.0", "0" * 64)) == "npm is not installed"
 
 
@@ -404,4 +404,4 @@ def test_the_real_thing() -> None:
     train = ~dataset.columns["test"]
     assert np.bincount(dataset.y.numpy()[train]).tolist() == [6000] * 10
     assert float(dataset.x[torch.from_numpy(train)].mean()) == pytest.approx(0.2860, abs=5e-5)
-    assert json.loads((cache.folder() / "decoded" / f"{name}.json").read_text())["hash"] == catalogue.find(name).hash
+    assert json.loads((cache.directory() / "decoded" / f"{name}.json").read_text())["hash"] == catalogue.find(name).hash

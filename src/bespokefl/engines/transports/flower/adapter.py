@@ -1,0 +1,280 @@
+"""The only module that uses Flower beyond its public API, so that a new Flower version breaks one file.
+
+Public are the names that `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and `flwr.common` export. Everything else of
+Flower that Bespoke calls, replaces or relies on (HTTP routes, headers, states) is here; a test enforces it.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, cast
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, user_config_to_proto
+from flwr.proto import control_pb2 as control_proto
+from flwr.proto import fleet_pb2 as fleet_proto
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from bespokefl.core.errors import InputError, TrainingError
+
+log = logging.getLogger("bespokefl")
+
+HEARTBEAT_LEASE = 30  # seconds that a heartbeat is valid: Flower accepts no less
+STALL_TIMEOUT = 20.0  # seconds without a new part of a message until it counts as lost: its sender was killed
+OUTAGE = 3.0  # seconds: a request that took longer met a SuperLink that was away, for the sender as well
+UNREGISTERED = "unregistered"  # the status of a node whose registration was withdrawn
+ACTIVE_RUN = ("pending", "starting", "running")  # statuses of a run that has not finished
+
+# The SuperLink's HTTP API: by request that waits for something, the request that delivers it.
+DELIVERED_BY = {
+    "/v1/fleet/pull-messages": "/v1/runtime/push-messages",  # a node waits for the server app
+    "/v1/runtime/pull-messages": "/v1/fleet/push-messages",  # the server app waits for nodes
+    "/v1/runtime/acquire-task": "/v1/control/start-run",  # the SuperExec waits for a run to start
+}
+NODE_ROUTES = ("/v1/fleet/", "/health", "/ready")  # prefixes of what nodes call; they authenticate with their keys
+CALLER_HEADERS = (b"flwr-public-key", b"flwr-task-token")  # they identify the node or the server app
+
+# Flower waits a second before it asks again for the parts of a message that is still being uploaded.
+_pull_objects = partial(inflatable_utils.pull_objects, initial_backoff=0.03, backoff_cap=1.0)
+
+Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
+
+
+class FleetClient:
+    """A node's connection to the SuperLink."""
+
+    def __init__(
+        self, address: str, root_certificate: bytes | None, private_key: ec.EllipticCurvePrivateKey | None, retry: Retry
+    ) -> None:
+        """Connect with TLS if there is a root certificate, and with a new key if none is given."""
+        private = private_key or generate_key_pairs()[0]
+        self._public_key = public_key_to_bytes(private.public_key())
+        self._retry = retry
+        self._http = FleetHttpClient.from_server_address(
+            address,
+            root_certificate is None,
+            root_certificate,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(private, private.public_key()),
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        self._http.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._http.__exit__(*error)
+
+    def register(self) -> None:
+        """Register the node's key; only a SuperLink without authentication accepts this."""
+        self._http.RegisterNode(fleet_proto.RegisterNodeFleetRequest(public_key=self._public_key))
+
+    def activate(self) -> int:
+        """Announce that the node is online; return Flower's id of it."""
+        request = fleet_proto.ActivateNodeRequest(public_key=self._public_key, heartbeat_interval=HEARTBEAT_LEASE)
+        return int(self._http.ActivateNode(request).node_id)
+
+    def deactivate(self, node_id: int) -> None:
+        self._http.DeactivateNode(fleet_proto.DeactivateNodeRequest(node_id=node_id))
+
+    def send_heartbeat(self, node_id: int) -> None:
+        request = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=HEARTBEAT_LEASE)
+        self._http.SendNodeHeartbeat(request)
+
+    def pull_message(self, node_id: int) -> Message | None:
+        """Fetch the next message for a node with all its parts, if there is one."""
+        node = Node(node_id=node_id)
+        response = self._call("PullMessages", fleet_proto.PullMessagesRequest(node=node))
+        if not response.messages_list:
+            return None
+        metadata, tree = message_from_proto(response.messages_list[0]).metadata, response.message_object_trees[0]
+        pull = make_pull_object_fn_protobuf(partial(self._call, "PullObject"), node, metadata.run_id)
+        parts = [part.object_id for part in inflatable_object.iterate_object_tree(tree)]
+        contents = _pull_objects(parts, pull_object_fn=fail_when_stalled(pull))
+        confirmation = ConfirmMessageReceivedRequest(
+            node=node, run_id=metadata.run_id, message_object_id=metadata.message_id
+        )
+        self._call("ConfirmMessageReceived", confirmation)
+        message = cast(Message, inflatable_utils.inflate_object_from_contents(tree.object_id, contents))
+        message.metadata.__dict__["_message_id"] = metadata.message_id
+        return message
+
+    def push_reply(self, node_id: int, reply: Message, seconds: float) -> None:
+        """Send the reply to a message; `seconds` is how long the node worked on it."""
+        node = Node(node_id=node_id)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with inflatable_object.no_object_id_recompute():
+            request = fleet_proto.PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[inflatable_object.get_object_tree(reply)],
+                clientapp_runtime_list=[seconds],
+            )
+            response = self._call("PushMessages", request)
+            push = make_push_object_fn_protobuf(
+                partial(self._call, "PushObject"), node, reply.metadata.run_id, response.session_id
+            )
+            inflatable_utils.push_objects(
+                inflatable_object.get_all_nested_objects(reply),
+                push_object_fn=push,
+                object_ids_to_push=set(response.objects_to_push),
+            )
+
+    def _call(self, method: str, request: Any) -> Any:
+        return self._retry(lambda: getattr(self._http, method)(request))
+
+
+def fail_when_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """Give up on a message of which no part has arrived for a while: a sender that was killed sends no more."""
+    last_arrival = time.monotonic()
+
+    def pull_part(object_id: str) -> bytes:
+        nonlocal last_arrival
+        started = time.monotonic()
+        try:
+            content = pull(object_id)
+        except inflatable_utils.ObjectUnavailableError:
+            now = time.monotonic()
+            if now - started > OUTAGE:
+                last_arrival = now
+            if now - last_arrival > STALL_TIMEOUT:
+                reason = f"no part of it arrived for {STALL_TIMEOUT:g} seconds"
+                raise inflatable_utils.ObjectPullError(object_id, reason) from None
+            raise
+        last_arrival = time.monotonic()
+        return content
+
+    return pull_part
+
+
+class Control:
+    """An administrator's connection to the SuperLink: registers nodes, starts and stops runs."""
+
+    def __init__(self, http: ControlHttpClient) -> None:
+        self._http = http
+
+    def register(self, name: str, key: Path) -> None:
+        """Accept the node with this public key and no longer with another; has no effect if it is registered."""
+        try:
+            public = load_ssh_public_key(key.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the public key {str(key)!r}: {error}.") from None
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise InputError(f"{str(key)!r} must be an elliptic-curve public key as deploy init writes it.")
+        data = public_key_to_bytes(public)
+        registered = [node for node in self._registered() if node.name == name]
+        if any(node.public_key == data for node in registered):
+            return
+        with _explained(f"cannot register node {name}", "; a key can be registered once only, so create a new pair."):
+            for node in registered:
+                self._http.UnregisterNode(control_proto.UnregisterNodeRequest(node_id=node.node_id))
+                log.warning("the key of node %s has changed: its previous key is no longer accepted", name)
+            self._http.RegisterNode(control_proto.RegisterNodeRequest(public_key=data, name=name))
+
+    def unregister_others(self, names: Collection[str]) -> None:
+        """Unregister all nodes but these, for good: Flower accepts each key once only."""
+        for node in self._registered():
+            if node.name not in names:
+                self._http.UnregisterNode(control_proto.UnregisterNodeRequest(node_id=node.node_id))
+                log.warning("the server no longer has a key of node %s: the node is unregistered", node.name)
+
+    def nodes(self) -> dict[str, str]:
+        """The status of each registered node by name: "online", "offline" or "registered"."""
+        return dict(sorted((node.name, node.status) for node in self._registered()))
+
+    def start(self, app: Path, run: str) -> int:
+        """Start the app in a directory for a run; return Flower's id of the run."""
+        bundle = build_fab_from_disk(app)
+        fab = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        request = control_proto.StartRunRequest(fab=fab, override_config=user_config_to_proto({"run": run}))
+        with _explained("cannot start the run"):
+            return int(self._http.StartRun(request).run_id)
+
+    def stop(self, run_id: int) -> None:
+        with _explained("cannot stop the run"):
+            self._http.StopRun(control_proto.StopRunRequest(run_id=run_id))
+
+    def is_active(self, run_id: int) -> bool:
+        """Whether a run is known and has not finished."""
+        with suppress(httpx.HTTPStatusError):
+            run = self._http.ListRuns(control_proto.ListRunsRequest(run_id=run_id)).run_dict.get(run_id)
+            return run is not None and run.status.status in ACTIVE_RUN
+        return False
+
+    def _registered(self) -> list[NodeInfo]:
+        nodes = self._http.ListNodes(control_proto.ListNodesRequest()).nodes_info
+        return [node for node in nodes if node.status != UNREGISTERED]
+
+
+@contextmanager
+def connect_control(address: str, root_certificate: Path | None) -> Iterator[Control]:
+    """Connect to the SuperLink on this machine, with TLS if the authority's certificate is given."""
+    http = ControlHttpClient.from_server_address(
+        server_address=address,
+        insecure=root_certificate is None,
+        root_certificates=None if root_certificate is None else root_certificate.read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield Control(http)
+    except httpx.TransportError as error:
+        raise TrainingError(
+            f"the server at {address} does not respond ({type(error).__name__}): start it with bespoke deploy server."
+        ) from None
+    finally:
+        http.close()
+
+
+@contextmanager
+def _explained(problem: str, advice: str = ".") -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise TrainingError(f"{problem}: {error.response.text[:200]}{advice}") from None
+
+
+def pull_replies_sooner() -> None:
+    """Make the server app ask for the parts of a reply without the second that Flower waits in between."""
+    from flwr.superlink.grid import http_grid
+
+    http_grid.pull_objects = _pull_objects  # type: ignore[attr-defined]
+
+
+def run_superlink(middleware: Sequence[Any], app_start_timeout: int) -> None:
+    """Run Flower's SuperLink with the arguments on the command line and ASGI middleware in front of Flower's own.
+
+    A server app that has not reported within `app_start_timeout` seconds is started a second time.
+    """
+    from flwr.supercore.corestate import sql_corestate
+    from flwr.superlink import extensions
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from starlette.middleware import Middleware
+
+    flower_middleware = extensions.get_middleware
+    extensions.get_middleware = lambda: (*(Middleware(one) for one in middleware), *flower_middleware())
+    sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = app_start_timeout  # type: ignore[attr-defined]
+    flower_superlink()
