@@ -4,11 +4,11 @@ dense    logistic regression and fully connected networks
 images   convolutional networks for images
 series   convolutions along time
 text     bag of words and LSTM
-module   the base class of built-in models
-weights  initial weights
+module   base class, initial weights and checks of built-in models
 
-A built-in model has its last linear layer under the name `head` and all layers before it under `base`. Models for text
-have an embedding with one row per word id; `tokens` is the number of ids.
+A built-in model has its last linear layer under the name `head` and all layers before it under `base`. Its parameters
+`shape` (of one example) and `classes` (1 for regression) come from the data, and `tokens` (the number of word ids) if
+they are text; `init` chooses the initial weights: "torch", "glorot" or "he".
 """
 
 import copy
@@ -76,17 +76,8 @@ def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None 
     spec : str, callable or torch.nn.Module
         A built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for your own, a function, or a module to
         copy. A function is called with those of the arguments `shape`, `classes` and `tokens` that it declares.
-    shape : tuple of int
-        The shape of one example.
-    outputs : int
-        The number of classes, or 1 for regression.
-    tokens : int, optional
-        For text, the number of word ids.
-
-    Returns
-    -------
-    callable
-        Takes no arguments and returns a `torch.nn.Module`.
+    shape, outputs, tokens
+        The shape of one example, the number of classes (1 for regression) and, for text, the number of word ids.
 
     Raises
     ------

@@ -6,20 +6,11 @@ from itertools import pairwise
 from torch import nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.module import BaseAndHead
-from bespokefl.models.weights import initialize
+from bespokefl.models.module import BaseAndHead, initialize
 
 
 class Logistic(BaseAndHead):
-    """Logistic regression (linear regression for real-valued targets).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    """
+    """Logistic regression (linear regression for real-valued targets)."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -28,19 +19,7 @@ class Logistic(BaseAndHead):
 
 
 class MLP(BaseAndHead):
-    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    hidden : int or tuple of int
-        The widths of the hidden layers.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
-    """
+    """Fully connected layers with ReLU; hidden=(100,) are the widths between input and output."""
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, hidden: int | tuple[int, ...] = (100,), init: str = "torch"

@@ -14,8 +14,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-from bespokefl.models.module import BaseAndHead
-from bespokefl.models.weights import initialize
+from bespokefl.models.module import BaseAndHead, initialize
 
 KERNEL = 5
 DEPTHS = (32, 64, 128, 256, 100)  # channels of the deep network
@@ -26,15 +25,6 @@ class LeNet(BaseAndHead):
 
     The first convolution is padded by 2 if the shorter side is below 32, the second one if fewer than 6 pixels reach it
     (sides below 12, such as the 8 × 8 digits).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
     """
 
     name, smallest, padded = "lenet", 4, True
@@ -70,17 +60,7 @@ class PFedVEMCNN(CifarCNN):
 
 
 class DeepCNN(nn.Module):
-    """pFedVEM's network for CIFAR-100: five convolutions of 3 × 3 (32, 64, 128, 256, 100), averaged; from 4 × 4.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    init : {"torch", "glorot", "he"}
-        The initial weights.
-    """
+    """pFedVEM's network for CIFAR-100: five convolutions of 3 × 3 (32, 64, 128, 256, 100), averaged; from 4 × 4."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()

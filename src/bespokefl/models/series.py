@@ -9,17 +9,7 @@ KERNEL = 5
 
 
 class CNN1d(nn.Module):
-    """Two convolutions along time (width, 2 × width) and their mean; for series of shape (time, channel).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    width : int
-        The channels of the first convolution.
-    """
+    """Two convolutions along time (width, 2 × width) and their mean; for series of shape (time, channel)."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
         super().__init__()

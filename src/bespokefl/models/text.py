@@ -10,19 +10,7 @@ PADDING = 0
 
 
 class Bag(nn.Module):
-    """Text: the mean of the words' embeddings, one hidden layer; embedding=64 and hidden=64 are their widths.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    embedding, hidden : int
-        The widths of the embedding and of the hidden layer.
-    tokens : int
-        The number of word ids.
-    """
+    """Text: the mean of the words' embeddings, one hidden layer; embedding=64 and hidden=64 are their widths."""
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, embedding: int = 64, hidden: int = 64, tokens: int | None = None
@@ -47,17 +35,6 @@ class LSTM(nn.Module):
     """Text, word by word; embedding=64 and hidden=128 are widths, layers=1. Self-FL uses lstm(300, 256, 2).
 
     Hochreiter and Schmidhuber, Neural Computation 9 (1997).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of one example.
-    classes : int
-        The number of outputs: classes, or 1 for regression.
-    embedding, hidden, layers : int
-        The widths of the embedding and of the LSTM, and the number of LSTM layers.
-    tokens : int
-        The number of word ids.
     """
 
     def __init__(
