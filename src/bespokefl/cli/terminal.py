@@ -15,8 +15,8 @@ from bespokefl.engines import progress
 from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.newcomers.result import Newcomers
-from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
+from bespokefl.workflows.results.score_tables import column_title, format_score, unit
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune.result import SCORES, Tuning
 
@@ -82,7 +82,7 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
         def report(now: Step) -> None:
             step, scores = _describe(now)
             parts = [
-                f"{name} {score_tables.format_score(scores[score], score)}{score_tables.unit(score)}"
+                f"{name} {format_score(scores[score], score)}{unit(score)}"
                 for score, name in PROGRESS_SCORES.items()
                 if score in scores
             ]
@@ -141,10 +141,7 @@ def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
 
 def _score_rows(scores: Mapping[str, Mapping[str, float | None] | None] | None, kind: str) -> list[list[str]]:
     return [
-        [
-            f"{kind} {score_tables.column_title(score)}",
-            *(score_tables.format_score(value, score) for value in statistics.values()),
-        ]
+        [f"{kind} {column_title(score)}", *(format_score(value, score) for value in statistics.values())]
         for score in ("accuracy", "loss")
         if (statistics := (scores or {}).get(score)) is not None
     ]
@@ -157,9 +154,9 @@ def tuning_table(tuning: Tuning) -> Table:
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        found = ["failed" if line["failed"] else score_tables.format_score(line[name], name) for name in scores]
+        found = ["failed" if line["failed"] else format_score(line[name], name) for name in scores]
         rows.append([mark, *(format_value(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(score_tables.column_title(name) for name in scores), "seconds"]
+    columns = ["", *keys, *(column_title(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
@@ -173,15 +170,14 @@ def demo_table(results: Sequence[Result]) -> Table:
         rows.append(
             [
                 result.method,
-                *(score_tables.format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
-                score_tables.format_score(shared[score]["mean"], score) if shared else "-",
+                *(format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
+                format_score(shared[score]["mean"], score) if shared else "-",
                 format_bytes(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
         )
-    unit = score_tables.unit(score)
-    columns = ["method", f"personal,{unit}", "worst decile", "std", f"global,{unit}", "sent", "seconds"]
-    return table(columns, rows)
+    suffix = unit(score)
+    return table(["method", f"personal,{suffix}", "worst decile", "std", f"global,{suffix}", "sent", "seconds"], rows)
 
 
 def comparison_table(found: Comparison) -> Table:
@@ -189,15 +185,8 @@ def comparison_table(found: Comparison) -> Table:
 
     A star marks the best mean, and = the methods that do not differ significantly from it.
     """
-    columns = [
-        "method",
-        f"test {score_tables.column_title(found.score)}",
-        "SD",
-        "worst 10 %",
-        "better off",
-        "worse off",
-    ]
-    columns += ["Jain", "sent", "time/T_dl", "seconds"]
+    columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
+    columns += ["sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
         one = found.figures[name]
@@ -216,7 +205,7 @@ def comparison_table(found: Comparison) -> Table:
                 found.format_score(score["std"]),
                 found.format_score(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
-                score_tables.format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
+                format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",
@@ -231,9 +220,9 @@ def _percent(value: float | None) -> str:
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes with a unit, such as "6.0 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for symbol in ("B", "kB", "MB", "GB"):
         if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {symbol}" if symbol == "B" else f"{count:.1f} {symbol}"
         count /= 1000
     return f"{count:.1f} TB"
 
