@@ -175,12 +175,32 @@ def _model_entry(
 ) -> Document:
     """Return the personal or the global model of a run in the format of a method of a comparison."""
     history = _history(rounds, kind, score)
-    latest = next((value for value in reversed(history[score]) if value is not None), None)
     run = {key: about[key] for key in ("seed", "interrupted", "rounds_done", "rounds_planned")} | {
         "failed": None,
         "personal": {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()},
         "history": history,
         "details": details if kind == "personal" else None,
+    }
+    values, train = scores[score], np.array(sizes)
+    statistics = summarize(values, train, higher_is_better=score == "accuracy")
+    if statistics["mean"] is None:  # no client has a score; its latest evaluation has a mean
+        statistics["mean"] = next((value for value in reversed(history[score]) if value is not None), None)
+    statistics |= {
+        "sem": None,
+        "interval": significance.bootstrap(values),
+        "largest_decile": spread.largest_decile(values, train),
+        "smallest_decile": spread.smallest_decile(values, train),
+    }
+    sent = about["communication"]
+    figures = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference")) | {
+        score: statistics,
+        "up_bytes": sent["up_bytes"],
+        "down_bytes": sent["down_bytes"],
+        "model_time": sent.get("model_time"),
+        "seconds": about["timing"]["seconds"],
+        "rank": list(MODELS).index(kind) + 1,
+        "best": False,
+        "tie": False,
     }
     return {
         "name": MODELS[kind],
@@ -189,36 +209,10 @@ def _model_entry(
         "citation": "",
         "hyper": about["hyper"],
         "tuned": None,
-        "baseline": kind == "global",
         "failed": None,
-        "figures": _figures(about, kind, score, scores[score], sizes, latest),
+        "baseline": kind == "global",
+        "figures": figures,
         "runs": [run],
-    }
-
-
-def _figures(
-    about: Mapping[str, Any], kind: str, score: str, values: np.ndarray, sizes: list[int], latest: float | None
-) -> Document:
-    """Return the statistics of a model; the mean of the latest evaluation replaces missing scores of single clients."""
-    train = np.array(sizes)
-    statistics = summarize(values, train, higher_is_better=score == "accuracy")
-    unranked = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference"))
-    return unranked | {
-        score: statistics
-        | {
-            "mean": latest if statistics["mean"] is None else statistics["mean"],
-            "sem": None,
-            "interval": significance.bootstrap(values),
-            "largest_decile": spread.largest_decile(values, train),
-            "smallest_decile": spread.smallest_decile(values, train),
-        },
-        "up_bytes": about["communication"]["up_bytes"],
-        "down_bytes": about["communication"]["down_bytes"],
-        "model_time": about["communication"].get("model_time"),
-        "seconds": about["timing"]["seconds"],
-        "rank": list(MODELS).index(kind) + 1,
-        "best": False,
-        "tie": False,
     }
 
 

@@ -1,4 +1,4 @@
-"""The text of a page: what was compared, the verdicts, warnings and remarks, and how to repeat it."""
+"""The verdicts and the references of a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bespokefl.core.errors import count
-from bespokefl.report.document import Document, client_scores, finished_runs, oriented
+from bespokefl.report.document import Document, client_scores, oriented
 from bespokefl.report.figures import MethodStyle
 from bespokefl.report.tables import format_error, format_score
 
@@ -21,41 +21,6 @@ class Card:
     sentence: str
     style: MethodStyle | None = None  # of the winner, if it is a method
     shares: tuple[float, float] | None = None  # percentages of clients that are better and worse off
-
-
-def facts(document: Document) -> list[tuple[str, str]]:
-    """Return the data, split, model and settings as pairs of name and value."""
-    data, seeds, rounds = document["data"], document["seeds"], document["config"].get("rounds")
-    pairs = {"data": data["name"], "split": data["split"], "clients": data["clients"], "model": document["model"]}
-    pairs |= {} if rounds is None else {"rounds": rounds}
-    pairs["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds)) or "none"
-    return [(name, str(value)) for name, value in pairs.items()]
-
-
-def warnings(document: Document) -> list[tuple[str, str]]:
-    """Return warnings that change how the page should be read, as pairs of a lead in bold and a text."""
-    found = []
-    if not document["finished"]:
-        found.append(("Unfinished:", _unfinished(document)))
-    if document["kind"] == "comparison" and len(document["seeds"]) == 1:
-        found.append(("", "One seed: there is no standard error, and the randomness of training is not accounted for."))
-    return found
-
-
-def _unfinished(document: Document) -> str:
-    methods = document["methods"]
-    if document["kind"] == "run":
-        run = methods[0]["runs"][0]
-        rounds = f"{run['rounds_done']} of {run['rounds_planned']} rounds"
-        return f"the run stopped after {rounds}. The page shows the results so far."
-    runs = [run for method in methods for run in finished_runs(method)]
-    planned = document.get("planned", len(methods) * len(document["seeds"]))
-    num_stopped = sum(bool(run.get("interrupted")) for run in runs)
-    stopped = f", {num_stopped} of them stopped before its last round" if num_stopped else ""
-    return (
-        f"{len(runs)} of {planned} runs are available{stopped}. The page shows the results so far; the same command "
-        "continues the comparison."
-    )
 
 
 def verdict_cards(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> list[Card]:

@@ -34,11 +34,6 @@ def write(
     -------
     Path
         The file that was written.
-
-    Raises
-    ------
-    InputError
-        If `source` contains no results that this version can read.
     """
     path = Path(source)
     if diagnosis.is_diagnosis(path):
@@ -73,8 +68,9 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         single=single,
         styles=styles,
         sections=sections,
-        facts=overview.facts(document),
-        warnings=overview.warnings(document),
+        runs=[run for method in document["methods"] for run in finished_runs(method)],
+        score=document["score"],
+        percent=document["score"] == "accuracy",
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
         ranking_table=tables.ranking(document, methods, styles) if methods else None,
