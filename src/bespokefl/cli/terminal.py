@@ -118,33 +118,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
 
 def result_table(result: Result) -> Table:
     """Return a table of the test scores of a run, and of its newcomers if it has any."""
-    summary = result.summary()
-    rows = [row for kind in ("personal", "global") for row in _score_rows(summary[kind], kind)]
-    if result.newcomers is not None:
-        rows += _newcomer_rows(result.newcomers, "newcomers ")
-    return _score_table(summary["personal"], rows)
+    newcomers = {} if result.newcomers is None else result.newcomers.summary()
+    kinds = {kind: result.summary()[kind] for kind in ("personal", "global")}
+    return _score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in ("personal", "finetune")})
 
 
 def newcomer_table(newcomers: Newcomers) -> Table:
     """Return a table of the test scores of newcomers."""
-    return _score_table(newcomers.summary()["personal"], _newcomer_rows(newcomers, ""))
+    return _score_table({kind: newcomers.summary()[kind] for kind in ("personal", "finetune")})
 
 
-def _score_table(scores: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> Table:
-    return table(["on test data", *(name.replace("_", " ") for name in scores["loss"])], rows)
-
-
-def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
-    summary = newcomers.summary()
-    return [row for kind in ("personal", "finetune") for row in _score_rows(summary[kind], f"{prefix}{kind}")]
-
-
-def _score_rows(scores: Mapping[str, Mapping[str, float | None] | None] | None, kind: str) -> list[list[str]]:
-    return [
+def _score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
+    """Return a table of scores by kind of model; a kind that a method does not have is None."""
+    rows = [
         [f"{kind} {column_title(score)}", *(format_score(value, score) for value in statistics.values())]
+        for kind, scores in kinds.items()
         for score in ("accuracy", "loss")
         if (statistics := (scores or {}).get(score)) is not None
     ]
+    names = (kinds["personal"] or {})["loss"]
+    return table(["on test data", *(name.replace("_", " ") for name in names)], rows)
 
 
 def tuning_table(tuning: Tuning) -> Table:

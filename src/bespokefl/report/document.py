@@ -182,7 +182,7 @@ def _model_entry(
         "details": details if kind == "personal" else None,
     }
     values, train = scores[score], np.array(sizes)
-    statistics = summarize(values, train, higher_is_better=score == "accuracy")
+    statistics: Document = {**summarize(values, train, higher_is_better=score == "accuracy")}
     if statistics["mean"] is None:  # no client has a score; its latest evaluation has a mean
         statistics["mean"] = next((value for value in reversed(history[score]) if value is not None), None)
     statistics |= {

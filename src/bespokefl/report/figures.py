@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -53,17 +54,15 @@ class MethodStyle:
 
 def assign_styles(baselines: Sequence[bool]) -> list[MethodStyle]:
     """Return a style for each method, in the order of their rank; `baselines` says which are baselines."""
-    styles, num_grey, num_coloured = [], 0, 0
+    styles, greys, numbers = [], cycle((("bowtie", "dot"), ("hourglass", "dash"))), count()
     for baseline in baselines:
         if baseline:
-            marker, dash = (("bowtie", "dot"), ("hourglass", "dash"))[num_grey % 2]
-            styles.append(MethodStyle(GREY, marker, dash, hollow=True))
-            num_grey += 1
+            styles.append(MethodStyle(GREY, *next(greys), hollow=True))
             continue
-        dash = DASHES[(num_coloured + num_coloured // NUM_COLOURS) % len(DASHES)]
-        marker = MARKERS[num_coloured % len(MARKERS)]
-        styles.append(MethodStyle(num_coloured % NUM_COLOURS, marker, dash, hollow=num_coloured >= len(MARKERS)))
-        num_coloured += 1
+        number = next(numbers)
+        dash = DASHES[(number + number // NUM_COLOURS) % len(DASHES)]
+        hollow = number >= len(MARKERS)
+        styles.append(MethodStyle(number % NUM_COLOURS, MARKERS[number % len(MARKERS)], dash, hollow))
     return styles
 
 
@@ -121,15 +120,10 @@ class Section:
     def arranged(self) -> list[Figure]:
         """The figures; a narrow figure that has no neighbour to share a row with takes the full width."""
         found: list[Figure] = []
-        at = 0
-        while at < len(self.figures):
-            pair = self.figures[at : at + 2]
-            if len(pair) == 2 and all(one.half and not one.missing for one in pair):
-                found += pair
-            else:
-                pair = pair[:1]
-                found.append(replace(pair[0], half=False))
-            at += len(pair)
+        while len(found) < len(self.figures):
+            first, *others = self.figures[len(found) : len(found) + 2]
+            paired = others and all(one.half and not one.missing for one in (first, *others))
+            found += [first, *others] if paired else [replace(first, half=False)]
         return found
 
 
