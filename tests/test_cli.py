@@ -20,10 +20,9 @@ from rich.console import Console
 
 import bespokefl as bf
 from bespokefl import cli, methods
-from bespokefl.cli import demo as demonstration
 from bespokefl.cli import options, terminal
 from bespokefl.cli.commands import tune
-from bespokefl.cli.method_help import hyperparameters, reference
+from bespokefl.cli.commands.show import DEMO_METHODS, choose_methods, hyperparameters, reference
 from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.jobs import Step
@@ -561,7 +560,7 @@ def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFi
     lines = [line.split() for line in printed.out.splitlines()]
     shown = {line[0]: line for line in lines if line and line[0] in methods.REGISTRY}
     unfit = {name for name in methods.REGISTRY if methods.build(name).needs_groups}
-    expected = [name for name in methods.REGISTRY if name not in unfit] if flags else list(demonstration.SHORT)
+    expected = [name for name in methods.REGISTRY if name not in unfit] if flags else list(DEMO_METHODS)
     assert list(shown) == expected
     assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 1
     assert "personal, %" in printed.out and float(shown["ditto"][1]) > 1  # no share is
@@ -572,13 +571,13 @@ def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFi
 
 
 def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
-    clients = demonstration.make_clients(0)
-    short, unfit = demonstration.choose_methods(clients, everything=False)
+    clients = bf.load("digits").split("classes(k=3)", clients=20, seed=0)
+    short, unfit = choose_methods(clients, everything=False)
     assert set(short) == {"local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem"} and unfit == []
-    every, unfit = demonstration.choose_methods(clients, everything=True)
+    every, unfit = choose_methods(clients, everything=True)
     assert sorted([*every, *unfit]) == sorted(methods.REGISTRY)
     known = replace(clients, groups=(0,) * len(clients))
-    assert demonstration.choose_methods(known, everything=True) == (list(methods.REGISTRY), [])
+    assert choose_methods(known, everything=True) == (list(methods.REGISTRY), [])
 
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:

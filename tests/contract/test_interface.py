@@ -162,7 +162,7 @@ def test_notes_of_clients_and_a_running_variance() -> None:
 
 def test_a_newcomer_spends_what_an_average_client_did() -> None:
     made, _ = run(Ending(), DATA, rounds=4, participation=0.5)
-    work = made.side.work([0, 2], 1)
+    work = made.side.cohort_data([0, 2], 1)
     assert work.expected_rounds == 2
     served = made.method.newcomer(made.task, made.server, work)
     steps = 2 * torch.tensor([1, 2])  # two rounds of one epoch

@@ -193,7 +193,7 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
     class Backwards:
         def map(self, what: str, jobs: Sequence[Callable[[], Any]], names: Sequence[str]) -> Iterator[tuple[int, Any]]:
             for at in reversed(range(len(jobs))):
-                yield at, made.answer(what, jobs[at]())
+                yield at, made.transport.answer(what, jobs[at]())
 
         def close(self) -> None:
             """Nothing to end."""
@@ -227,15 +227,17 @@ def test_a_stranger_computes_the_same_from_bytes(method: Method) -> None:
     for made, round in moments(method, SINGLE):
         stranger = simulation(method, SINGLE, **HALF)
         part = [5, 1, 3]
-        job = {"cohort": torch.tensor(part)} | made.federations[0].request(part, round, count=False)
+        message, state = send(made, part, round)
+        job = {"cohort": torch.tensor(part), "number": round.number, "phase": round.phase}
+        job |= wire.pack_message(message) | wire.prefixed("state", state)
         header, tensors = wire.flatten(job)
         sent = json.dumps(header), [(t.numpy().tobytes(), t.dtype, tuple(t.shape)) for t in tensors]
         read = [
             torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else torch.zeros(shape, dtype=dtype)
             for data, dtype, shape in sent[1]
         ]
-        found = stranger.answer("train", wire.unflatten(json.loads(sent[0]), read))
-        assert same_bits(found, made.answer("train", job))
+        found = stranger.transport.answer("train", wire.unflatten(json.loads(sent[0]), read))
+        assert same_bits(found, made.transport.answer("train", job))
 
 
 def test_only_rows_tensors_and_numbers_are_sent_and_kept(method: Method) -> None:

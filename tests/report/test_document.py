@@ -196,7 +196,9 @@ def test_a_killed_comparison_shows_its_finished_runs(tmp_path: Path, capsys: pyt
         main(["report", str(place)])
     said = capsys.readouterr().err
     assert ended.value.code == 2
-    assert said.startswith("error: ") and "has no finished run yet; the command that began it goes on with it." in said
+    assert (
+        said.startswith("error: ") and "has no finished run yet; repeat the command that started it to resume." in said
+    )
 
 
 @pytest.mark.slow

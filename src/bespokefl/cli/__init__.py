@@ -5,9 +5,7 @@ Slow imports (torch, rich tables) are inside the commands, so that help and erro
 options        options that several commands share; those of a run follow from `RunSettings`
 commands       one module per command or group of commands
 terminal       tables, progress bars and messages
-method_help    the pages of `bespoke methods`
 split_drawing  pictures of splits
-demo           `bespoke demo`
 """
 
 import errno

@@ -15,8 +15,8 @@ from bespokefl.engines import progress
 from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.newcomers.result import Newcomers
-from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
+from bespokefl.workflows.results.score_tables import column_title, format_score, unit
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune.result import SCORES, Tuning
 
@@ -82,7 +82,7 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
         def report(now: Step) -> None:
             step, scores = _describe(now)
             parts = [
-                f"{name} {score_tables.format_score(scores[score], score)}{score_tables.unit(score)}"
+                f"{name} {format_score(scores[score], score)}{unit(score)}"
                 for score, name in PROGRESS_SCORES.items()
                 if score in scores
             ]
@@ -118,36 +118,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
 
 def result_table(result: Result) -> Table:
     """Return a table of the test scores of a run, and of its newcomers if it has any."""
-    summary = result.summary()
-    rows = [row for kind in ("personal", "global") for row in _score_rows(summary[kind], kind)]
-    if result.newcomers is not None:
-        rows += _newcomer_rows(result.newcomers, "newcomers ")
-    return _score_table(summary["personal"], rows)
+    newcomers = {} if result.newcomers is None else result.newcomers.summary()
+    kinds = {kind: result.summary()[kind] for kind in ("personal", "global")}
+    return _score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in ("personal", "finetune")})
 
 
 def newcomer_table(newcomers: Newcomers) -> Table:
     """Return a table of the test scores of newcomers."""
-    return _score_table(newcomers.summary()["personal"], _newcomer_rows(newcomers, ""))
+    return _score_table({kind: newcomers.summary()[kind] for kind in ("personal", "finetune")})
 
 
-def _score_table(scores: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> Table:
-    return table(["on test data", *(name.replace("_", " ") for name in scores["loss"])], rows)
-
-
-def _newcomer_rows(newcomers: Newcomers, prefix: str) -> list[list[str]]:
-    summary = newcomers.summary()
-    return [row for kind in ("personal", "finetune") for row in _score_rows(summary[kind], f"{prefix}{kind}")]
-
-
-def _score_rows(scores: Mapping[str, Mapping[str, float | None] | None] | None, kind: str) -> list[list[str]]:
-    return [
-        [
-            f"{kind} {score_tables.column_title(score)}",
-            *(score_tables.format_score(value, score) for value in statistics.values()),
-        ]
+def _score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
+    """Return a table of scores by kind of model; a kind that a method does not have is None."""
+    rows = [
+        [f"{kind} {column_title(score)}", *(format_score(value, score) for value in statistics.values())]
+        for kind, scores in kinds.items()
         for score in ("accuracy", "loss")
         if (statistics := (scores or {}).get(score)) is not None
     ]
+    names = (kinds["personal"] or {})["loss"]
+    return table(["on test data", *(name.replace("_", " ") for name in names)], rows)
 
 
 def tuning_table(tuning: Tuning) -> Table:
@@ -157,9 +147,9 @@ def tuning_table(tuning: Tuning) -> Table:
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
-        found = ["failed" if line["failed"] else score_tables.format_score(line[name], name) for name in scores]
+        found = ["failed" if line["failed"] else format_score(line[name], name) for name in scores]
         rows.append([mark, *(format_value(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
-    columns = ["", *keys, *(score_tables.column_title(name) for name in scores), "seconds"]
+    columns = ["", *keys, *(column_title(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
 
@@ -173,15 +163,14 @@ def demo_table(results: Sequence[Result]) -> Table:
         rows.append(
             [
                 result.method,
-                *(score_tables.format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
-                score_tables.format_score(shared[score]["mean"], score) if shared else "-",
+                *(format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
+                format_score(shared[score]["mean"], score) if shared else "-",
                 format_bytes(sent),
                 f"{result.timing['seconds']:.1f}",
             ]
         )
-    unit = score_tables.unit(score)
-    columns = ["method", f"personal,{unit}", "worst decile", "std", f"global,{unit}", "sent", "seconds"]
-    return table(columns, rows)
+    suffix = unit(score)
+    return table(["method", f"personal,{suffix}", "worst decile", "std", f"global,{suffix}", "sent", "seconds"], rows)
 
 
 def comparison_table(found: Comparison) -> Table:
@@ -189,15 +178,8 @@ def comparison_table(found: Comparison) -> Table:
 
     A star marks the best mean, and = the methods that do not differ significantly from it.
     """
-    columns = [
-        "method",
-        f"test {score_tables.column_title(found.score)}",
-        "SD",
-        "worst 10 %",
-        "better off",
-        "worse off",
-    ]
-    columns += ["Jain", "sent", "time/T_dl", "seconds"]
+    columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
+    columns += ["sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
         one = found.figures[name]
@@ -216,7 +198,7 @@ def comparison_table(found: Comparison) -> Table:
                 found.format_score(score["std"]),
                 found.format_score(score["worst_decile"]),
                 *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
-                score_tables.format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
+                format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",
@@ -231,9 +213,9 @@ def _percent(value: float | None) -> str:
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes with a unit, such as "6.0 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for symbol in ("B", "kB", "MB", "GB"):
         if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {symbol}" if symbol == "B" else f"{count:.1f} {symbol}"
         count /= 1000
     return f"{count:.1f} TB"
 

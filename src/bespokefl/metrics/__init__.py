@@ -10,8 +10,7 @@ differential_privacy    the privacy loss ε of clipped and noised uploads
 fairness                how evenly values or gains are spread over clients
 improvement             gain of each client over the better of FedAvg and Local
 significance            paired tests and bootstrap confidence intervals
-spread                  worst client, and means over a tenth of the clients
-summary                 mean, deviation and worst clients of one score
+spread                  mean, deviation, worst client and means over a tenth of the clients
 verdict                 the best and the fairest of several methods, with a sentence
 """
 
@@ -26,8 +25,7 @@ from bespokefl.metrics import (
     spread,
     verdict,
 )
-from bespokefl.metrics.spread import worst, worst_decile
-from bespokefl.metrics.summary import standard_error, summarize
+from bespokefl.metrics.spread import standard_error, summarize, worst, worst_decile
 
 __all__ = [
     "classification",

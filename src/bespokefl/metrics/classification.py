@@ -34,19 +34,9 @@ def recall(truth: Values, predicted: Values) -> float | None:
 
 
 def confusion(truth: Values, predicted: Values, classes: int | None = None) -> Counts:
-    """Return the confusion matrix.
+    """Return the confusion matrix: entry (i, j) is the number of examples of class i that were predicted as class j.
 
-    Parameters
-    ----------
-    truth, predicted : array-like of shape (n,)
-        Class numbers 0, 1, 2, …
-    classes : int, optional
-        The number of classes C. Default: one more than the largest class number.
-
-    Returns
-    -------
-    array of shape (C, C)
-        Entry (i, j) is the number of examples of class i that were predicted as class j.
+    Labels are class numbers 0, 1, 2, …; `classes` is by default one more than the largest of them.
     """
     actual, guessed = _labels(truth, "truth"), _labels(predicted, "predicted")
     if len(actual) != len(guessed):
@@ -59,17 +49,9 @@ def confusion(truth: Values, predicted: Values, classes: int | None = None) -> C
 
 
 def macro(confusions: Any) -> dict[str, Array]:
-    """Return macro F1, precision and recall of many classifiers at once.
+    """Return macro "f1", "precision" and "recall" of many classifiers at once, each of shape (…).
 
-    Parameters
-    ----------
-    confusions : array-like of shape (…, C, C)
-        Confusion matrices whose rows are the true classes.
-
-    Returns
-    -------
-    dict of str to array of shape (…)
-        The scores "f1", "precision" and "recall"; NaN for a confusion matrix without examples.
+    `confusions`, (…, C, C), are confusion matrices whose rows are the true classes; without examples a score is NaN.
     """
     counts = confusions.detach().cpu() if isinstance(confusions, Tensor) else torch.as_tensor(np.asarray(confusions))
     if counts.dim() < 2 or counts.shape[-1] != counts.shape[-2] or bool((counts < 0).any()):

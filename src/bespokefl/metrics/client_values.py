@@ -1,6 +1,7 @@
 """Convert values of clients (lists, NumPy arrays, torch tensors) to arrays, and reject what is not numeric."""
 
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,8 @@ def same_shape(*named: tuple[str, Values]) -> list[Array]:
     arrays = [to_table(values, what) for what, values in named]
     for (what, _), array in zip(named[1:], arrays[1:], strict=True):
         if array.shape != arrays[0].shape:
-            shapes = f"{arrays[0].shape} and {array.shape}"
-            raise InputError(
-                f"{named[0][0]} and {what} must be of the same clients or examples, got the shapes {shapes}."
-            )
+            both, shapes = f"{named[0][0]} and {what}", f"{arrays[0].shape} and {array.shape}"
+            raise InputError(f"{both} must be of the same clients or examples, got the shapes {shapes}.")
     return arrays
 
 
@@ -51,3 +50,8 @@ def drop_missing(values: Values, what: str = "values") -> Array:
     """Return the values of clients that have one, flattened."""
     array = to_table(values, what).ravel()
     return array[~np.isnan(array)]
+
+
+def by_name(named: Mapping[str, Values]) -> dict[str, Array]:
+    """Return the values of the same clients (and seeds), such as the scores of each method."""
+    return dict(zip(named, same_shape(*named.items()), strict=True))

@@ -19,23 +19,12 @@ from bespokefl.metrics.client_values import Array
 
 @dataclass(frozen=True)
 class System:
-    """A network and the computing times of its clients.
-
-    Parameters
-    ----------
-    name : str
-    ratio : float
-        ρ = T_ul / T_dl, how many times slower uploads are than downloads.
-    straggling : float
-        1/μ, the mean computing time above `minimum`, in T_dl.
-    minimum : float
-        T_min, the shortest computing time, in T_dl.
-    """
+    """A network and the computing times of its clients, in units of T_dl."""
 
     name: str
-    ratio: float
-    straggling: float
-    minimum: float = 1.0
+    ratio: float  # ρ = T_ul / T_dl, how many times slower uploads are than downloads
+    straggling: float  # 1/μ, the mean computing time above `minimum`
+    minimum: float = 1.0  # T_min, the shortest computing time
 
 
 SYSTEMS = (System("slow uplink", 4.0, 1.0), System("fast uplink", 2.0, 0.0), System("wired", 1.0, 0.0))  # Fig. 6
@@ -54,8 +43,6 @@ def round_time(system: System, *, streams: float, uploads: float, clients: int, 
 
     Parameters
     ----------
-    system : System
-        The network, for example one of `SYSTEMS`.
     streams : float
         Models that the server sends; a model for several clients counts once.
     uploads : float
@@ -77,18 +64,12 @@ def times(rounds: Sequence[Mapping[str, Any]], system: System) -> Array:
     """
     if any("down_streams" not in line for line in rounds):
         raise InputError("the rounds do not say what was sent, because an earlier version wrote them; repeat the run.")
-    return np.array(
-        [
-            round_time(
-                system,
-                streams=line["down_streams"],
-                uploads=line["up_models"],
-                clients=line["reported"] or line["trained"],
-                workload=line["workload"],
-            )
-            for line in rounds
-        ]
-    )
+    found = []
+    for line in rounds:
+        sent = {"streams": line["down_streams"], "uploads": line["up_models"]}
+        waits_for = line["reported"] or line["trained"]
+        found.append(round_time(system, **sent, clients=waits_for, workload=line["workload"]))
+    return np.array(found)
 
 
 def total_times(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -17,21 +17,11 @@ from bespokefl.metrics.client_values import Array, Values, same_shape, to_vector
 
 @dataclass(frozen=True)
 class Detection:
-    """Errors of a detector relative to a baseline; below 1 is better.
+    """Errors of a detector relative to a baseline; below 1 is better."""
 
-    Attributes
-    ----------
-    false_accepts : float or None
-        None if the baseline has no false accepts.
-    false_rejects : float or None
-        About 1, less only if scores tie; 1 if neither misses anything; None without positives.
-    threshold : float
-        Scores from here on are detections; infinite if all positives may be missed.
-    """
-
-    false_accepts: float | None
-    false_rejects: float | None
-    threshold: float
+    false_accepts: float | None  # None if the baseline has no false accepts
+    false_rejects: float | None  # about 1, less only if scores tie; 1 if neither misses any; None without positives
+    threshold: float  # scores from here on are detections; infinite if all positives may be missed
 
 
 def against_baseline(scores: Values, baseline: Values, labels: Values, *, threshold: float = 0.5) -> Detection:
@@ -45,10 +35,6 @@ def against_baseline(scores: Values, baseline: Values, labels: Values, *, thresh
         1 for a positive, 0 for a negative.
     threshold : float
         Of the baseline: a score from here on is a detection.
-
-    Returns
-    -------
-    Detection
     """
     own, other, truth = _checked(scores, baseline, labels)
     if np.isnan(own).any() or np.isnan(other).any():

@@ -24,16 +24,9 @@ def check_accountant() -> None:
 
 
 def epsilon(noise: float, uploads: int, delta: float = DELTA) -> float:
-    """Return the ε of one client.
+    """Return the ε at `delta` of a client that makes T `uploads`.
 
-    Parameters
-    ----------
-    noise : float
-        The noise multiplier z, the standard deviation of the noise divided by the clipping norm.
-    uploads : int
-        The number of uploads T.
-    delta : float
-        The δ at which ε holds.
+    `noise` is the multiplier z, the standard deviation of the noise divided by the clipping norm.
     """
     if not uploads:
         return 0.0

@@ -48,17 +48,9 @@ def measures(values: Values) -> Measures:
 
 
 def of_gains(gains: Values) -> dict[str, Measures]:
-    """Return all four measures of gains.
+    """Return all four measures of "improved", the gains above zero U⁺, and of "decreased", the losses |U⁻|.
 
-    Parameters
-    ----------
-    gains : array-like of shape (M,)
-        The gain of each client, for example from `improvement.quantum`.
-
-    Returns
-    -------
-    dict of str to dict
-        "improved": the measures of U⁺, the gains above zero; "decreased": those of |U⁻|, the losses.
+    `gains`, (M,), are one per client, for example from `improvement.quantum`.
     """
     vector = to_vector(gains, "gains")
     return {"improved": measures(improvements(vector)), "decreased": measures(decreases(vector))}

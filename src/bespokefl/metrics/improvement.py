@@ -24,10 +24,6 @@ def quantum(
     higher_is_better : bool
         False for losses, where the gain is min(G_i, L_i) − P_i.
 
-    Returns
-    -------
-    array of the same shape
-
     Examples
     --------
     >>> quantum([0.9, 0.8], global_=[0.7, 0.9], local=[0.8, 0.6]).round(2).tolist()

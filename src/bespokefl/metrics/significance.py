@@ -11,62 +11,34 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.rng import generator
-from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape, to_table, to_vector
+from bespokefl.metrics.client_values import Array, Values, by_name, drop_missing, same_shape, to_table, to_vector
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The result of a paired test of two methods.
+    """The result of a paired test of two methods."""
 
-    Attributes
-    ----------
-    p_value : float
-        Two-sided.
-    pairs : int
-        The number of pairs of client and seed.
-    mean_difference : float
-        The mean of first − second.
-    """
-
-    p_value: float
-    pairs: int
-    mean_difference: float
+    p_value: float  # two-sided
+    pairs: int  # of client and seed
+    mean_difference: float  # of first − second
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The best method, and the methods that do not differ significantly from it.
+    """The best method, and the methods that do not differ significantly from it."""
 
-    Attributes
-    ----------
-    best : str
-        The method with the best mean.
-    ties : tuple of str
-        The other methods that do not differ significantly from it.
-    p_values, adjusted : dict of str to float
-        The p-value of each other method against the best, and the same with Holm's correction.
-    """
-
-    best: str
-    ties: tuple[str, ...]
-    p_values: dict[str, float]
-    adjusted: dict[str, float]
+    best: str  # the method with the best mean
+    ties: tuple[str, ...]  # other methods that do not differ significantly from it
+    p_values: dict[str, float]  # of each other method against the best
+    adjusted: dict[str, float]  # the same with Holm's correction
 
 
 def wilcoxon(first: Values, second: Values) -> Paired | None:
-    """Compare two methods with Wilcoxon's signed-rank test over all pairs of client and seed.
+    """Compare the scores of two methods with Wilcoxon's signed-rank test over all pairs of client and seed.
 
-    Parameters
-    ----------
-    first, second : array-like of shape (M,) or (S, M)
-        The scores of both methods on the same clients.
-
-    Returns
-    -------
-    Paired or None
-        The p-value is 1 if all scores are equal. None without pairs.
+    The p-value is 1 if all scores are equal. The result is None without pairs.
     """
     from scipy.stats import wilcoxon as signed_rank_test  # imported here because it is slow
 
@@ -94,23 +66,10 @@ def holm(p_values: Values) -> Array:
 
 
 def bootstrap(values: Values, *, seed: int = 0, level: float = 0.95, resamples: int = 2000) -> Interval | None:
-    """Return a percentile bootstrap confidence interval of the mean.
+    """Return a percentile bootstrap confidence interval of the mean; None for fewer than two values.
 
-    Parameters
-    ----------
-    values : array-like of shape (M,) or (S, M)
-        Clients are resampled, and so are seeds if there are several.
-    seed : int
-        Of the random generator.
-    level : float
-        The confidence level.
-    resamples : int
-        The number of resamples.
-
-    Returns
-    -------
-    tuple of float or None
-        The lower and the upper end; None for fewer than two values.
+    Clients are resampled, and so are seeds if there are several. `seed` is that of the random generator, `level` the
+    confidence level.
     """
     if not 0 < level < 1:
         raise InputError(f"level must be between 0 and 1, got {level} (of confidence).")
@@ -133,23 +92,12 @@ def bootstrap_difference(
 def standing(scores: Mapping[str, Values], *, level: float = 0.05, higher_is_better: bool = True) -> Standing:
     """Find the method with the best mean, and those that do not differ significantly from it (Wilcoxon, Holm).
 
-    Parameters
-    ----------
-    scores : mapping of str to array-like of shape (M,) or (S, M)
-        The scores of each method on the same clients. Pairs in which a score is missing are left out.
-    level : float
-        The level of significance.
-    higher_is_better : bool
-        False for losses.
-
-    Returns
-    -------
-    Standing
-        Of methods with equal means the first is the best.
+    `scores` has the scores of each method on the same clients; pairs in which one is missing are left out. `level` is
+    that of significance; `higher_is_better` is False for losses. Of methods with equal means the first is the best.
     """
     if not scores:
         raise InputError("there is nothing to compare: pass the scores of at least one method.")
-    arrays = dict(zip(scores, same_shape(*scores.items()), strict=True))
+    arrays = by_name(scores)
     sign = 1.0 if higher_is_better else -1.0
     means = {name: sign * float(found.mean()) for name, array in arrays.items() if len(found := drop_missing(array))}
     if not means:

@@ -1,6 +1,7 @@
-"""How much scores differ between clients: the mean hides the clients that are served worst.
+"""Scores of all clients in a few numbers: the mean hides the clients that are served worst.
 
-A client without a score (NaN) is left out. Without any score the result is None.
+Scores are one per client, (M,); `higher_is_better` is False for losses. A client without a score (NaN) is left out.
+Without any score the result is None.
 """
 
 import numpy as np
@@ -9,34 +10,47 @@ from bespokefl.core.errors import InputError
 from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape, to_vector
 
 
+def summarize(values: Values, sizes: Values, higher_is_better: bool = True) -> dict[str, float | None]:
+    """Return statistics of one score over all clients, whose numbers of training examples are `sizes`, (M,).
+
+    They are "mean", "weighted_mean" (by `sizes`), "std" (divisor M − 1), "worst" and "worst_decile"; None if undefined.
+    """
+    array, weights = same_shape(("values", to_vector(values)), ("sizes", sizes))
+    present = ~np.isnan(array)
+    array, weights = array[present], weights[present]
+    total = weights.sum()
+    return {
+        "mean": float(array.mean()) if len(array) else None,
+        "weighted_mean": float((weights * array).sum() / total) if total else None,
+        "std": float(array.std(ddof=1)) if len(array) > 1 else None,
+        "worst": worst(array, higher_is_better),
+        "worst_decile": worst_decile(array, higher_is_better),
+    }
+
+
+def standard_error(values: Values) -> float | None:
+    """Return the standard error of the mean of S values, such as one per seed; None for fewer than two."""
+    present = drop_missing(to_vector(values))
+    return float(present.std(ddof=1) / np.sqrt(len(present))) if len(present) > 1 else None
+
+
 def worst(values: Values, higher_is_better: bool = True) -> float | None:
     """Return the worst score: the lowest, or the highest if lower is better."""
     present = drop_missing(to_vector(values))
-    if not len(present):
-        return None
-    return float(present.min() if higher_is_better else present.max())
+    return float(present.min() if higher_is_better else present.max()) if len(present) else None
 
 
 def worst_decile(values: Values, higher_is_better: bool = True) -> float | None:
     """Return the mean score of the worst tenth of the clients, ⌈M/10⌉ of M."""
     ascending = np.sort(drop_missing(to_vector(values)))
     num = _tenth(ascending)
-    if not num:
-        return None
-    return float((ascending[:num] if higher_is_better else ascending[-num:]).mean())
+    return float((ascending[:num] if higher_is_better else ascending[-num:]).mean()) if num else None
 
 
 def largest_decile(values: Values, sizes: Values) -> float | None:
     """Return the mean score of the tenth of the clients with the most examples, weighted by examples.
 
     Of M clients ⌈M/10⌉ count. Clients of the same size share the last positions, so the order of clients is irrelevant.
-
-    Parameters
-    ----------
-    values : array-like of shape (M,)
-        The score of each client.
-    sizes : array-like of shape (M,)
-        The number of training examples of each client.
     """
     return _decile(values, sizes, 1.0)
 

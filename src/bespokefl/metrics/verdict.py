@@ -14,8 +14,8 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, count, listing
 from bespokefl.metrics import fairness
-from bespokefl.metrics.client_values import Array, Values, drop_missing, same_shape
-from bespokefl.metrics.improvement import decreased_share, improved_share, improvements
+from bespokefl.metrics.client_values import Array, Values, by_name, drop_missing
+from bespokefl.metrics.improvement import improved_share, improvements
 from bespokefl.metrics.significance import bootstrap, draws, resampled, standing
 
 MIN_GAIN_SHARE = 0.5  # of the best mean gain; a method below it does not perform
@@ -24,26 +24,12 @@ FEW_PAIRS = 6  # with fewer, Wilcoxon's two-sided p-value is always above .05
 
 @dataclass(frozen=True)
 class Verdict:
-    """The chosen method and the reasons.
+    """The chosen method and the reasons."""
 
-    Attributes
-    ----------
-    method : str or None
-        None if no method performs.
-    ties : tuple of str
-        Methods that the paired test cannot distinguish from it, or that won as many fairness measures.
-    support : float or None
-        The share of resamples of clients and seeds in which the method comes first.
-    votes : dict of str to str
-        The method that each fairness measure prefers.
-    sentence : str
-        The verdict in words.
-    """
-
-    method: str | None
-    ties: tuple[str, ...] = ()
-    support: float | None = None
-    votes: dict[str, str] = field(default_factory=dict)
+    method: str | None  # None if no method performs
+    ties: tuple[str, ...] = ()  # not distinguished from it by the paired test, or with as many fairness measures
+    support: float | None = None  # share of resamples of clients and seeds in which the method comes first
+    votes: dict[str, str] = field(default_factory=dict)  # the method that each fairness measure prefers
     sentence: str = ""
 
 
@@ -68,18 +54,14 @@ def best_performing(
     level : float
         The level of significance for ties.
     seed, resamples : int
-        The random seed and the number of bootstrap resamples.
+        Of the bootstrap.
     higher_is_better : bool
         False for losses.
     percent : bool
         Whether the sentence prints scores in percent.
-
-    Returns
-    -------
-    Verdict
     """
     found = standing(scores, level=level, higher_is_better=higher_is_better)
-    arrays = dict(zip(scores, same_shape(*scores.items()), strict=True))
+    arrays = by_name(scores)
     tied = (found.best, *found.ties)
     helped = {name: improved_share(gains[name]) or 0.0 for name in tied if name in gains} if gains else {}
     most = max(helped, key=lambda name: helped[name], default=found.best)
@@ -127,28 +109,16 @@ def performing(gains: Mapping[str, Values]) -> list[str]:
 def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200) -> Verdict:
     """Choose the fairest of the methods that perform, by the majority of the four fairness measures.
 
-    Parameters
-    ----------
-    gains : mapping of str to array-like of shape (M,) or (S, M)
-        The clients' gains with each method, averaged over seeds.
-    seed, resamples : int
-        The random seed and the number of bootstrap resamples.
-
-    Returns
-    -------
-    Verdict
-        Of methods with equally many votes, the one with the higher mean gain is chosen.
+    `gains` has the clients' gains with each method, which are averaged over seeds. Of methods with equally many votes,
+    the one with the higher mean gain is chosen. `seed` and `resamples` are those of the bootstrap.
     """
     arrays = _tables(gains)
     averaged = _per_client(arrays)
     candidates = _performing(averaged)
     winner, votes = _majority(averaged)
     if winner is None:
-        return Verdict(
-            None,
-            sentence="No method is fairest, as none performs: none leaves clients better off on average, and at least "
-            "as many better off as worse off.",
-        )
+        reason = "none leaves clients better off on average, and at least as many better off as worse off"
+        return Verdict(None, sentence=f"No method is fairest, as none performs: {reason}.")
     seeds, clients = draws(next(iter(arrays.values())).shape, seed=seed, resamples=resamples)
     num_first = 0
     for seed_counts, client_counts in zip(seeds, clients, strict=True):
@@ -169,11 +139,7 @@ def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200)
 
 def _performing(gains: Mapping[str, Array]) -> list[str]:
     means = {name: float(one.mean()) for name, array in gains.items() if len(one := drop_missing(array))}
-    helpful = [
-        name
-        for name, mean in means.items()
-        if mean > 0 and (improved_share(gains[name]) or 0.0) >= (decreased_share(gains[name]) or 0.0)
-    ]
+    helpful = [name for name, mean in means.items() if mean > 0 and np.sum(gains[name] > 0) >= np.sum(gains[name] < 0)]
     best = max((means[name] for name in helpful), default=0.0)
     return [name for name in helpful if means[name] >= MIN_GAIN_SHARE * best]
 
@@ -195,7 +161,7 @@ def _majority(gains: Mapping[str, Array]) -> tuple[str | None, dict[str, str]]:
 def _tables(gains: Mapping[str, Values]) -> dict[str, Array]:
     if not gains:
         raise InputError("there is nothing to judge: pass the gains of at least one method.")
-    return dict(zip(gains, same_shape(*gains.items()), strict=True))
+    return by_name(gains)
 
 
 def _per_client(tables: Mapping[str, Array], counts: Array | None = None) -> dict[str, Array]:

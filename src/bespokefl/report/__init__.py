@@ -3,14 +3,11 @@
 page                 writes the page of a comparison or a run
 diagnosis            writes the page of a diagnosis
 document             reads the results from disk
-overview             verdicts, warnings, remarks, and how to repeat it
-tables               the ranking of the methods, and the table of clients
-figures              the figures of every comparison, and the numbers they are drawn from
+overview             verdicts, warnings and references
+tables               the ranking of the methods, the table of clients, and how numbers are printed
+figures              the figures of every comparison, the numbers they are drawn from, and the look of each method
 method_figures       figures that only some methods have
-collaboration_map    the map of who learns from whom
-method_style         colour, marker and dash of each method
-scores, formatting   scores of single clients, and how numbers are printed
-rendering            fills in the templates: *.html, page.css, page.js and figures.toml in templates/
+rendering            fills in the templates: *.html, page.css and page.js in templates/, whose *.toml have the texts
 """
 
 from bespokefl.report.page import write

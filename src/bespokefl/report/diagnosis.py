@@ -11,12 +11,13 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
-from bespokefl.report.collaboration_map import any_shared, collaboration_map
 from bespokefl.report.figures import Figure, Section, make_figure, rounded
+from bespokefl.report.method_figures import any_shared, collaboration_map
 from bespokefl.report.overview import Card
 from bespokefl.report.rendering import render
 
 SOURCE_NAME, FILE_NAME, FORMAT = "diagnosis.json", "diagnosis.html", "bespoke-diagnosis-1"
+GROUPED = ("groups", "partly")  # values of "likeness" with more than one group
 KINDS = {
     "label": ("Label skew", "distance between the class distributions of clients, beyond chance"),
     "size": ("Size disparity", "Gini coefficient of the numbers of training examples"),
@@ -75,10 +76,12 @@ def html(diagnosis: Mapping[str, Any]) -> str:
         cards=_cards(diagnosis),
         sentences=diagnosis["sentences"],
         alternatives=advised["alternatives"],
-        kinds=_kinds(diagnosis),
+        kinds=KINDS,
+        strengths=diagnosis["kinds"],
+        present=diagnosis["present"],
         section=Section("Who resembles whom", "", figures),
         clients=_clients(diagnosis),
-        grouped=_is_grouped(diagnosis),
+        grouped=diagnosis["likeness"] in GROUPED,
         command=_command(about),
         split_hash=about["split_hash"][:12],
         versions=", ".join(f"{name} {number}" for name, number in about["versions"].items()),
@@ -105,24 +108,11 @@ def _cards(diagnosis: Mapping[str, Any]) -> list[Card]:
     ]
 
 
-def _kinds(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for key, (name, meaning) in KINDS.items():
-        value = diagnosis["kinds"].get(key)
-        present = "yes" if key in diagnosis["present"] else "no" if value is not None else "unknown"
-        rows.append({"name": name, "meaning": meaning, "present": present, "value": value})
-    return rows
-
-
 def _clients(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the clients by decreasing gain, each with the length of its bar in percent, on a logarithmic scale."""
     ordered = sorted(diagnosis["clients"], key=lambda one: -one["gain"])
     largest = max(float(np.log(ordered[0]["gain"])), 1e-9)
     return [one | {"bar": 100 * float(np.log(one["gain"])) / largest} for one in ordered]
-
-
-def _is_grouped(diagnosis: Mapping[str, Any]) -> bool:
-    return diagnosis["likeness"] in ("groups", "partly")
 
 
 def _figures(diagnosis: Mapping[str, Any]) -> list[Figure]:
@@ -131,13 +121,9 @@ def _figures(diagnosis: Mapping[str, Any]) -> list[Figure]:
     frames = " Frames: the groups that were found." if any_shared(groups) else ""
     figures = [collaboration_map("map", weights, groups, diagnosis["true_groups"], text="diagnosis_map", frames=frames)]
     if len(diagnosis["silhouettes"]) > 1:
-        chosen = diagnosis["streams"] if _is_grouped(diagnosis) else None
-        data = {
-            "values": rounded(diagnosis["silhouettes"]),
-            "chosen": chosen,
-            "noun": "groups",
-            "verb": "are suggested",
-        }
+        chosen = diagnosis["streams"] if diagnosis["likeness"] in GROUPED else None
+        values = rounded(diagnosis["silhouettes"])
+        data = {"values": values, "chosen": chosen, "noun": "groups", "verb": "are suggested"}
         figures.append(make_figure("silhouette", "groups", text="diagnosis_groups", data=data))
     survey = diagnosis["survey"]
     if survey is not None and len(survey["silhouettes"]) > 1:

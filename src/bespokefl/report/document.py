@@ -9,7 +9,7 @@ import json
 import math
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,7 @@ def _read_run(directory: Path) -> Document:
     return _run_document(
         directory,
         about,
-        clients={
-            "names": [row["client"] for row in rows],
-            **{part: [int(row[part]) for row in rows] for part in PARTS},
-        },
+        clients={"names": [row["client"] for row in rows]} | {part: [int(row[part]) for row in rows] for part in PARTS},
         scores=scores,
         rounds=_read_lines(directory / "rounds.jsonl"),
         client_rounds=_read_lines(client_rounds) if client_rounds.exists() else [],
@@ -150,13 +147,8 @@ def _run_document(
         "higher_is_better": score == "accuracy",
         "level": 0.05,
         "seeds": [about["seed"]],
-        "data": {
-            "name": about["data"],
-            "split": about["split"],
-            "split_hash": about["split_hash"],
-            "split_seed": about["split_seed"],
-            "clients": len(clients["names"]),
-        },
+        "data": {"name": about["data"], "clients": len(clients["names"])}
+        | {key: about[key] for key in ("split", "split_hash", "split_seed")},
         "model": about["model"],
         "config": {"rounds": about["rounds"]} | about["settings"],
         "config_text": (directory / "config.toml").read_text(encoding="utf-8"),
@@ -183,16 +175,32 @@ def _model_entry(
 ) -> Document:
     """Return the personal or the global model of a run in the format of a method of a comparison."""
     history = _history(rounds, kind, score)
-    latest = next((value for value in reversed(history[score]) if value is not None), None)
-    run = {
-        "seed": about["seed"],
+    run = {key: about[key] for key in ("seed", "interrupted", "rounds_done", "rounds_planned")} | {
         "failed": None,
-        "interrupted": about["interrupted"],
-        "rounds_done": about["rounds_done"],
-        "rounds_planned": about["rounds_planned"],
         "personal": {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()},
         "history": history,
         "details": details if kind == "personal" else None,
+    }
+    values, train = scores[score], np.array(sizes)
+    statistics: Document = {**summarize(values, train, higher_is_better=score == "accuracy")}
+    if statistics["mean"] is None:  # no client has a score; its latest evaluation has a mean
+        statistics["mean"] = next((value for value in reversed(history[score]) if value is not None), None)
+    statistics |= {
+        "sem": None,
+        "interval": significance.bootstrap(values),
+        "largest_decile": spread.largest_decile(values, train),
+        "smallest_decile": spread.smallest_decile(values, train),
+    }
+    sent = about["communication"]
+    figures = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference")) | {
+        score: statistics,
+        "up_bytes": sent["up_bytes"],
+        "down_bytes": sent["down_bytes"],
+        "model_time": sent.get("model_time"),
+        "seconds": about["timing"]["seconds"],
+        "rank": list(MODELS).index(kind) + 1,
+        "best": False,
+        "tie": False,
     }
     return {
         "name": MODELS[kind],
@@ -201,36 +209,10 @@ def _model_entry(
         "citation": "",
         "hyper": about["hyper"],
         "tuned": None,
-        "baseline": kind == "global",
         "failed": None,
-        "figures": _figures(about, kind, score, scores[score], sizes, latest),
+        "baseline": kind == "global",
+        "figures": figures,
         "runs": [run],
-    }
-
-
-def _figures(
-    about: Mapping[str, Any], kind: str, score: str, values: np.ndarray, sizes: list[int], latest: float | None
-) -> Document:
-    """Return the statistics of a model; the mean of the latest evaluation replaces missing scores of single clients."""
-    train = np.array(sizes)
-    statistics = summarize(values, train, higher_is_better=score == "accuracy")
-    unranked = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference"))
-    return unranked | {
-        score: statistics
-        | {
-            "mean": latest if statistics["mean"] is None else statistics["mean"],
-            "sem": None,
-            "interval": significance.bootstrap(values),
-            "largest_decile": spread.largest_decile(values, train),
-            "smallest_decile": spread.smallest_decile(values, train),
-        },
-        "up_bytes": about["communication"]["up_bytes"],
-        "down_bytes": about["communication"]["down_bytes"],
-        "model_time": about["communication"].get("model_time"),
-        "seconds": about["timing"]["seconds"],
-        "rank": list(MODELS).index(kind) + 1,
-        "best": False,
-        "tie": False,
     }
 
 
@@ -243,10 +225,8 @@ def _history(rounds: list[Document], kind: str, score: str) -> Document:
     return {
         "round": [line["round"] for line in rounds],
         score: [(line.get(kind) or {}).get(f"test_{score}") for line in rounds],
-        **{
-            direction: np.cumsum([line.get(direction, 0) for line in rounds], dtype=np.float64).tolist()
-            for direction in ("up_bytes", "down_bytes")
-        },
+        "up_bytes": np.cumsum([line.get("up_bytes", 0) for line in rounds], dtype=np.float64).tolist(),
+        "down_bytes": np.cumsum([line.get("down_bytes", 0) for line in rounds], dtype=np.float64).tolist(),
         "model_time": model_time,
     }
 
@@ -276,3 +256,33 @@ def _details(rounds: list[Document], client_rounds: list[Document], names: list[
 
 def _read_lines(path: Path) -> list[Document]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# -- Scores of single clients, averaged over the seeds of a method
+
+
+def finished_runs(method: Mapping[str, Any]) -> list[Document]:
+    """Return the runs of a method that have not failed."""
+    return [run for run in method["runs"] if not run.get("failed")]
+
+
+def client_scores(method: Mapping[str, Any], score: str) -> np.ndarray:
+    """Return each client's score, averaged over seeds; NaN where there is none."""
+    return _mean_over_seeds([run["personal"][score] for run in finished_runs(method)])
+
+
+def client_gains(method: Mapping[str, Any]) -> np.ndarray | None:
+    """Return each client's gain, averaged over seeds; None if the method was not compared with a baseline."""
+    gains = [run["gain"] for run in finished_runs(method) if run.get("gain") is not None]
+    return _mean_over_seeds(gains) if gains else None
+
+
+def oriented(scores: Sequence[np.ndarray], higher_is_better: bool) -> np.ndarray:
+    """Stack scores, (methods, clients), so that higher is better and a missing one is -inf."""
+    stacked = np.stack(scores) if higher_is_better else -np.stack(scores)
+    return np.where(np.isnan(stacked), -np.inf, stacked)
+
+
+def _mean_over_seeds(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
+    values = np.ma.masked_invalid(np.array(rows, dtype=np.float64))  # None becomes NaN
+    return np.asarray(values.mean(0).filled(np.nan))

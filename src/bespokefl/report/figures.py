@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
 
 from bespokefl.metrics import standard_error
 from bespokefl.metrics.fairness import LOWER_IS_FAIRER
-from bespokefl.report.document import Document
-from bespokefl.report.method_style import MethodStyle
-from bespokefl.report.scores import client_gains, client_scores, finished_runs
+from bespokefl.report.document import Document, client_gains, client_scores, finished_runs
 
 MAX_CURVE_POINTS = 150
 MAX_METHODS_SHOWN = 5  # at first, besides the baselines
@@ -26,6 +25,45 @@ FAIRNESS_MEASURES = {
     "entropy": "Entropy",
     "average_variance": "Average variance",
 }
+# Colours are those of Okabe and Ito, which colour-blind readers can tell apart; the two baselines are grey.
+MARKERS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "triangle-down", "pentagon", "x", "hexagon")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+NUM_COLOURS = 6  # page.css: --c0 … --c5, and --grey; macros.html draws the markers
+GREY = -1
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """The look of one method."""
+
+    colour: int
+    marker: str
+    dash: str
+    hollow: bool
+
+    @property
+    def plotly_symbol(self) -> str:
+        """The marker's name in Plotly."""
+        return self.marker + ("-open" if self.hollow else "")
+
+    @property
+    def css_class(self) -> str:
+        """The classes of the marker's picture."""
+        return f"{'grey' if self.colour == GREY else f'c{self.colour}'} {'hollow' if self.hollow else 'full'}"
+
+
+def assign_styles(baselines: Sequence[bool]) -> list[MethodStyle]:
+    """Return a style for each method, in the order of their rank; `baselines` says which are baselines."""
+    styles, greys, numbers = [], cycle((("bowtie", "dot"), ("hourglass", "dash"))), count()
+    for baseline in baselines:
+        if baseline:
+            styles.append(MethodStyle(GREY, *next(greys), hollow=True))
+            continue
+        number = next(numbers)
+        dash = DASHES[(number + number // NUM_COLOURS) % len(DASHES)]
+        hollow = number >= len(MARKERS)
+        styles.append(MethodStyle(number % NUM_COLOURS, MARKERS[number % len(MARKERS)], dash, hollow))
+    return styles
 
 
 @dataclass(frozen=True)
@@ -55,27 +93,18 @@ class Figure:
 
 
 def make_figure(
-    kind: str,
-    key: str,
-    words: Mapping[str, str] | None = None,
-    *,
-    text: str = "",
-    controls: Sequence[Control] = (),
-    data: Mapping[str, Any] | None = None,
-    missing: str = "",
+    kind: str, key: str, words: Mapping[str, str] | None = None, *, text: str = "", **content: Any
 ) -> Figure:
     """Return a figure with the texts of its kind, or of the entry `text` of figures.toml, filled in with `words`."""
-    texts = _figure_texts()[text or kind]
+    texts = read_texts("figures.toml")[text or kind]
     filled = {name: texts[name].format(**words or {}) for name in ("title", "caption", "description")}
-    return Figure(
-        kind, key, **filled, half=texts.get("half", False), controls=controls, data=data or {}, missing=missing
-    )
+    return Figure(kind, key, **filled, half=texts.get("half", False), **content)
 
 
 @cache
-def _figure_texts() -> dict[str, dict[str, Any]]:
-    file = resources.files("bespokefl.report").joinpath("templates", "figures.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+def read_texts(name: str) -> dict[str, dict[str, Any]]:
+    """Return the contents of a TOML file in templates/."""
+    return tomllib.loads(resources.files("bespokefl.report").joinpath("templates", name).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -91,15 +120,10 @@ class Section:
     def arranged(self) -> list[Figure]:
         """The figures; a narrow figure that has no neighbour to share a row with takes the full width."""
         found: list[Figure] = []
-        at = 0
-        while at < len(self.figures):
-            pair = self.figures[at : at + 2]
-            if len(pair) == 2 and all(one.half and not one.missing for one in pair):
-                found += pair
-            else:
-                pair = pair[:1]
-                found.append(replace(pair[0], half=False))
-            at += len(pair)
+        while len(found) < len(self.figures):
+            first, *others = self.figures[len(found) : len(found) + 2]
+            paired = others and all(one.half and not one.missing for one in (first, *others))
+            found += [first, *others] if paired else [replace(first, half=False)]
         return found
 
 

@@ -1,16 +1,14 @@
-"""The text of a page: what was compared, the verdicts, warnings and remarks, and how to repeat it."""
+"""The verdicts and the references of a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bespokefl.core.errors import count
-from bespokefl.report.document import Document
-from bespokefl.report.formatting import format_error, format_score
-from bespokefl.report.method_style import MethodStyle
-from bespokefl.report.scores import client_scores, finished_runs, oriented
+from bespokefl.report.document import Document, client_scores, oriented
+from bespokefl.report.figures import MethodStyle
+from bespokefl.report.tables import format_error, format_score
 
 
 @dataclass(frozen=True)
@@ -23,42 +21,6 @@ class Card:
     sentence: str
     style: MethodStyle | None = None  # of the winner, if it is a method
     shares: tuple[float, float] | None = None  # percentages of clients that are better and worse off
-
-
-def facts(document: Document) -> list[tuple[str, str]]:
-    """Return the data, split, model and settings as pairs of name and value."""
-    data, seeds = document["data"], document["seeds"]
-    pairs = {"data": data["name"], "split": data["split"], "clients": data["clients"], "model": document["model"]}
-    if document["config"].get("rounds") is not None:
-        pairs["rounds"] = document["config"]["rounds"]
-    pairs["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds)) or "none"
-    return [(name, str(value)) for name, value in pairs.items()]
-
-
-def warnings(document: Document) -> list[tuple[str, str]]:
-    """Return warnings that change how the page should be read, as pairs of a lead in bold and a text."""
-    found = []
-    if not document["finished"]:
-        found.append(("Unfinished:", _unfinished(document)))
-    if document["kind"] == "comparison" and len(document["seeds"]) == 1:
-        found.append(("", "One seed: there is no standard error, and the randomness of training is not accounted for."))
-    return found
-
-
-def _unfinished(document: Document) -> str:
-    methods = document["methods"]
-    if document["kind"] == "run":
-        run = methods[0]["runs"][0]
-        rounds = f"{run['rounds_done']} of {run['rounds_planned']} rounds"
-        return f"the run stopped after {rounds}. The page shows the results so far."
-    runs = [run for method in methods for run in finished_runs(method)]
-    planned = document.get("planned", len(methods) * len(document["seeds"]))
-    num_stopped = sum(bool(run.get("interrupted")) for run in runs)
-    stopped = f", {num_stopped} of them stopped before its last round" if num_stopped else ""
-    return (
-        f"{len(runs)} of {planned} runs are available{stopped}. The page shows the results so far; the same command "
-        "continues the comparison."
-    )
 
 
 def verdict_cards(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> list[Card]:
@@ -114,42 +76,6 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
     figure = f"{better:.0f} % better, {worse:.0f} % worse"
     return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
-
-
-def remarks(document: Document) -> list[str]:
-    """Return the notes of the comparison or the run, and which methods are in no figure."""
-    found = [str(note) for note in document["notes"]]
-    for method in document["methods"]:
-        if method["failed"]:
-            found.append(f"{method['name']} is in no figure because it failed.")
-        elif method["figures"] is None:
-            found.append(f"{method['name']} is in no figure because none of its runs is finished yet.")
-    return found
-
-
-def versions(document: Document) -> list[tuple[str, str]]:
-    """Return the hash of the split and the versions of the packages, as pairs of name and value."""
-    split = f"{document['data']['split_hash']} (seed {document['data']['split_seed']})"
-    return [("split", split), *((name, str(version)) for name, version in document["versions"].items())]
-
-
-def hyperparameters(document: Document) -> list[tuple[str, list[str], str]]:
-    """Return each method's name, its hyper-parameters, and how they were tuned."""
-    rows: dict[str, tuple[list[str], str]] = {}
-    for method in document["methods"]:
-        tuned = method["tuned"]
-        sentence = ""
-        if tuned:
-            chosen = ", ".join(_assignments(tuned["chosen"]))
-            points = count(len(tuned["points"]), "point")
-            sentence = f"Tuned: {chosen} has the best {tuned['by'].replace('_', ' ')} of {points}."
-        name = method["method"] if document["kind"] == "run" else method["name"]
-        rows[name] = (_assignments(method["hyper"]), sentence)
-    return [(name, *row) for name, row in rows.items()]
-
-
-def _assignments(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {value}" for key, value in values.items()]
 
 
 def bibtex(document: Document, citations: Mapping[str, str]) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from bespokefl.core.files import write_text
 from bespokefl.report import diagnosis, figures, method_figures, overview, tables
-from bespokefl.report.document import Document, read_document
-from bespokefl.report.method_style import assign_styles
+from bespokefl.report.document import Document, finished_runs, read_document
+from bespokefl.report.figures import assign_styles
 from bespokefl.report.rendering import render
-from bespokefl.report.scores import finished_runs
 
 FILE_NAME = "report.html"
 
@@ -35,11 +34,6 @@ def write(
     -------
     Path
         The file that was written.
-
-    Raises
-    ------
-    InputError
-        If `source` contains no results that this version can read.
     """
     path = Path(source)
     if diagnosis.is_diagnosis(path):
@@ -69,22 +63,21 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         "comparison.html",
         document["title"],
         numbers,
+        document=document,
         has_figures=bool(methods),
         single=single,
         styles=styles,
         sections=sections,
-        facts=overview.facts(document),
-        warnings=overview.warnings(document),
+        runs=[run for method in document["methods"] for run in finished_runs(method)],
+        score=document["score"],
+        percent=document["score"] == "accuracy",
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
         ranking_table=tables.ranking(document, methods, styles) if methods else None,
-        remarks=overview.remarks(document),
         focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
         clients=tables.clients(document, methods) if methods else None,
         command=(document["command"] or "").strip(),
         config=document["config_text"].strip(),
-        versions=overview.versions(document),
-        hyperparameters=overview.hyperparameters(document),
         bibtex=overview.bibtex(document, citations),
         version=document["versions"].get("bespokefl", ""),
     )

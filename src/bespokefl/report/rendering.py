@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bespokefl.core.errors import InputError
+from bespokefl.report import tables
 
 # The start and the end of the function that wraps plotly.min.js.
 PLOTLY_START, PLOTLY_END = ": this, () => {", "}));"
@@ -27,18 +28,10 @@ def render(template: str, title: str, numbers: Mapping[str, Any], *, has_figures
     receive `content` and escape all of it.
     """
     scripts = {"plotly": _plotly(), "page": _asset("page.js")} if has_figures else {}
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            title=title,
-            numbers=numbers,
-            stylesheet=_asset("page.css"),
-            scripts=scripts,
-            script_hashes=[_hash(script) for script in scripts.values()],
-            **content,
-        )
-    )
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts.values()]
+    content |= {"scripts": scripts, "script_hashes": [f"'sha256-{one}'" for one in digests]}
+    page = _environment().get_template(template)
+    return page.render(title=title, numbers=numbers, stylesheet=_asset("page.css"), **content)
 
 
 @cache
@@ -51,16 +44,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "ensure_ascii": False,
-        "separators": (",", ":"),
-        "allow_nan": False,
-    }
+    environment.filters |= {"score": tables.format_score, "error": tables.format_error, "bytes": tables.format_bytes}
+    environment.filters |= {"difference": tables.format_difference, "duration": tables.format_duration}
+    json_options = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = json_options
     return environment
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @cache

@@ -23,28 +23,18 @@ Array = NDArray[np.float64]
 def theorem1(
     w: ArrayLike, n: ArrayLike, d: float, B: float, delta: float, gamma: ArrayLike, discrepancies: ArrayLike
 ) -> Array:
-    """Return the bound of Theorem 1, whose second part is 2 Σ_j w_j d_F(P_i, P_j) + 2γ.
+    """Return the bound of Theorem 1, shape (…), whose second part is 2 Σ_j w_j d_F(P_i, P_j) + 2γ.
 
     Parameters
     ----------
-    w : array-like of shape (…, M)
-        The weights of the clients, which sum to one.
-    n : array-like of shape (…, M)
-        The number of examples of each client.
-    d : float
-        The VC dimension.
-    B : float
-        The range of the loss.
-    delta : float
-        The probability δ with which the bound may fail.
+    w, n : array-like of shape (…, M)
+        The weights of the clients, which sum to one, and their numbers of examples.
+    d, B, delta : float
+        The VC dimension, the range of the loss, and the probability δ with which the bound may fail.
     gamma : array-like of shape (…)
         γ, the smallest sum of the risks on P_i and on the mixture.
     discrepancies : array-like of shape (…, M)
         The discrepancies d_F(P_i, P_j).
-
-    Returns
-    -------
-    array of shape (…)
     """
     return np.asarray(_estimation(w, n, d, B, delta) + 2 * _mean(w, discrepancies) + 2 * _array(gamma))
 
@@ -61,16 +51,8 @@ def theorem2(w: ArrayLike, n: ArrayLike, d: float, B: float, delta: float, diver
 def jensen_shannon(p: ArrayLike, q: ArrayLike) -> Array:
     """Return the Jensen-Shannon divergence D_JS(P ‖ Q) = ½ KL(P ‖ M) + ½ KL(Q ‖ M), M = (P + Q)/2, in nats.
 
-    It is at most log 2. The factor ½ is that of the appendix, which (7) leaves out.
-
-    Parameters
-    ----------
-    p, q : array-like of shape (…, K)
-        Discrete distributions along the last axis.
-
-    Returns
-    -------
-    array of shape (…)
+    `p` and `q`, (…, K), are discrete distributions along the last axis. The divergence is at most log 2. The factor ½
+    is that of the appendix, which (7) leaves out.
     """
     p, q = _array(p), _array(q)
     middle = (p + q) / 2

@@ -87,12 +87,8 @@ def initial_value(z: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
 def start_from(common: ArrayLike, personal: ArrayLike, var0: ArrayLike, var: ArrayLike) -> Array:
     """Return the start of client m from the global model, with the client's own contribution removed.
 
-    Parameters
-    ----------
-    common : array-like of shape (…)
-        The global model: the global optimum for (9), which equals (7), or that of a round for (10).
-    personal : array-like of shape (…, M)
-        The personal models: the estimates z for (9), or those of a round for (10).
+    `common`, (…), is the global model and `personal`, (…, M), the personal ones: the global optimum and the estimates z
+    for (9), which equals (7), or those of a round for (10).
     """
     personal, var = _aligned(personal, var)
     common, weights = _array(common)[..., None], _weights(var0, var)
@@ -114,19 +110,8 @@ def local_steps(var0: ArrayLike, var: ArrayLike, lr: float) -> Array:
 def descended(start: ArrayLike, z: ArrayLike, var: ArrayLike, lr: float, steps: ArrayLike) -> Array:
     """Return the result of gradient descent on (θ − z_m)² / 2σ_m² in closed form (6).
 
-    Parameters
-    ----------
-    start : array-like of shape (…, M)
-        Where gradient descent starts.
-    lr : float
-        The learning rate.
-    steps : array-like of shape (…, M)
-        The number of steps, which may be real.
-
-    Returns
-    -------
-    array of shape (…, M)
-        NaN or infinite if undefined: σ_m² is zero, or lr > σ_m² and `steps` is not an integer.
+    It starts at `start`, (…, M), and makes `steps`, (…, M), of learning rate `lr`; their number may be real. The result
+    is NaN or infinite if undefined: σ_m² is zero, or lr > σ_m² and `steps` is not an integer.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         left = (1 - lr / _variance(var)) ** _array(steps)

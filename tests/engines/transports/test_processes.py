@@ -124,7 +124,7 @@ def test_a_job_whose_worker_died_is_done_again(tmp_path: Path, caplog: pytest.Lo
     found = dict(pool.map("double", [lambda n=n: job(n) for n in (0.0, 1.0, 2.0, 3.0)], names(4)))
     assert {at: float(values["x"]) for at, values in found.items()} == {0: 0, 1: 2, 2: 4, 3: 6}
     assert made == [0, 1, 2, 3]  # what is counted when a job is made is counted once
-    assert "died (exit code -9) while it worked on clients c2; this is done again" in caplog.text
+    assert "died (exit code -9) while it worked on clients c2; the job is repeated" in caplog.text
     assert len(pids(pool)) == 2
     pool.close()
 

@@ -69,7 +69,7 @@ def test_sizes() -> None:
 
 
 def test_a_full_mailbox_says_so() -> None:
-    with pytest.raises(TrainingError, match="too large to pass on; use a smaller --chunk"):
+    with pytest.raises(TrainingError, match="too large; use a smaller --chunk"):
         wire.SharedMemory(1 << 12).write([torch.zeros(2000)])
 
 

@@ -1,13 +1,19 @@
 """Commands that list what is built in (methods, models) and run built-in programs (demo, reproduce, bench)."""
 
+import inspect
+import re
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from bespokefl.workflows.results.result import Result
+    from bespokefl.core.method import Method
+    from bespokefl.data.clients import Clients
 
+DEMO_METHODS = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # without --all
+MAX_VENUE_LENGTH = 24  # characters; longer names of journals are left out
 NEXT_STEPS = {
     "bespoke methods ditto": "what a method does, and its hyper-parameters",
     "bespoke run ditto --rounds 50 --out runs/ditto": "one run, with the results of each client on disk",
@@ -19,24 +25,59 @@ NEXT_STEPS = {
 
 def methods(name: Annotated[str | None, typer.Argument(help="A method, to show its hyper-parameters.")] = None) -> None:
     """List the methods, or show one of them with its hyper-parameters and its paper."""
-    from bespokefl.cli import method_help, terminal
+    from bespokefl.cli import terminal
     from bespokefl.methods import REGISTRY, find
 
     screen = terminal.console()
     if name is None:
-        rows = [(key, method.summary(), method_help.reference(method)) for key, method in REGISTRY.items()]
+        rows = [(key, method.summary(), reference(method)) for key, method in REGISTRY.items()]
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
         screen.print("To show the hyper-parameters of a method: bespoke methods NAME", markup=False)
         return
     method = find(name)
-    screen.print(method_help.description(method), markup=False, soft_wrap=True)
-    hyper = [(key, terminal.format_value(value), text) for key, value, text in method_help.hyperparameters(method)]
+    screen.print(description(method), markup=False, soft_wrap=True)
+    hyper = [(key, terminal.format_value(value), text) for key, value, text in hyperparameters(method)]
     screen.print()
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
         screen.print(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}", markup=False)
     if method.citation:
         screen.print("\n" + method.citation, markup=False, soft_wrap=True)
+
+
+def hyperparameters(method: "type[Method]") -> list[tuple[str, Any, str]]:
+    """Return the name, the default and the meaning (the comment next to it) of each hyper-parameter."""
+    comments: dict[str, str] = {}
+    for base in reversed(method.__mro__[:-1]):  # without object
+        comments |= _comments(base)
+    return [(name, value, comments.get(name, "")) for name, value in method().hyper().items()]
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """Return the comment at the end of the line of each annotated class attribute."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # a class defined in an interpreter has no file
+        return {}
+    return dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
+
+
+def reference(method: "type[Method]") -> str:
+    """Return a short reference to the paper, such as "Li et al., ICML 2021"."""
+    fields = dict(re.findall(r"(\w+)\s*=\s*\{(.*?)\},?\s*$", method.citation, re.DOTALL | re.MULTILINE))
+    authors = [one.partition(",")[0].strip() for one in re.split(r"\s+and\s+", fields.get("author", "")) if one.strip()]
+    if not authors:
+        return ""
+    who = authors[0] + (" et al." if len(authors) > 2 else f" and {authors[1]}" if len(authors) == 2 else "")
+    venue = next((fields[kind] for kind in ("booktitle", "journal", "school") if kind in fields), "")
+    venue = f"{venue} " if len(venue) <= MAX_VENUE_LENGTH else ""
+    return f"{who}, {venue}{fields.get('year', '')}".strip()
+
+
+def description(method: "type[Method]") -> str:
+    """Return the docstring of the method's file: what it does, the paper, the objective, differences from the paper."""
+    module = inspect.getmodule(method)
+    return inspect.cleandoc((module.__doc__ if module else None) or method.__doc__ or "")
 
 
 def models() -> None:
@@ -60,24 +101,27 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Train several methods on handwritten digits and compare them, in about a minute."""
-    from bespokefl.cli import demo, terminal
+    from bespokefl.cli import terminal
     from bespokefl.core.errors import count
+    from bespokefl.data import load
+    from bespokefl.workflows.run.api import run
 
     screen, error_screen = terminal.console(), terminal.console(stderr=True)
-    clients = demo.make_clients(seed)
+    clients = load("digits").split("classes(k=3)", clients=20, seed=seed)
+    settings: dict[str, Any] = {"model": "mlp", "participation": 1.0, "batch_size": 10, "local_epochs": 2}
     screen.print(
         f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
         "clients; each client has only three of the ten digits.\nEach method trains the same model "
-        f"({demo.MODEL}) from the same initial weights, in {count(rounds, 'round')}.",
+        f"({settings['model']}) from the same initial weights, in {count(rounds, 'round')}.",
         markup=False,
         soft_wrap=True,
     )
-    results: list[Result] = []
+    results = []
     with terminal.messages(error_screen, verbose=False):
-        names, unfit = demo.choose_methods(clients, all_)
+        names, unfit = choose_methods(clients, all_)
         for name in names:
             with terminal.progress_bar(error_screen, name) as progress:
-                results.append(demo.run_method(name, clients, rounds, seed, progress))
+                results.append(run(name, clients, rounds=rounds, seed=seed, progress=progress, **settings))
             if results[-1].interrupted:
                 raise KeyboardInterrupt
     screen.print(terminal.demo_table(results))
@@ -92,6 +136,15 @@ def demo(
     screen.print("Next steps:")
     for command, purpose in (more | NEXT_STEPS).items():
         screen.print(f"  {command:<51} {purpose}", markup=False, soft_wrap=True)
+
+
+def choose_methods(clients: "Clients", everything: bool) -> tuple[list[str], list[str]]:
+    """Return the methods of the demonstration, and those left out because they need the true groups of the clients."""
+    from bespokefl.methods import REGISTRY, build
+
+    names = [name for name in REGISTRY if everything or name in DEMO_METHODS]
+    unfit = [name for name in names if build(name).needs_groups and clients.groups is None]
+    return [name for name in names if name not in unfit], unfit
 
 
 def reproduce(
