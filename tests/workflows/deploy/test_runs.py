@@ -339,7 +339,7 @@ def test_a_server_replaces_the_app_of_an_earlier_version(
     before = flower.start
     monkeypatch.setattr(flower, "start", lambda app, run: seen.append(file.read_text()) or before(app, run))
     run_server_once(deployment, monkeypatch)
-    assert seen == [initialization.APP]
+    assert seen == [(initialization.TEMPLATES / "bespoke_app.py.txt").read_text(encoding="utf-8")]
     names: dict[str, Any] = {}
     exec(seen[0], names)
     assert {"client", "server"} <= names.keys()
