@@ -20,7 +20,7 @@ from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import START_TIMEOUT, Process, end, spawn
-from bespokefl.workflows.deploy.status import RESULT, read_status
+from bespokefl.workflows.deploy.run_files import RESULT, read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import unwritten, write_text
 from bespokefl.workflows.deploy import certificates
-from bespokefl.workflows.deploy.addresses import host_of, is_loopback
-from bespokefl.workflows.deploy.layout import Deployment, make_private
+from bespokefl.workflows.deploy.layout import Deployment, host_of, is_loopback, make_private
 from bespokefl.workflows.results.run_directory import check_above
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

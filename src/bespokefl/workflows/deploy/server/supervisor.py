@@ -18,13 +18,18 @@ from pathlib import Path
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines.transports.flower import superlink
 from bespokefl.workflows.deploy import certificates
-from bespokefl.workflows.deploy.addresses import is_loopback
 from bespokefl.workflows.deploy.init import write_app
-from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings
-from bespokefl.workflows.deploy.lock import is_locked, locking_pid, stop_requested, try_lock
+from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings, is_loopback
 from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEOUT, Child, kill
+from bespokefl.workflows.deploy.run_files import (
+    is_locked,
+    locking_pid,
+    read_status,
+    stop_requested,
+    try_lock,
+    update_status,
+)
 from bespokefl.workflows.deploy.runs import SUBMITTED, UNFINISHED, connect, is_queued, list_runs, submit
-from bespokefl.workflows.deploy.status import read_status, update_status
 
 log = logging.getLogger("bespokefl")
 
