@@ -17,7 +17,7 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.storage.client_states import ClientStates, concatenate
+from bespokefl.engines.storage.client_states import ClientStates, concatenate, repeat_single_rows
 from bespokefl.engines.transports.local import LocalTransport
 from bespokefl.engines.transports.processes import num_workers
 
@@ -113,12 +113,7 @@ def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]
     def of_member(federation: Federation, clients: Sequence[int]) -> State:
         names = [federation.data.names[client] for client in clients]
         states = federation.method.start_clients(federation.start, names)
-        if len(federations) == 1:
-            return states
-        return {
-            name: value.expand(len(clients)) if isinstance(value, Rows) and len(value) == 1 else value
-            for name, value in states.items()
-        }
+        return states if len(federations) == 1 else repeat_single_rows(states, len(clients))
 
     def start(clients: Sequence[int]) -> State:
         states = [of_member(federations[at], own) for at, own in members.split(clients)]
