@@ -125,7 +125,10 @@ def distribute(clients: Clients, directory: Path, counts: Mapping[str, int]) -> 
     """Write the examples of so many clients to each node of a deployment."""
     start = 0
     for node, count in counts.items():
-        indices = [_example_indices(clients, client) for client in range(start, start + count)]
+        indices = [
+            np.concatenate([getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")])
+            for client in range(start, start + count)
+        ]
         rows = np.concatenate(indices)
         names = np.repeat(clients.names[start : start + count], [len(own) for own in indices])
         own = directory / "nodes" / node
@@ -142,11 +145,6 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def _example_indices(clients: Clients, client: int) -> np.ndarray:
-    parts = [getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")]
-    return np.concatenate(parts)
 
 
 def _output(deployment: Deployment, name: str) -> Path:

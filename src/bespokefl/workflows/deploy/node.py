@@ -136,7 +136,7 @@ class LocalHost:
             task.stack()
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
+        side = ClientSide(method, task, data, plan.settings.budget, plan.seed, privacy=privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})

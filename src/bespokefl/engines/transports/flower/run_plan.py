@@ -9,7 +9,6 @@ from typing import Any
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
-from bespokefl.engines.client import Budget
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.safetensors_writer import tensor_bytes
 from bespokefl.engines.transports.flower.run_names import check_run
@@ -74,10 +73,6 @@ class RunPlan:
     @property
     def settings(self) -> Settings:
         return Settings(**{name: getattr(self, name) for name in SHARED})
-
-    @property
-    def budget(self) -> Budget:
-        return self.settings.budget
 
     def round(self, number: int, phase: str, method: Method) -> Round:
         """A round as clients know it."""

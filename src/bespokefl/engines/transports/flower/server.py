@@ -20,16 +20,7 @@ from bespokefl.engines.transports.flower.transport import FlowerTransport
 class Server(RoundLoop):
     """One run over the nodes that a messenger knows.
 
-    Parameters
-    ----------
-    method : Method
-    task : Task
-    settings : Settings
-    messenger : NodeMessenger
-    run : str
-        The run's name, under which nodes keep their states.
-    recipe : mapping
-        What nodes need to build method and model, for JSON.
+    Nodes keep their states under the name `run`, and build method and model from `recipe`, which is sent as JSON.
     """
 
     transport: FlowerTransport

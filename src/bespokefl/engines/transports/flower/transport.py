@@ -36,17 +36,8 @@ JOINED_BYTES = 1 << 30  # of uploads that are joined into one matrix
 class FlowerTransport:
     """Exchanges messages with the nodes that a messenger knows.
 
-    Parameters
-    ----------
-    messenger : NodeMessenger
-    homes : mapping
-        The clients' names by node.
-    data : Data
-        The clients' names and numbers of examples, without examples.
-    task : Task
-        The model, to compare with the nodes' and to send as start.
-    plan : RunPlan
-        What nodes must know of the run.
+    `homes` are the clients' names by node. `data` has numbers of examples, but no examples. The model in `task` is
+    compared with the nodes' and sent as start.
     """
 
     remote = True
@@ -86,14 +77,15 @@ class FlowerTransport:
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
         number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        answers = self._ask({node: self._train_values(one) for node, one in by_node.items()}, by_node, number)
+        values = {node: self._train_values(one) for node, one in by_node.items()}
+        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
         self._require_minimum(by_node, answers, number)
         replies: list[TrainReply] = []
-        for node, values in answers.items():
+        for node, answer in answers.items():
             request = by_node[node]
-            found = training_replies(request.clients, request.reports, values)
+            found = training_replies(request.clients, request.reports, answer)
             if found is None:
-                if "error" not in values or values.get("damaged"):
+                if "error" not in answer or answer.get("damaged"):
                     log.warning("node %s: its reply is rejected because it is malformed", node)
                 continue
             replies += found
@@ -103,7 +95,8 @@ class FlowerTransport:
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
         number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        answers = self._ask({node: self._score_values(one) for node, one in by_node.items()}, by_node, number)
+        values = {node: self._score_values(one) for node, one in by_node.items()}
+        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
         for node, request in by_node.items():
             reply = score_reply(request, answers.get(node, {}))
             if reply is not None:
@@ -133,11 +126,6 @@ class FlowerTransport:
         return Execution(Executor(0, False, "the nodes choose for themselves"), len(self.homes), "nodes")
 
     # -- requests
-
-    def _ask(
-        self, values: Mapping[str, Values], requests: Mapping[str, TrainRequest | ScoreRequest], number: int
-    ) -> dict[str, Values]:
-        return self.messenger.exchange(values, number, self._is_over(requests, number))
 
     def _train_values(self, request: TrainRequest) -> Values:
         reports = torch.tensor([client in request.reports for client in request.clients])
