@@ -211,7 +211,7 @@ def test_seeds_stacked_into_one_cohort_equal_themselves_alone(method: Method) ->
     def task() -> Task:
         return Task(mlp, dtype=torch.float64)
 
-    together = Simulation.stacked(method, task(), data, settings, CLASSES).run_all()
+    together = Simulation(method, task(), data, settings, CLASSES).run_all()
     for own, setting, found in zip(data, settings, together, strict=True):
         alone = Simulation(method, task(), own, setting, CLASSES).run()
         assert apart(found.personal_rows, alone.personal_rows) <= 1e-10

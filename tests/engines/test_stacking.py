@@ -28,7 +28,7 @@ def test_stacked_runs_equal_the_same_runs_alone(name: str, other_data: bool) -> 
     def task() -> Task:
         return Task(mlp, dtype=torch.float64)
 
-    together = Simulation.stacked(method, task(), data, settings, CLASSES).run_all()
+    together = Simulation(method, task(), data, settings, CLASSES).run_all()
     for own, setting, outcome in zip(data, settings, together, strict=True):
         alone = Simulation(method, task(), own, setting, CLASSES).run()
         assert apart(outcome.personal_rows, alone.personal_rows) < 1e-10
@@ -39,7 +39,7 @@ def test_stacked_runs_equal_the_same_runs_alone(name: str, other_data: bool) -> 
 def test_seeds_of_one_stack_differ_from_each_other() -> None:
     data = federation()
     settings = [replace(Settings(rounds=2, batch_size=4, workers=1), seed=seed) for seed in SEEDS]
-    outcomes = Simulation.stacked(REGISTRY["fedavg"](), Task(mlp), [data] * 3, settings, CLASSES).run_all()
+    outcomes = Simulation(REGISTRY["fedavg"](), Task(mlp), [data] * 3, settings, CLASSES).run_all()
     assert apart(outcomes[0].personal_rows, outcomes[1].personal_rows) > 1e-6
 
 
@@ -48,7 +48,7 @@ def test_a_run_without_records_has_the_same_outcome(name: str) -> None:
     data = federation(dtype=torch.float64)
     settings = [Settings(rounds=3, participation=0.7, batch_size=4, workers=1, seed=seed) for seed in SEEDS[:2]]
     found, expected = (
-        Simulation.stacked(
+        Simulation(
             REGISTRY[name](),
             Task(mlp, dtype=torch.float64),
             [data] * 2,

@@ -46,7 +46,7 @@ def test_stacked_seeds_do_not_see_each_others_models(clusters: int) -> None:
     settings = [Settings(rounds=2, batch_size=4, workers=1, seed=seed) for seed in (0, 1)]
     method = IFCA(clusters=clusters)
     task = Task(mlp, dtype=torch.float64)
-    found = Simulation.stacked(method, task, [DATA, DATA], settings, CLASSES).run_all()
+    found = Simulation(method, task, [DATA, DATA], settings, CLASSES).run_all()
     for outcome, setting in zip(found, settings, strict=True):
         alone = Simulation(method, Task(mlp, dtype=torch.float64), DATA, setting, CLASSES).run()
         assert apart(outcome.server["models"], alone.server["models"]) < 1e-10

@@ -826,7 +826,7 @@ def test_federations_trained_as_one_are_as_they_are_alone():
     data = [federation(seed=seed, dtype=torch.float64) for seed in (1, 2)]
     settings = [Settings(rounds=6, workers=1, batch_size=4, participation=0.9, seed=seed) for seed in (3, 4)]
     task = Task(mlp, dtype=torch.float64)
-    together = Simulation.stacked(method, task, data, settings, 3).run_all()
+    together = Simulation(method, task, data, settings, 3).run_all()
     for found, own, setting in zip(together, data, settings, strict=True):
         alone = Simulation(method, Task(mlp, dtype=torch.float64), own, setting, 3).run()
         assert apart(found.personal_rows, alone.personal_rows) < 1e-10

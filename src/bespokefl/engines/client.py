@@ -1,8 +1,7 @@
 """The clients' side: their data and their half of the method. Simulations and deployed nodes run the same code."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.screening import largest_plausible_entry
+from bespokefl.engines.storage.client_states import repeat_single_rows
 
 PARTS = ("train", "validation", "test")
 
@@ -94,7 +94,7 @@ class ClientSide:
         """Run the local update of a cohort."""
         data = self.cohort_data(cohort, round.number)
         upload, new = self.method.local_update(self.task, message, state, data, round)
-        upload, new = _full(upload, len(cohort)), _full(new, len(cohort))
+        upload, new = repeat_single_rows(upload, len(cohort)), repeat_single_rows(new, len(cohort))
         fine, limit = torch.ones(len(cohort), dtype=torch.bool), largest_plausible_entry(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
@@ -118,11 +118,3 @@ class ClientSide:
             found = self.task.score(rows, schedule, by_class=by_class)
             scores |= {f"{part}_{name}": values for name, values in found.items()}
         return scores
-
-
-def _full(values: Mapping[str, Any], size: int) -> State:
-    """Repeat rows that a method returned once for all clients, so that each client has one."""
-    return {
-        name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
-        for name, value in values.items()
-    }

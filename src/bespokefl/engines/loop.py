@@ -34,12 +34,8 @@ T = TypeVar("T")
 class RoundLoop:
     """Runs one federation over a transport; or several simulated ones, whose clients are trained as one.
 
-    Parameters
-    ----------
-    federations : sequence of Federation
-        Usually one. Several must have the same method and number of rounds, and cannot have checkpoints.
-    transport : Transport
-        Knows the clients of all federations, one after the other.
+    Several must have the same method and number of rounds, and cannot have checkpoints. The transport knows the clients
+    of all federations, one after the other.
     """
 
     def __init__(self, federations: Sequence[Federation], transport: Transport) -> None:
@@ -88,9 +84,7 @@ class RoundLoop:
         with ExitStack() as resources:
             resources.enter_context(self.open())
             if checkpoints is not None:
-                resources.callback(
-                    checkpoints.wait_ignoring_errors
-                )  # in any case, no checkpoint is being written afterwards
+                resources.callback(checkpoints.wait_ignoring_errors)  # no checkpoint is being written afterwards
             done = self._resume(planned)
             if done and "personal" not in self.federations[0].history[-1]:  # the run ended while it was evaluated
                 self._evaluate_if_due(done, planned)
@@ -193,14 +187,8 @@ class RoundLoop:
     ) -> tuple[Scores, Scores | None, Rows | None, list[str]]:
         """Score the personal models and the global one on every client's own data.
 
-        Returns
-        -------
-        personal, globally : Scores
-            `globally` is None if the method has no global model.
-        models : Rows or None
-            The personal models, if this is the final evaluation and the clients are local.
-        unscored : list of str
-            The clients of a deployment that did not answer, or have no finite loss.
+        Returns both scores, the personal models if this is the final evaluation of local clients, and the clients of a
+        deployment that did not answer or have no finite loss.
         """
         federation = self.federations[member]
         size, offset = len(federation.data), self._members.offsets[member]

@@ -17,7 +17,7 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.storage.client_states import ClientStates, concatenate
+from bespokefl.engines.storage.client_states import ClientStates, concatenate, repeat_single_rows
 from bespokefl.engines.transports.local import LocalTransport
 from bespokefl.engines.transports.processes import num_workers
 
@@ -25,49 +25,24 @@ log = logging.getLogger("bespokefl")
 
 
 class Simulation(RoundLoop):
-    """One run of one method on one machine.
+    """One run of one method on one machine, or several runs at once whose settings differ only in the seed.
 
-    Parameters
-    ----------
-    method : Method
-    task : Task
-        The model and loss. Its start is the server's start.
-    data : Data
-        All clients' examples.
-    settings : Settings
-    classes : int or None
-        The number of classes; None for regression.
+    Several runs have sequences of data, settings and initial weights; without `starts`, the task's start is used.
     """
 
     transport: LocalTransport
 
-    def __init__(self, method: Method, task: Task, data: Data, settings: Settings, classes: int | None) -> None:
-        self._build(method, task, [data], [settings], classes, [task.start])
-
-    @classmethod
-    def stacked(
-        cls,
-        method: Method,
-        task: Task,
-        data: Sequence[Data],
-        settings: Sequence[Settings],
-        classes: int | None,
-        starts: Sequence[Rows] | None = None,
-    ) -> "Simulation":
-        """Simulate several federations at once. Settings may differ only in the seed; `starts` are initial weights."""
-        made = cls.__new__(cls)
-        made._build(method, task, data, settings, classes, starts or [task.start] * len(data))
-        return made
-
-    def _build(
+    def __init__(
         self,
         method: Method,
         task: Task,
-        data: Sequence[Data],
-        settings: Sequence[Settings],
-        classes: int | None,
-        starts: Sequence[Rows],
+        data: Data | Sequence[Data],
+        settings: Settings | Sequence[Settings],
+        classes: int | None,  # None: regression
+        starts: Sequence[Rows] | None = None,
     ) -> None:
+        data = [data] if isinstance(data, Data) else data
+        settings = [settings] if isinstance(settings, Settings) else settings
         first, joint = settings[0], stacking.join(data, [one.seed for one in settings])
         self.task, self.data = task, joint
         probe.check(task, joint.x[:3], joint.y[:3], classes)
@@ -78,7 +53,7 @@ class Simulation(RoundLoop):
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
         loop = ReferenceLoop(task) if first.reference else None
         self.side = ClientSide(method, task, joint, first.budget, first.seed, loop, first.privacy)
-        members = zip(starts, data, settings, strict=True)
+        members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
         transport = LocalTransport(
             self.side,
@@ -113,12 +88,7 @@ def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]
     def of_member(federation: Federation, clients: Sequence[int]) -> State:
         names = [federation.data.names[client] for client in clients]
         states = federation.method.start_clients(federation.start, names)
-        if len(federations) == 1:
-            return states
-        return {
-            name: value.expand(len(clients)) if isinstance(value, Rows) and len(value) == 1 else value
-            for name, value in states.items()
-        }
+        return states if len(federations) == 1 else repeat_single_rows(states, len(clients))
 
     def start(clients: Sequence[int]) -> State:
         states = [of_member(federations[at], own) for at, own in members.split(clients)]

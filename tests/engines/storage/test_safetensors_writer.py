@@ -57,7 +57,7 @@ def test_a_piece_is_written_before_the_next_is_made(
     """So that a file of any size takes the memory of one piece."""
     monkeypatch.setattr(safetensors_writer, "PIECE", 20)
     steps: list[str] = []
-    made, sha = safetensors_writer._bytes, hashlib.sha256()
+    made, sha = safetensors_writer.tensor_bytes, hashlib.sha256()
 
     class Hash:
         def update(self, piece: bytes) -> None:
@@ -73,6 +73,6 @@ def test_a_piece_is_written_before_the_next_is_made(
         return made(tensor)
 
     monkeypatch.setattr(safetensors_writer.hashlib, "sha256", Hash)
-    monkeypatch.setattr(safetensors_writer, "_bytes", spied)
+    monkeypatch.setattr(safetensors_writer, "tensor_bytes", spied)
     safetensors_writer.write_tensors(tmp_path / "t", [("one", torch.arange(20.0).reshape(10, 2), rows)])
     assert steps == ["written", "written", *["made", "written"] * 5]

@@ -1,5 +1,6 @@
 """Workers answer what they are asked, their errors arrive as sentences, and they leave nothing behind."""
 
+import json
 import os
 import signal
 import struct
@@ -170,14 +171,14 @@ def test_closing_early_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
 def unread(pool: Pool) -> None:
     """Answers are there, and nobody has read them: the worker's next read finds its connection reset."""
     for worker in pool._workers:
-        worker.pipe.send_bytes(wire.dumps(["double", *wire.flatten({"x": 1})]))
+        worker.pipe.send_bytes(json.dumps(["double", *wire.flatten({"x": 1})]).encode())
         assert worker.pipe.poll(10)
 
 
 def unanswered(pool: Pool) -> None:
     """Workers that are busy find nobody who would take their answers."""
     for worker in pool._workers:
-        worker.pipe.send_bytes(wire.dumps(["wait", *wire.flatten({"x": 0.3})]))
+        worker.pipe.send_bytes(json.dumps(["wait", *wire.flatten({"x": 0.3})]).encode())
 
 
 def half_asked(pool: Pool) -> None:

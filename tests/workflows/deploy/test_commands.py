@@ -12,13 +12,12 @@ from bespokefl import cli
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import init as initialization
+from bespokefl.workflows.deploy import node as nodes
 from bespokefl.workflows.deploy import runs
-from bespokefl.workflows.deploy.addresses import host_of
-from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
-from bespokefl.workflows.deploy.node import main as nodes
-from bespokefl.workflows.deploy.node.host import LocalHost
+from bespokefl.workflows.deploy.layout import Deployment, NodeSettings, host_of
+from bespokefl.workflows.deploy.node import LocalHost
+from bespokefl.workflows.deploy.run_files import RESULT, update_status
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.deploy.status import RESULT, update_status
 
 
 @pytest.fixture(autouse=True)

@@ -28,9 +28,9 @@ from bespokefl.engines.transports.flower.superlink import LocalAdministration
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import demo, layout
 from bespokefl.workflows.deploy import init as initialization
+from bespokefl.workflows.deploy import node as nodes
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
-from bespokefl.workflows.deploy.node import main as nodes
-from bespokefl.workflows.deploy.node.host import LocalHost
+from bespokefl.workflows.deploy.node import LocalHost
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import agree_on_features
 from bespokefl.workflows.run.settings import Config

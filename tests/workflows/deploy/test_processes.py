@@ -29,11 +29,10 @@ from bespokefl.data.clients import Clients
 from bespokefl.workflows.deploy import certificates, demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.lock import is_locked
 from bespokefl.workflows.deploy.processes import Process, end, spawn
+from bespokefl.workflows.deploy.run_files import is_locked, read_status
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
-from bespokefl.workflows.deploy.status import read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 from tests.disks import small_disk

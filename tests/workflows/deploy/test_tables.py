@@ -16,9 +16,9 @@ from bespokefl.data import load
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.transports.flower.messenger import NodeInfo, NodeMessenger
 from bespokefl.engines.transports.flower.node import PERSONAL, Node
+from bespokefl.workflows.deploy import node as home
 from bespokefl.workflows.deploy.layout import NodeSettings
-from bespokefl.workflows.deploy.node import predict as home
-from bespokefl.workflows.deploy.node.host import LocalHost
+from bespokefl.workflows.deploy.node import LocalHost
 from bespokefl.workflows.deploy.server.run import run
 from bespokefl.workflows.deploy.shared_features import agree_on_features
 from bespokefl.workflows.newcomers.predict import predict

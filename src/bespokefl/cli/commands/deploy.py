@@ -93,7 +93,7 @@ def node(
 
     bespoke deploy node hospital-a --data records.npz
     """
-    from bespokefl.workflows.deploy.node import main
+    from bespokefl.workflows.deploy.node import run_node
 
     directory = find_node(folder, name)
     if data is not None and Path(data).exists():
@@ -103,7 +103,7 @@ def node(
         raise InputError(f"{str(folder)!r} is the directory of node {settings.name!r}, not of {name!r}.")
     make_private(directory / settings.state)
     ready = f"Node {settings.name} is ready and connected to {settings.server}. Ctrl-C ends it."
-    _foreground(lambda stopped: main.run_node(directory, settings, stopped, lambda: print(ready, flush=True)))
+    _foreground(lambda stopped: run_node(directory, settings, stopped, lambda: print(ready, flush=True)))
 
 
 @app.command()
@@ -207,11 +207,11 @@ def predict(
 
     bespoke deploy predict hospital-a --client ward-7 --data new.csv
     """
-    from bespokefl.workflows.deploy.node import predict as node_predict
+    from bespokefl.workflows.deploy import node as nodes
     from bespokefl.workflows.newcomers import predict as predictions
 
     predictions.check(out, overwrite)
-    who, found = node_predict.predict(node_state(find_node(folder, name)), data, client=client, run=run)
+    who, found = nodes.predict(node_state(find_node(folder, name)), data, client=client, run=run)
     found.save(out, overwrite)
     print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 

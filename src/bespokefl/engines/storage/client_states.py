@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,13 +75,13 @@ class ClientStates:
         """The states of clients, one row each, in the given order."""
         new = [client for client in clients if client not in self._slots]
         if len(new) == len(clients):
-            return self._initial(new)
+            return repeat_single_rows(self._start(new), len(new))
         known = [client for client in clients if client in self._slots]
         index = torch.tensor([self._slots[client] for client in known])
         state = {name: value[index] for name, value in self._tensors.items()}
         if not new:
             return state
-        initial = self._initial(new)
+        initial = repeat_single_rows(self._start(new), len(new))
         position = {client: at for at, client in enumerate([*known, *new])}
         order = torch.tensor([position[client] for client in clients])
         return {name: concatenate([state[name], initial[name]])[order] for name in state}
@@ -154,13 +154,6 @@ class ClientStates:
             return self._free.pop()
         self._used += 1
         return self._used - 1
-
-    def _initial(self, clients: Sequence[int]) -> State:
-        size = len(clients)
-        return {
-            name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
-            for name, value in self._start(clients).items()
-        }
 
     def _grow(self, needed: int, like: State) -> None:
         if needed <= self._capacity:
@@ -296,6 +289,14 @@ class _MappedFiles:
             f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
             cure="make room or give --state-dir on a larger disk" if full else "give --state-dir a writable directory",
         )
+
+
+def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
+    """Repeat rows that a method returned once for all clients, so that each client has one."""
+    return {
+        name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
+        for name, value in values.items()
+    }
 
 
 def concatenate(values: Sequence[Any]) -> Any:

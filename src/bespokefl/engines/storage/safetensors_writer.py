@@ -72,14 +72,15 @@ def _pieces(tensor: Tensor, rows: Sequence[int] | None) -> Iterator[memoryview]:
     buffer = None if rows is None else tensor.new_empty(min(step, count), *tensor.shape[1:])
     for start in range(0, count, step):
         if rows is None or buffer is None:
-            yield _bytes(tensor[start : start + step])
+            yield tensor_bytes(tensor[start : start + step])
         else:
             index = torch.tensor(rows[start : start + step], device=tensor.device)
-            yield _bytes(torch.index_select(tensor, 0, index, out=buffer[: len(index)]))
+            yield tensor_bytes(torch.index_select(tensor, 0, index, out=buffer[: len(index)]))
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    contiguous = tensor.cpu().contiguous()
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy if it is contiguous and on the CPU."""
+    contiguous = tensor.detach().cpu().contiguous()
     # A contiguous tensor with a single number can have any stride, which view() rejects.
     flat = contiguous.as_strided((contiguous.numel(),), (1,), contiguous.storage_offset())
     return memoryview(flat.view(torch.uint8).numpy().data)

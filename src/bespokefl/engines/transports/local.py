@@ -5,28 +5,21 @@ Both ways run the same jobs. A job consists of named values only, so that it can
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bespokefl.core.method import Message, Round, State
+from bespokefl.core.method import Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports.processes import InProcessPool, Pool, open_pool
-from bespokefl.engines.transports.protocol import (
-    Draw,
-    Execution,
-    ScoreReply,
-    ScoreRequest,
-    TrainReply,
-    TrainRequest,
-)
+from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
 from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
 
 Job = Callable[[], Values]
@@ -36,20 +29,9 @@ TRAIN, SCORE = "train", "score"
 class LocalTransport:
     """Trains the clients of a simulation and keeps their states.
 
-    Parameters
-    ----------
-    side : ClientSide
-        The clients' half of the method and their data.
-    executor : Executor
-        The chunk size, and whether chunks are stacked.
-    make_round : callable
-        Makes a `Round` as clients know it, from its number and phase.
-    start_clients : callable
-        Makes the states of clients that become active for the first time, from their positions.
-    workers : int
-        The number of processes; with one, everything runs in this process.
-    state_dir : str, optional
-        Keep clients' states in files in this directory. By default they are in memory if they fit.
+    `make_round` makes a round as clients know it, from its number and phase; `start_clients` the states of clients that
+    become active for the first time, from their positions. With one worker, everything runs in this process. States are
+    in files in `state_dir`; without one, in memory if they fit.
     """
 
     remote = False
@@ -88,16 +70,9 @@ class LocalTransport:
 
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
         self._trained = []
-
-        def job(request: TrainRequest) -> Job:
-            return lambda: (
-                {"cohort": torch.tensor(request.clients), "number": request.round.number, "phase": request.round.phase}
-                | pack_message(request.message())
-                | prefixed("state", self.store.get(request.clients))
-            )
-
         replies: dict[int, Values] = {}
-        for at, values in self._map(TRAIN, [job(one) for one in requests], [one.clients for one in requests]):
+        jobs = [partial(self._train_values, one) for one in requests]
+        for at, values in self._map(TRAIN, jobs, [one.clients for one in requests]):
             replies[at] = self.store.spill(under("state", values), values)
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
@@ -105,10 +80,8 @@ class LocalTransport:
             yield TrainReply(request.clients, under("upload", values), under("note", values), values["broken"])
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
-        def job(request: ScoreRequest) -> Job:
-            return lambda: self._score_values(request)
-
-        for at, values in self._map(SCORE, [job(one) for one in requests], [one.clients for one in requests]):
+        jobs = [partial(self._score_values, one) for one in requests]
+        for at, values in self._map(SCORE, jobs, [one.clients for one in requests]):
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
@@ -152,6 +125,11 @@ class LocalTransport:
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
             block[at] = new
 
+    def _train_values(self, request: TrainRequest) -> Values:
+        round = {"number": request.round.number, "phase": request.round.phase}
+        values = {"cohort": torch.tensor(request.clients)} | round | pack_message(request.message())
+        return values | prefixed("state", self.store.get(request.clients))
+
     def _score_values(self, request: ScoreRequest) -> Values:
         values: Values = {"cohort": torch.tensor(request.clients), "final": request.final}
         if request.global_model is not None:
@@ -179,12 +157,11 @@ class LocalTransport:
     def _score(self, cohort: list[int], values: Values) -> Values:
         final, found = values["final"], Values()
         if "global" in values:
-            found |= prefixed("global", self._scores(cohort, values["global"], final))
+            found |= prefixed("global", self.side.score(cohort, values["global"], by_class=final))
         if "number" in values:
-            message: Message = unpack_message(values)
-            models = self.side.personal(cohort, message, under("state", values), values["number"]).expand(len(cohort))
-            found |= prefixed("personal", self._scores(cohort, models, final)) | ({"models": models} if final else {})
+            message, state = unpack_message(values), under("state", values)
+            models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
+            found |= prefixed("personal", self.side.score(cohort, models, by_class=final)) | (
+                {"models": models} if final else {}
+            )
         return found
-
-    def _scores(self, cohort: list[int], rows: Rows, final: bool) -> Scores:
-        return self.side.score(cohort, rows, by_class=final)

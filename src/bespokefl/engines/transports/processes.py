@@ -5,6 +5,7 @@ contain. Each has one thread. A worker that dies, even in the middle of an answe
 A job depends on nothing else, so its answer has the same bits.
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -99,7 +100,7 @@ class Pool:
         torch.set_num_threads(1)
         while True:
             try:
-                what, header, places = wire.loads(pipe.recv_bytes())
+                what, header, places = json.loads(pipe.recv_bytes())
             except CLOSED_PIPE:
                 os._exit(0)
             try:
@@ -111,7 +112,7 @@ class Pool:
             except Exception:
                 reply = ["crash", traceback.format_exc(), None]
             try:
-                pipe.send_bytes(wire.dumps(reply))
+                pipe.send_bytes(json.dumps(reply).encode())
             except CLOSED_PIPE:  # the main process has ended
                 os._exit(0)
 
@@ -131,7 +132,7 @@ class Pool:
             header, tensors = flat or wire.flatten(jobs[at]())
             busy[worker.pipe] = (at, worker, (header, tensors))
             with suppress(ConnectionError):  # a dead worker is detected when its answer is read
-                worker.pipe.send_bytes(wire.dumps([what, header, worker.inbox.write(tensors)]))
+                worker.pipe.send_bytes(json.dumps([what, header, worker.inbox.write(tensors)]).encode())
 
         for worker in list(self._workers):
             assign(worker)
@@ -139,7 +140,7 @@ class Pool:
             for pipe in wait(list(busy)):
                 at, worker, flat = busy.pop(pipe)
                 try:
-                    status, header, places = wire.loads(worker.pipe.recv_bytes())
+                    status, header, places = json.loads(worker.pipe.recv_bytes())
                 except CLOSED_PIPE:
                     deaths[at] += 1
                     self._remove(worker)

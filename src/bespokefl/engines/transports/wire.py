@@ -3,7 +3,6 @@
 A value is an entry of a JSON header (name, kind, shapes) and the raw bytes of its tensors.
 """
 
-import json
 import mmap
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,12 +16,10 @@ from bespokefl.core.method import Message
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
-SUPPORTED_DTYPES = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *INTEGERS)}
 Values = dict[str, Any]
-_DTYPES = {str(d).removeprefix("torch."): d for d in SUPPORTED_DTYPES}
 
 
 def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
@@ -136,16 +133,6 @@ class SharedMemory:
         return [self._view(at, kind, shape).clone() for at, kind, shape in places]
 
     def _view(self, at: int, kind: str, shape: list[int]) -> Tensor:
-        dtype = _DTYPES[kind]
+        dtype = DTYPES[kind]
         numel = int(torch.Size(shape).numel())
         return self._bytes[at : at + numel * dtype.itemsize].view(dtype).reshape(shape)
-
-
-def dumps(header: Any) -> bytes:
-    """A header as bytes."""
-    return json.dumps(header).encode()
-
-
-def loads(data: bytes) -> Any:
-    """A header from bytes."""
-    return json.loads(data)

@@ -131,7 +131,7 @@ def measure(case: Case, *, workers: tuple[int, ...] = (1, 2), repeats: int = 5, 
             return Simulation(FedAvg(lr=0.01), task(case), data, settings(case, **how), case.classes)
         seeds = range(case.federations)
         several = [federation(case, seed) for seed in seeds]
-        return Simulation.stacked(
+        return Simulation(
             FedAvg(lr=0.01), task(case), several, [settings(case, seed=seed, **how) for seed in seeds], case.classes
         )
 

@@ -20,7 +20,7 @@ from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import START_TIMEOUT, Process, end, spawn
-from bespokefl.workflows.deploy.status import RESULT, read_status
+from bespokefl.workflows.deploy.run_files import RESULT, read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 
@@ -125,7 +125,10 @@ def distribute(clients: Clients, directory: Path, counts: Mapping[str, int]) -> 
     """Write the examples of so many clients to each node of a deployment."""
     start = 0
     for node, count in counts.items():
-        indices = [_example_indices(clients, client) for client in range(start, start + count)]
+        indices = [
+            np.concatenate([getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")])
+            for client in range(start, start + count)
+        ]
         rows = np.concatenate(indices)
         names = np.repeat(clients.names[start : start + count], [len(own) for own in indices])
         own = directory / "nodes" / node
@@ -142,11 +145,6 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def _example_indices(clients: Clients, client: int) -> np.ndarray:
-    parts = [getattr(clients, part).of(client).numpy() for part in ("train", "validation", "test")]
-    return np.concatenate(parts)
 
 
 def _output(deployment: Deployment, name: str) -> Path:

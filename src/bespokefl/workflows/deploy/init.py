@@ -9,99 +9,11 @@ from pathlib import Path
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import unwritten, write_text
 from bespokefl.workflows.deploy import certificates
-from bespokefl.workflows.deploy.addresses import host_of, is_loopback
-from bespokefl.workflows.deploy.layout import Deployment, make_private
+from bespokefl.workflows.deploy.layout import Deployment, host_of, is_loopback, make_private
 from bespokefl.workflows.results.run_directory import check_above
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-APP = '''"""The Flower app of this deployment. The server writes this file when it starts."""
-
-from bespokefl.engines.transports.flower.apps import client_app, server_app
-from bespokefl.workflows.deploy.server.run import serve
-
-client = client_app
-server = server_app(serve)
-'''
-APP_PROJECT = """[project]
-name = "bespoke-deployment"
-version = "1.0.0"
-description = "Personalized federated learning with Bespoke"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "bespoke"
-
-[tool.flwr.app.components]
-serverapp = "bespoke_app:server"
-clientapp = "bespoke_app:client"
-
-[tool.flwr.app.config]
-run = ""
-"""
-SERVER_TOML = """# The server of this deployment. Lines that begin with # show defaults.
-
-address = "{address}"  # at which nodes reach the server; its certificate is for this name
-listen = "{listen}"  # the address to listen on: 0.0.0.0 for all networks, 127.0.0.1 for this machine only
-insecure = {insecure}  # no TLS and no keys: only for 127.0.0.1
-
-# minimum = 1      # clients that must have replied before a round may end
-# timeout = 600    # seconds for the replies of a round; later ones do not count in it
-# give_up = 3600   # seconds to wait for the minimum before the run stops (it can be resumed)
-# gather = 600     # seconds to wait for all nodes before a run starts with those that are connected
-# resend = 90      # seconds until a request without a reply is sent again
-"""
-NODE_TOML = """# Node {name}. Lines that begin with # show defaults. The server cannot change these settings.
-
-name = "{name}"
-server = "{address}"
-
-# The data: a name, an .npz or .csv file, a directory, or module:function, which returns a Dataset or Clients.
-# The option --data can name them instead.
-# data = "records.npz"
-
-# One client for each id in the column "client" of the data; without one, this node is a single client.
-# label = "diagnosis"      # for tables: the column to predict
-# client = "ward"          # for tables: the column that names the clients
-# prefix = false           # put the node's name before its clients' names, if several nodes have the same ones
-# fractions = [0.6, 0.2, 0.2]   # for training, validation and test
-# seed = 0                 # of that division
-
-# state = "state"          # the directory of clients' states and models, which are kept from run to run
-# device = "cpu"
-# model = "module:function"  # your own model, which the server may then request by this name
-# noise = 0.0              # the least noise on uploads that this node requires; it rejects runs with less
-"""
-README_SERVER = """# Deployment {name}
-
-On every machine, first: `pip install "bespokefl[flower]"`, the same version everywhere.
-
-## The server, {address}
-
-Copy `{name}/` there, without `nodes/`{offline}. Then, and for as long as there are runs:
-
-    bespoke deploy server {quoted}
-"""
-README_NODE = """
-## Node {node}
-
-Copy `{name}/nodes/{node}/` there over a secure channel: it has the node's key. Name its data in `node.toml`, or here:
-
-    bespoke deploy node {quoted} --data records.npz
-"""
-README_RUN = """
-## A run
-
-On the server's machine:
-
-    bespoke deploy start {quoted} --method pfedvem --rounds 50
-    bespoke deploy status {quoted}
-    bespoke deploy fetch {quoted} --out runs/pfedvem
-
-Each client's own model stays at its node, in `state/RUN/personal.safetensors`. To use it there:
-
-    bespoke deploy predict {first} --client CLIENT --data new.csv
-"""
+TEMPLATES = Path(__file__).with_name("templates")
 
 
 def init(directory: Path, nodes: Sequence[str], address: str, *, insecure: bool = False, days: int = 365) -> Deployment:
@@ -136,8 +48,8 @@ def renew(directory: Path, days: int = 365) -> None:
 
 def write_app(directory: Path) -> None:
     """Write the Flower app; the server does so when it starts, as earlier versions wrote another one."""
-    write_text(directory / "bespoke_app.py", APP)
-    write_text(directory / "pyproject.toml", APP_PROJECT)
+    write_text(directory / "bespoke_app.py", _template("bespoke_app.py.txt"))
+    write_text(directory / "pyproject.toml", _template("app_project.toml"))
 
 
 def _write_server(directory: Path, address: str, insecure: bool, days: int) -> None:
@@ -146,7 +58,9 @@ def _write_server(directory: Path, address: str, insecure: bool, days: int) -> N
     for name in ("keys", "runs"):
         (server / name).mkdir()
     write_app(server / "app")
-    settings = SERVER_TOML.format(address=address, listen=_listen(host_of(address)), insecure=str(insecure).lower())
+    settings = _template("server.toml").format(
+        address=address, listen=_listen(host_of(address)), insecure=str(insecure).lower()
+    )
     (server / "server.toml").write_text(settings, encoding="utf-8")
     if not insecure:
         make_private(directory / "authority")
@@ -158,7 +72,7 @@ def _write_server(directory: Path, address: str, insecure: bool, days: int) -> N
 def _write_node(directory: Path, name: str, address: str, insecure: bool) -> None:
     node, server = directory / "nodes" / name, directory / "server"
     make_private(node / "state")
-    (node / "node.toml").write_text(NODE_TOML.format(name=name, address=address), encoding="utf-8")
+    (node / "node.toml").write_text(_template("node.toml").format(name=name, address=address), encoding="utf-8")
     if not insecure:
         shutil.copyfile(server / "certificates" / "ca.crt", node / "ca.crt")
         certificates.write_key_pair(node / "node.key", node / "node.pub")
@@ -171,6 +85,10 @@ def _write_certificate(deployment: Deployment, days: int) -> None:
     authority = (deployment.root / "authority" / "ca.key", folder / "ca.crt")
     pair = folder / "server.key", folder / "server.crt"
     certificates.write_certificate(authority, *pair, list(dict.fromkeys(hosts)), days)
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def _listen(host: str) -> str:
@@ -206,7 +124,7 @@ def _readme(directory: Path, nodes: Sequence[str], address: str, insecure: bool)
     name = directory.resolve().name
     quoted = shlex.quote(name)
     offline = "" if insecure else " and without `authority/`, which you keep offline"
-    parts = [README_SERVER.format(name=name, address=address, offline=offline, quoted=quoted)]
-    parts += [README_NODE.format(name=name, node=node, quoted=shlex.quote(node)) for node in nodes]
-    parts.append(README_RUN.format(quoted=quoted, first=shlex.quote(nodes[0])))
+    parts = [_template("readme_server.md").format(name=name, address=address, offline=offline, quoted=quoted)]
+    parts += [_template("readme_node.md").format(name=name, node=node, quoted=shlex.quote(node)) for node in nodes]
+    parts.append(_template("readme_run.md").format(quoted=quoted, first=shlex.quote(nodes[0])))
     return "".join(parts)

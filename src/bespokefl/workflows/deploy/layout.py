@@ -11,8 +11,10 @@ nodes/NAME/node.toml      a node's settings: copy its directory to that machine
 nodes/NAME/ca.crt, node.key, node.pub
 """
 
+import ipaddress
 import logging
 import math
+import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -22,12 +24,14 @@ from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.engines.transports.flower.run_names import check_run
 from bespokefl.engines.transports.flower.timeouts import Timeouts
-from bespokefl.workflows.deploy.addresses import is_host, port_of
 
 log = logging.getLogger("bespokefl")
 
 NODE_ID = "node-id"  # a file beside the directories of runs at a node, with Flower's id of the node
 DEPLOYMENT_VARIABLE = "BESPOKE_DEPLOYMENT"  # the environment variable with the directory, for the server app
+DEFAULT_PORT = 9092
+LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+HOST = re.compile(rf"{LABEL}(?:\.{LABEL})*")
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses for all networks, and the local address to use then
 
 
@@ -148,6 +152,45 @@ def read_node_settings(directory: Path, **overrides: Any) -> NodeSettings:
 def node_state(directory: Path) -> Path:
     """The directory in which a node keeps its clients' states and models."""
     return directory / NodeSettings(**_read(directory / "node.toml", NodeSettings)).state
+
+
+def port_of(address: str) -> int:
+    """The port of an address host:port, in which an IPv6 host has brackets."""
+    return _parse(address)[1]
+
+
+def host_of(address: str) -> str:
+    """The host, without the brackets of an IPv6 address."""
+    return _parse(address)[0].strip("[]")
+
+
+def is_host(host: str) -> bool:
+    """Whether this is a host name, an IPv4 address, or an IPv6 address in brackets."""
+    try:
+        if host.startswith("[") and host.endswith("]"):
+            return ipaddress.IPv6Address(host[1:-1]).scope_id is None
+        if re.fullmatch(r"[0-9.]+", host):
+            return bool(ipaddress.IPv4Address(host))
+    except ValueError:
+        return False
+    return len(host) <= 253 and HOST.fullmatch(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parse(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not is_host(host) or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise InputError(
+            f"an address must be host:port, as in server.example.org:{DEFAULT_PORT} or 192.0.2.7:{DEFAULT_PORT}, got "
+            f"{address!r}."
+        )
+    return host, int(port)
 
 
 def make_private(directory: Path) -> None:

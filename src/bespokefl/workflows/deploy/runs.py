@@ -13,9 +13,17 @@ from bespokefl.core.files import write_text
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.adapter import Control
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.lock import locking_pid, request_stop, try_lock, withdraw_stop_request
 from bespokefl.workflows.deploy.processes import END_TIMEOUT, kill
-from bespokefl.workflows.deploy.status import RESULT, STATUS, read_status, update_status
+from bespokefl.workflows.deploy.run_files import (
+    RESULT,
+    STATUS,
+    locking_pid,
+    read_status,
+    request_stop,
+    try_lock,
+    update_status,
+    withdraw_stop_request,
+)
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run import settings as configs
 from bespokefl.workflows.run.settings import Config, Mark

@@ -155,7 +155,7 @@ def errors(method: Method, members: Sequence[Federation], rate: float, rounds: i
     """Return the error of the global model, if there is one, and the mean error of the personal models, per repeat."""
     settings = Settings(rounds=rounds, participation=rate, batch_size=1, local_steps=STEPS, workers=1, record=False)
     seeds = [replace(settings, seed=repeat) for repeat in range(len(members))]
-    simulation = Simulation.stacked(method, Mean(), [one.data for one in members], seeds, None)
+    simulation = Simulation(method, Mean(), [one.data for one in members], seeds, None)
     for member, server in zip(members, simulation.federations, strict=True):
         server.sizes = member.sizes.tolist()  # the one example stands for N_m observations
     found: dict[str, list[float]] = {"personal": []}

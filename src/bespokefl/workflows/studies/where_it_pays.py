@@ -159,7 +159,7 @@ class Study:
         tasks = [Task(factory, seed=seed) for seed in range(len(clients))]
         data = [engine_data(one) for one in clients]
         seeds = [replace(settings, seed=seed) for seed in range(len(clients))]
-        outcomes = Simulation.stacked(method, tasks[0], data, seeds, 10, [task.start for task in tasks]).run_all()
+        outcomes = Simulation(method, tasks[0], data, seeds, 10, [task.start for task in tasks]).run_all()
         return {
             part: [float(np.nanmean(outcome.personal[f"{part}_accuracy"].numpy())) for outcome in outcomes]
             for part in ("validation", "test")

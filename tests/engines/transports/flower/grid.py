@@ -106,7 +106,7 @@ class TestHost:
         if executor.stacked:
             task.stack()
         privacy = Privacy(plan.clip, plan.noise, secret=self.secret)
-        side = ClientSide(self.method, task, self.data, plan.budget, plan.seed, privacy=privacy)
+        side = ClientSide(self.method, task, self.data, plan.settings.budget, plan.seed, privacy=privacy)
         return Prepared(side, executor, mark)
 
 

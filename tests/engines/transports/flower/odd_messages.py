@@ -20,7 +20,7 @@ from bespokefl import cli
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.workflows.deploy.node.host import LocalHost
+from bespokefl.workflows.deploy.node import LocalHost
 
 answer, train, prepare = Node.answer, ClientSide.train, LocalHost.prepare
 DIRECTORY = Path(sys.argv[-1])

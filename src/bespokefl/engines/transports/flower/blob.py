@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bespokefl.core.rows import Rows
+from bespokefl.engines.storage.safetensors_writer import tensor_bytes
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.wire import ALIGN, SUPPORTED_DTYPES
-
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SUPPORTED_DTYPES}
+from bespokefl.engines.transports.wire import ALIGN, DTYPES
 
 
 class UnreadableError(ValueError):
@@ -31,12 +29,9 @@ def encode(values: Mapping[str, Any]) -> tuple[str, bytes]:
     pieces: list[memoryview | bytes] = []
     offset = 0
     for tensor in tensors:
-        raw = _contiguous(tensor)
-        positions.append([offset, str(raw.dtype).removeprefix("torch."), list(raw.shape)])
-        size = raw.numel() * raw.element_size()
-        if size:
-            pieces.append(raw.flatten().view(torch.uint8).numpy().data)
-        pieces.append(bytes(-size % ALIGN))
+        positions.append([offset, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)])
+        size = tensor.numel() * tensor.element_size()
+        pieces += [tensor_bytes(tensor), bytes(-size % ALIGN)]
         offset += size + -size % ALIGN
     return json.dumps([header, positions]), b"".join(pieces)
 
@@ -48,7 +43,7 @@ def decode(text: str, data: bytes) -> dict[str, Any]:
         memory = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
         tensors = []
         for offset, kind, shape in positions:
-            dtype = _DTYPES[kind]
+            dtype = DTYPES[kind]
             if not all(isinstance(length, int) and length >= 0 for length in (offset, *shape)):
                 raise UnreadableError("an offset or a length is not a number")
             size = math.prod(shape) * dtype.itemsize
@@ -57,8 +52,9 @@ def decode(text: str, data: bytes) -> dict[str, Any]:
             tensors.append(memory[offset : offset + size].view(dtype).reshape(shape))
         values = wire.unflatten(header, tensors)
         for value in values.values():
-            if isinstance(value, Rows):
-                _check_shapes(value)
+            for block, shape in zip(value.blocks, value.layout.shapes, strict=True) if isinstance(value, Rows) else ():
+                if tuple(block.shape) != (len(value), *shape):
+                    raise UnreadableError("rows do not have the shape of their layout")
     except UnreadableError:
         raise
     except (ValueError, KeyError, TypeError, StopIteration, RuntimeError, AttributeError, RecursionError) as error:
@@ -72,16 +68,3 @@ def digest(values: Mapping[str, Any]) -> str:
     sha = hashlib.sha256(text.encode() + b"\0")
     sha.update(data)
     return sha.hexdigest()
-
-
-def _check_shapes(rows: Rows) -> None:
-    for block, shape in zip(rows.blocks, rows.layout.shapes, strict=True):
-        if tuple(block.shape) != (len(rows), *shape):
-            raise UnreadableError("rows do not have the shape of their layout")
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU, with the usual strides: torch calls a single number contiguous whatever its stride, but
-    does not give access to its bytes then."""
-    raw = tensor.detach().cpu().contiguous()
-    return raw.as_strided(raw.shape, torch.empty(raw.shape, device="meta").stride())

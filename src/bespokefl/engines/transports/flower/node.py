@@ -19,12 +19,12 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.storage.client_states import concatenate
+from bespokefl.engines.storage.client_states import concatenate, repeat_single_rows
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import blob
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.engines.transports.wire import Values, under
+from bespokefl.engines.transports.wire import Values, prefixed, under
 
 log = logging.getLogger("bespokefl")
 
@@ -72,12 +72,9 @@ class Node:
             if what == HELLO:
                 return {"node": self.host.name, "about": json.dumps(self.host.about())}
             plan, prepared = self._prepare(values)
-            if what == SETUP:
-                return {"node": self.host.name}
-            if what == TRAIN:
-                return {"node": self.host.name} | self._train(plan, prepared, values)
-            if what == SCORE:
-                return {"node": self.host.name} | self._score(plan, prepared, values)
+            work = {TRAIN: self._train, SCORE: self._score, SETUP: lambda *_: {}}.get(str(what))
+            if work is not None:
+                return {"node": self.host.name} | work(plan, prepared, values)
             raise InputError(
                 f"unknown request {what!r}: run the same version of Bespoke at the server and at the nodes."
             )
@@ -127,26 +124,20 @@ class Node:
             return known
         state = self._state(side, states, names, accepted, number)
         round = plan.round(number, values["phase"], side.method)
-        sizes = side.data.train.sizes.tolist()
-        place = {client: at for at, client in enumerate(cohort)}
-        parts = [[place[client] for client in part] for part in chunks.cut(cohort, sizes, prepared.executor.chunk)]
-        replies = []
-        for part in parts:
-            message = Message(under("shared", values), _take(under("own", values), part))
-            replies.append(side.train([cohort[at] for at in part], message, _take(state, part), round))
-        size = len(cohort)
-        broken = merge_by_position(
-            [(part, {"": reply.broken}) for part, reply in zip(parts, replies, strict=True)], size
-        )[""]
-        new = merge_by_position([(part, reply.state) for part, reply in zip(parts, replies, strict=True)], size)
-        upload = merge_by_position([(part, reply.upload) for part, reply in zip(parts, replies, strict=True)], size)
+        size, replies = len(cohort), []
+        for clients, part in _chunks(side, cohort, prepared.executor.chunk):
+            replies.append((part, side.train(clients, _message(values, part), _take(state, part), round)))
+        broken = merge_by_position([(part, {"": reply.broken}) for part, reply in replies], size)[""]
+        new = merge_by_position([(part, reply.state) for part, reply in replies], size)
+        upload = merge_by_position([(part, reply.upload) for part, reply in replies], size)
         reports = values["reports"].nonzero().flatten()
         reply = {
             "broken": broken,
             **({f"upload/{name}": value[reports] for name, value in upload.items()} if len(reports) else {}),
         }  # a method's notes on a client are not part of its upload and stay here
         if broken.any():  # weights that are not finite are not kept
-            new = {name: _where(broken, _full(state[name], size), value) for name, value in new.items()}
+            before = repeat_single_rows(state, size)
+            new = {name: _where(broken, before[name], value) for name, value in new.items()}
         states.save_round(number, names, new, reply, digest)
         states.discard_older(names, accepted)
         return reply
@@ -160,7 +151,7 @@ class Node:
         new = [at for at in range(len(names)) if at not in known]
         if new:
             begun = side.method.start_clients(side.task.start, [names[at] for at in new])
-            found.append((new, {name: _full(value, len(new)) for name, value in begun.items()}))
+            found.append((new, repeat_single_rows(begun, len(new))))
         return merge_by_position(found, len(names))
 
     def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
@@ -172,39 +163,22 @@ class Node:
         common: Rows | None = values.get("common")
         own = type(side.method).personal is not Method.personal or common is None
         state = self._state(side, states, names, values["accepted"].tolist(), number + 1) if own else {}
-        sizes = side.data.train.sizes.tolist()
-        place = {client: at for at, client in enumerate(cohort)}
-        at_once = max(prepared.executor.chunk, MIN_SCORE_CHUNK)
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
-        rows: list[Rows] = []
-        for one in chunks.cut(cohort, sizes, at_once):
-            part = [place[client] for client in one]
+        models: list[tuple[list[int], State]] = []
+        for clients, part in _chunks(side, cohort, max(prepared.executor.chunk, MIN_SCORE_CHUNK)):
             if common is not None:
-                globally.append((part, side.score(one, common, by_class=keep)))
+                globally.append((part, side.score(clients, common, by_class=keep)))
             if own:
-                message = Message(under("shared", values), _take(under("own", values), part))
-                made = side.personal(one, message, _take(state, part), number).expand(len(one))
-                personal.append((part, side.score(one, made, by_class=keep)))
-                rows.append(made)
+                made = side.personal(clients, _message(values, part), _take(state, part), number).expand(len(clients))
+                personal.append((part, side.score(clients, made, by_class=keep)))
+                models.append((part, {"": made}))
         size = len(cohort)
         if keep:
-            parts = [part for part, _ in personal]
-            found = (
-                merge_by_position([(part, {"": made}) for part, made in zip(parts, rows, strict=True)], size)
-                if own
-                else {}
-            )
-            models = found[""] if own else _full(common, size)
-            self._keep(plan, prepared, names, models)
-        scores = merge_by_position(personal or globally, size)
-        return {
-            **{f"score/{name}": value for name, value in scores.items()},
-            **{
-                f"common/{name}": value
-                for name, value in (merge_by_position(globally, size) if globally else {}).items()
-            },
-        }
+            rows = merge_by_position(models, size) if own else repeat_single_rows({"": common}, size)
+            self._keep(plan, prepared, names, rows[""])
+        scores = prefixed("score", merge_by_position(personal or globally, size))
+        return scores | prefixed("common", merge_by_position(globally, size))
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """Store the personal models."""
@@ -217,19 +191,24 @@ class Node:
             raise TrainingError(f"cannot write the models to {str(path)!r}: {error.strerror or error}.") from None
 
 
+def _chunks(side: ClientSide, cohort: Sequence[int], size: int) -> list[tuple[list[int], list[int]]]:
+    """The clients that are computed at once, and their positions in the cohort."""
+    position = {client: at for at, client in enumerate(cohort)}
+    parts = chunks.cut(cohort, side.data.train.sizes.tolist(), size)
+    return [(part, [position[client] for client in part]) for part in parts]
+
+
+def _message(values: Values, part: Sequence[int]) -> Message:
+    return Message(under("shared", values), _take(under("own", values), part))
+
+
 def _take(values: Mapping[str, Any], part: Sequence[int]) -> dict[str, Any]:
     """Select rows of each value; a single row for all clients stays."""
     index = torch.tensor(part, dtype=torch.int64)
-    return {name: _rows(value, index) for name, value in values.items()}
-
-
-def _rows(value: Any, index: torch.Tensor) -> Any:
-    one_for_all = not isinstance(value, Rows | torch.Tensor) or len(value) == 1
-    return value if one_for_all else value[index]
-
-
-def _full(value: Any, size: int) -> Any:
-    return value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
+    return {
+        name: value[index] if isinstance(value, Rows | torch.Tensor) and len(value) != 1 else value
+        for name, value in values.items()
+    }
 
 
 def _where(chosen: torch.Tensor, a: Any, b: Any) -> Any:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
-from bespokefl.engines.client import Budget
 from bespokefl.engines.settings import Settings
+from bespokefl.engines.storage.safetensors_writer import tensor_bytes
 from bespokefl.engines.transports.flower.run_names import check_run
 
 # The settings that nodes must know.
@@ -76,10 +74,6 @@ class RunPlan:
     def settings(self) -> Settings:
         return Settings(**{name: getattr(self, name) for name in SHARED})
 
-    @property
-    def budget(self) -> Budget:
-        return self.settings.budget
-
     def round(self, number: int, phase: str, method: Method) -> Round:
         """A round as clients know it."""
         return Round(
@@ -100,9 +94,8 @@ def fingerprint(task: Task, *, warm: bool) -> str:
     trained = set(layout.names)
     values = [(name, value) for name, value in task.module.named_parameters() if name not in trained]
     for name, value in [*values, *task.module.named_buffers()]:
-        raw = value.detach().cpu().contiguous()
-        sha.update(f"\n{name} {raw.dtype} {tuple(raw.shape)}\n".encode())
-        sha.update(raw.flatten().view(torch.uint8).numpy().tobytes() if raw.numel() else b"")
+        sha.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        sha.update(tensor_bytes(value))
     for block in () if warm else task.start.blocks:
-        sha.update(block.detach().cpu().contiguous().numpy().tobytes())
+        sha.update(tensor_bytes(block))
     return sha.hexdigest()

@@ -6,43 +6,38 @@ client whose reply did not count returns to its state of that round.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.chunks import Executor
-from bespokefl.engines.client import Data
+from bespokefl.engines.client import PARTS, Data
+from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
-from bespokefl.engines.transports.flower import replies as received
+from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot, concatenate
+from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
-from bespokefl.engines.transports.wire import Values, pack_message
+from bespokefl.engines.transports.wire import Values, pack_message, under
 
 log = logging.getLogger("bespokefl")
+
+JOINED_BYTES = 1 << 30  # of uploads that are joined into one matrix
 
 
 class FlowerTransport:
     """Exchanges messages with the nodes that a messenger knows.
 
-    Parameters
-    ----------
-    messenger : NodeMessenger
-    homes : mapping
-        The clients' names by node.
-    data : Data
-        The clients' names and numbers of examples, without examples.
-    task : Task
-        The model, to compare with the nodes' and to send as start.
-    plan : RunPlan
-        What nodes must know of the run.
+    `homes` are the clients' names by node. `data` has numbers of examples, but no examples. The model in `task` is
+    compared with the nodes' and sent as start.
     """
 
     remote = True
@@ -82,26 +77,28 @@ class FlowerTransport:
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
         number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        answers = self._ask({node: self._train_values(one) for node, one in by_node.items()}, by_node, number)
+        values = {node: self._train_values(one) for node, one in by_node.items()}
+        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
         self._require_minimum(by_node, answers, number)
         replies: list[TrainReply] = []
-        for node, values in answers.items():
+        for node, answer in answers.items():
             request = by_node[node]
-            found = received.training_replies(request.clients, request.reports, values)
+            found = training_replies(request.clients, request.reports, answer)
             if found is None:
-                if "error" not in values or values.get("damaged"):
+                if "error" not in answer or answer.get("damaged"):
                     log.warning("node %s: its reply is rejected because it is malformed", node)
                 continue
             replies += found
         self._answered = {client for reply in replies for client in reply.clients}
-        yield from received.in_canonical_order(replies, self.data.train.sizes.tolist())
+        yield from in_canonical_order(replies, self.data.train.sizes.tolist())
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
         number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        answers = self._ask({node: self._score_values(one) for node, one in by_node.items()}, by_node, number)
+        values = {node: self._score_values(one) for node, one in by_node.items()}
+        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
         for node, request in by_node.items():
-            reply = received.score_reply(request, answers.get(node, {}))
+            reply = score_reply(request, answers.get(node, {}))
             if reply is not None:
                 yield reply
 
@@ -129,11 +126,6 @@ class FlowerTransport:
         return Execution(Executor(0, False, "the nodes choose for themselves"), len(self.homes), "nodes")
 
     # -- requests
-
-    def _ask(
-        self, values: Mapping[str, Values], requests: Mapping[str, TrainRequest | ScoreRequest], number: int
-    ) -> dict[str, Values]:
-        return self.messenger.exchange(values, number, self._is_over(requests, number))
 
     def _train_values(self, request: TrainRequest) -> Values:
         reports = torch.tensor([client in request.reports for client in request.clients])
@@ -198,3 +190,77 @@ class FlowerTransport:
 def _num_clients(requests: Mapping[str, TrainRequest | ScoreRequest], answers: Mapping[str, Values]) -> int:
     """The number of clients whose nodes have answered."""
     return sum(len(requests[node].clients) for node, values in answers.items() if "error" not in values)
+
+
+def training_replies(clients: Sequence[int], reports: Collection[int], values: Values) -> list[TrainReply] | None:
+    """A node's reply, for clients that report and for those that do not; None if it is malformed."""
+    broken, upload = values.get("broken"), under("upload", values)
+    reporting = [client in reports for client in clients]
+    if "error" in values or not isinstance(broken, Tensor) or broken.shape != (len(clients),):
+        return None
+    if not fits(upload, sum(reporting), least=0):
+        return None
+    found = []
+    for wanted in (True, False):
+        positions = [at for at, one in enumerate(reporting) if one == wanted]
+        if positions:
+            # uploads that are not finite are rejected by the screening, like all others that cannot be used
+            found.append(TrainReply([clients[at] for at in positions], upload if wanted else {}, {}, broken[positions]))
+    return found
+
+
+def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> list[TrainReply]:
+    """Join replies and sort clients as the simulation does, largest first, whatever the order of arrival.
+
+    Replies of different shapes, or too large to be joined, stay apart.
+    """
+    groups: dict[object, list[TrainReply]] = {}
+    for reply in replies:
+        large = wire.size(reply.upload)[0] > JOINED_BYTES / len(replies)
+        groups.setdefault((_shape(reply.upload), reply.clients[0] if large else None), []).append(reply)
+    found = []
+    for group in groups.values():
+        clients = [client for reply in group for client in reply.clients]
+        order = sorted(range(len(clients)), key=lambda at: (-sizes[clients[at]], clients[at]))
+        index = torch.tensor(order)
+        upload = {name: concatenate([reply.upload[name] for reply in group])[index] for name in group[0].upload}
+        broken = torch.cat([reply.broken for reply in group])[index]
+        found.append(TrainReply([clients[at] for at in order], upload, {}, broken))
+    return sorted(found, key=lambda reply: reply.clients[0])
+
+
+def score_reply(request: ScoreRequest, values: Values) -> ScoreReply | None:
+    """A node's scores; None if they are missing or malformed."""
+    personal, globally = (_scores(values, kind, len(request.clients)) for kind in ("score", "common"))
+    if personal is None:
+        return None
+    if request.message is None:  # the node scored one model, everybody's
+        return ScoreReply(request.clients, None, personal)
+    return ScoreReply(request.clients, personal, globally)
+
+
+def _scores(values: Values, kind: str, size: int) -> Scores | None:
+    scores = under(kind, values)
+    if "error" in values or not fits(scores, size) or not scores.keys() >= {f"{part}_loss" for part in PARTS}:
+        return None
+    if any(isinstance(value, Rows) or value.dim() > 1 for value in scores.values()):
+        return None
+    return {name: value.double() for name, value in scores.items()}
+
+
+def fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
+    """Whether these are rows or tensors with one entry for each of `size` clients."""
+    return len(values) >= least and all(
+        isinstance(value, Rows | Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
+        for value in values.values()
+    )
+
+
+def _shape(values: Values) -> object:
+    """The shapes and dtypes of rows and tensors, without the number of clients."""
+    return tuple(
+        (name, value.layout, tuple(block.dtype for block in value.blocks))
+        if isinstance(value, Rows)
+        else (name, tuple(value.shape[1:]), value.dtype)
+        for name, value in sorted(values.items())
+    )

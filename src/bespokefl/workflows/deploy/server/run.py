@@ -20,9 +20,8 @@ from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, S
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
-from bespokefl.workflows.deploy.lock import stop_requested, try_lock
+from bespokefl.workflows.deploy.run_files import RESULT, read_status, stop_requested, try_lock, update_status
 from bespokefl.workflows.deploy.shared_features import agree_on_features
-from bespokefl.workflows.deploy.status import RESULT, read_status, update_status
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import (
     BLUEPRINT,

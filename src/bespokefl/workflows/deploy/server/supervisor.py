@@ -18,13 +18,18 @@ from pathlib import Path
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines.transports.flower import superlink
 from bespokefl.workflows.deploy import certificates
-from bespokefl.workflows.deploy.addresses import is_loopback
 from bespokefl.workflows.deploy.init import write_app
-from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings
-from bespokefl.workflows.deploy.lock import is_locked, locking_pid, stop_requested, try_lock
+from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings, is_loopback
 from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEOUT, Child, kill
+from bespokefl.workflows.deploy.run_files import (
+    is_locked,
+    locking_pid,
+    read_status,
+    stop_requested,
+    try_lock,
+    update_status,
+)
 from bespokefl.workflows.deploy.runs import SUBMITTED, UNFINISHED, connect, is_queued, list_runs, submit
-from bespokefl.workflows.deploy.status import read_status, update_status
 
 log = logging.getLogger("bespokefl")
 
@@ -175,17 +180,11 @@ def _fail_unstarted(deployment: Deployment) -> None:
 def _kill_server_apps(deployment: Deployment) -> None:
     """Kill the server apps of this deployment, including those that have not reported yet; their runs resume with the
     server."""
+    variable = f"{DEPLOYMENT_VARIABLE}={deployment.root}".encode()
     for process in Path("/proc").glob("[0-9]*"):  # Linux only
-        if _is_server_app(process, deployment):
-            kill(int(process.name))
+        with suppress(OSError):
+            is_own = variable in (process / "environ").read_bytes().split(b"\0")
+            if is_own and b"flwr-serverapp" in (process / "cmdline").read_bytes():
+                kill(int(process.name))
     for name in list_runs(deployment):
         kill(locking_pid(deployment.run_directory(name)))
-
-
-def _is_server_app(process: Path, deployment: Deployment) -> bool:
-    """Whether a process, given its directory in /proc, is a server app of this deployment."""
-    with suppress(OSError):
-        variable = f"{DEPLOYMENT_VARIABLE}={deployment.root}".encode()
-        is_own = variable in (process / "environ").read_bytes().split(b"\0")
-        return is_own and b"flwr-serverapp" in (process / "cmdline").read_bytes()
-    return False

@@ -1,18 +1,21 @@
-"""Ensures that one process at a time works on a run of a deployment, and lets others ask it to stop.
+"""The files through which processes share a run of a deployment: its lock, a request to stop, and its status.
 
 A process that works on a run holds a lock on a file in the run's directory. The operating system releases the lock when
 the process ends, however it ends. A request to stop is a file of its own, so that no status update overwrites it.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bespokefl.core.files import locked, write_text
 
-LOCK, STOP = "lock", "stop"
+LOCK, STOP, STATUS = "lock", "stop", "status.json"
+RESULT = "result"  # the directory with a finished run's result
 POLL = 0.05  # seconds between two attempts
 
 
@@ -61,3 +64,17 @@ def stop_requested(directory: Path) -> bool:
 
 def withdraw_stop_request(directory: Path) -> None:
     (directory / STOP).unlink(missing_ok=True)
+
+
+def update_status(directory: Path, **changes: Any) -> None:
+    status = read_status(directory) | {"time": time.time()} | changes
+    write_text(directory / STATUS, json.dumps(status, indent=2) + "\n")
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """The status of a run; empty if it has none yet."""
+    try:
+        status: dict[str, Any] = json.loads((directory / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status

@@ -1,9 +1,13 @@
-"""A node's data, as node.toml names them, and the method and model that the server's plan asks for."""
+"""The process of a node: it loads its data, builds what the server's plan asks for, and answers requests."""
 
+import json
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods
-from bespokefl.core.errors import BespokeError, InputError, said
+from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.nn import probe
 from bespokefl.data.clients import Clients
@@ -24,14 +28,36 @@ from bespokefl.data.tables.features import Features
 from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.transports.flower.node import Prepared
+from bespokefl.engines.transports.flower import supernode
+from bespokefl.engines.transports.flower.node import Node, Prepared
+from bespokefl.engines.transports.flower.run_names import check_run
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
-from bespokefl.workflows.deploy.layout import NodeSettings
-from bespokefl.workflows.results.models import HOME, PRECISIONS
+from bespokefl.workflows.deploy.layout import NODE_ID, NodeSettings, host_of, is_loopback
+from bespokefl.workflows.newcomers.predict import Predictions, by_model
+from bespokefl.workflows.results.models import HOME, PERSONAL, PRECISIONS, SavedModels, no_client, read_about
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
 from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
+
+
+def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, ready: Callable[[], None]) -> None:
+    """Run a node until `stopped` is set; call `ready` when it is connected."""
+    torch.set_num_threads(1)
+    host = LocalHost(settings, directory)
+    log.info("node %s has %s", settings.name, count(len(host.about()["clients"]), "client"))
+    certificate, key = directory / "ca.crt", directory / "node.key"
+    secure = key.is_file()
+    if not secure and not is_loopback(host_of(settings.server)):
+        raise InputError(
+            f"node {settings.name} has no key, node.key, in {str(directory)!r}: without one it may only connect to "
+            "127.0.0.1."
+        )
+    state = directory / settings.state
+    endpoint = supernode.Endpoint(
+        settings.server, certificate if secure else None, key if secure else None, state / NODE_ID
+    )
+    supernode.serve_messages(endpoint, Node(host, state), stopped, ready)
 
 
 class LocalHost:
@@ -110,7 +136,7 @@ class LocalHost:
             task.stack()
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, task, data, plan.budget, plan.seed, privacy=privacy)
+        side = ClientSide(method, task, data, plan.settings.budget, plan.seed, privacy=privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
@@ -179,3 +205,35 @@ def _call(source: str) -> Any:
         raise
     except Exception as error:
         raise InputError(f"the data function {source!r} failed with {said(error)}.") from error
+
+
+def predict(
+    state: Path, data: str | PathLike[str], *, client: str | None = None, run: str | None = None
+) -> tuple[str, Predictions]:
+    """Predict the labels of the examples in a file; return the client and its model's predictions.
+
+    state   the directory in which the node keeps clients' states and models
+    client  whose model to use; None: that of the node's only client
+    run     the run that trained the model; None: the one whose models were written last
+    """
+    directory = _run_directory(state, run)
+    about = json.loads(read_about(directory / PERSONAL))
+    names = tuple(map(str, about["clients"]))
+    if client is None and len(names) > 1:
+        raise InputError(f"this node has {len(names)} clients: name one, as in --client {names[0]}.")
+    name = names[0] if client is None else client
+    if name not in names:
+        raise no_client(name, names)
+    model = SavedModels(directory).module(names.index(name))
+    home = about[HOME]
+    preparation = None if home["preparation"] is None else Preparation.from_json(home["preparation"])
+    return name, by_model(model, name, data, home["examples"], preparation)
+
+
+def _run_directory(state: Path, run: str | None) -> Path:
+    written = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
+    if not written:
+        raise InputError(f"there is no model in {str(state)!r} yet: a node has its clients' models when a run is done.")
+    if run is not None and check_run(run) not in written:
+        raise unknown("run", run, written)
+    return state / (run or max(written, key=lambda name: written[name]))
