@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import hyper_parameters, rng
-from bespokefl.core.cohort_data import CohortData
+from bespokefl.core.cohort_data import CohortData as CohortData
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.hyper_parameters import Limits
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.rows import Rows as Rows
+from bespokefl.core.task import Task as Task
 from bespokefl.core.uploads import Declarations
 
 Value = Rows | Tensor | float | int

@@ -7,16 +7,14 @@ Differs from the paper: both models see the same batches; a client that never tr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -24,14 +22,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class Ditto(Method):
     """Each client trains a personal model that is regularized towards the global model."""
 
-    name: ClassVar[str] = "ditto"
-    citation: ClassVar[str] = """@inproceedings{li2021ditto,
-  title={Ditto: Fair and Robust Federated Learning Through Personalization},
-  author={Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
-  booktitle={ICML},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "λ")}
+    name = "ditto"
+    limits = {"prox_weight": at_least(0, "λ")}
 
     # Learning rate and λ are those of github.com/litian96/ditto for Fashion MNIST, run_fashion_clean_ditto_lam1.sh,
     # which uses one rate for both models. In the paper clients choose λ among .1, 1 and 2 on validation data, or use 1

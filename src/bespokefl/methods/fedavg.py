@@ -6,13 +6,9 @@ Differs from the paper: `weights="equal"` gives every client the same weight (th
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -20,13 +16,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedAvg(Method):
     """One global model: the average of the models that clients train."""
 
-    name: ClassVar[str] = "fedavg"
-    citation: ClassVar[str] = """@inproceedings{mcmahan2017communication,
-  title={Communication-Efficient Learning of Deep Networks from Decentralized Data},
-  author={McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
-  booktitle={AISTATS},
-  year={2017}
-}"""
+    name = "fedavg"
 
     lr: float = 0.05  # η
     momentum: float = 0.0

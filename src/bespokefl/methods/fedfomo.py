@@ -14,18 +14,14 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least, interval
+from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
 
 SMALLEST_SUM = 1e-300  # avoids 0/0
@@ -35,14 +31,8 @@ SMALLEST_SUM = 1e-300  # avoids 0/0
 class FedFOMO(Method):
     """Each client mixes in other clients' models that improve its validation loss."""
 
-    name: ClassVar[str] = "fedfomo"
-    citation: ClassVar[str] = """@inproceedings{zhang2021personalized,
-  title={Personalized Federated Learning with First Order Model Optimization},
-  author={Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and Alvarez, Jose M.},
-  booktitle={ICLR},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "fedfomo"
+    limits = {
         "downloads": at_least(1, "M"),
         "explore": interval("[0, 1]", "ε"),
         "decay": at_least(0),

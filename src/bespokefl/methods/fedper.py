@@ -9,13 +9,10 @@ A newcomer, which the paper does not discuss, trains a new head on the shared ba
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -23,13 +20,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedPer(Method):
     """A shared base and a personal head per client, trained jointly."""
 
-    name: ClassVar[str] = "fedper"
-    citation: ClassVar[str] = """@article{arivazhagan2019federated,
-  title={Federated Learning with Personalization Layers},
-  author={Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and Choudhary, Sunav},
-  journal={arXiv:1912.00818},
-  year={2019}
-}"""
+    name = "fedper"
 
     # No code of the authors was found. Learning rate and momentum are those with which github.com/adap/flower,
     # baselines/fedper, reproduces the paper's figures.

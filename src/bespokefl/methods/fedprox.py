@@ -7,14 +7,12 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -22,15 +20,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedProx(Method):
     """FedAvg with a proximal term that keeps local training close to the global model."""
 
-    name: ClassVar[str] = "fedprox"
-    citation: ClassVar[str] = """@inproceedings{li2020federated,
-  title={Federated Optimization in Heterogeneous Networks},
-  author={Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
-    Smith, Virginia},
-  booktitle={MLSys},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "μ")}
+    name = "fedprox"
+    limits = {"prox_weight": at_least(0, "μ")}
 
     # The authors recommend no values for all problems (github.com/litian96/FedProx, README.md): tune the rate, and μ
     # among .001, .01, .1, .5 and 1. Here μ is the middle one and η is FedAvg's. See the docs for MNIST's.

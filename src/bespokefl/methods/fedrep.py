@@ -10,14 +10,12 @@ between head and base.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -25,14 +23,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedRep(Method):
     """A shared base and a personal head per client, trained in turn."""
 
-    name: ClassVar[str] = "fedrep"
-    citation: ClassVar[str] = """@inproceedings{collins2021exploiting,
-  title={Exploiting Shared Representations for Personalized Federated Learning},
-  author={Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay},
-  booktitle={ICML},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
+    name = "fedrep"
+    limits = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
 
     # As in the authors' code (github.com/lgcollins/FedRep, in others' copies: --lr 0.01 --local_ep 11 --local_rep_ep 1
     # --local_bs 10, momentum .5), but without its weight decay of .0001.

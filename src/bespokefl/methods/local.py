@@ -6,15 +6,12 @@ Differs from the paper: there is no paper.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update
 from bespokefl.core.uploads import Declarations
 
 
@@ -22,7 +19,7 @@ from bespokefl.core.uploads import Declarations
 class Local(Method):
     """Each client trains alone on its own data; nothing is shared."""
 
-    name: ClassVar[str] = "local"
+    name = "local"
 
     lr: float = 0.05  # η
     momentum: float = 0.0

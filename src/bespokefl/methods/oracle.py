@@ -8,17 +8,13 @@ unknown, gets the group model that fits its training data best.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -26,13 +22,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class Oracle(Method):
     """FedAvg within the true groups of clients; needs a split that knows them."""
 
-    name: ClassVar[str] = "oracle"
-    citation: ClassVar[str] = """@article{mestoukirdi2023user,
-  title={User-Centric Federated Learning: Trading off Wireless Resources for Personalization},
-  author={Mestoukirdi, Mohamad and Zecchin, Matteo and Gesbert, David and Li, Qianrui},
-  journal={IEEE Transactions on Machine Learning in Communications and Networking},
-  year={2023}
-}"""
+    name = "oracle"
 
     lr: float = 0.05  # η
     momentum: float = 0.0

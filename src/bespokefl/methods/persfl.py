@@ -20,19 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limits, above, at_least, each, interval, one_of
+from bespokefl.core.hyper_parameters import above, at_least, each, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -40,14 +38,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PersFL(Method):
     """Each client distils the global model with its lowest validation loss into a personal model."""
 
-    name: ClassVar[str] = "persfl"
-    citation: ClassVar[str] = """@mastersthesis{divi2021unifying,
-  title={Unifying Distillation with Personalization in Federated Learning},
-  author={Divi, Siddharth},
-  school={Purdue University},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "persfl"
+    limits = {
         "distil_epochs": at_least(1, "E"),
         "imitations": each(interval("[0, 1]", "λ")),
         "temperatures": each(above(0, "T")),
@@ -176,7 +168,7 @@ class PersFL(Method):
 class PersFLGD(PersFL):
     """PersFL with cross-entropy to the teacher's softened labels instead of the KL divergence."""
 
-    name: ClassVar[str] = "persfl-gd"
+    name = "persfl-gd"
 
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """CE(teacher, student) of log-probabilities: the KL divergence plus the teacher's entropy."""

@@ -12,18 +12,15 @@ they have the same fixed point and do not diverge if ζ/(n_i σ²) is large. Pre
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -31,14 +28,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PFedBayes(Method):
     """Each client learns Gaussian weights that are regularized towards a global Gaussian."""
 
-    name: ClassVar[str] = "pfedbayes"
-    citation: ClassVar[str] = """@inproceedings{zhang2022personalized,
-  title={Personalized Federated Learning via Variational {Bayesian} Inference},
-  author={Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng},
-  booktitle={ICML},
-  year={2022}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "pfedbayes"
+    limits = {
         "weight": above(0, "ζ"),
         "deviation": above(0, "initial σ"),
         "mix": above(0, "β"),

@@ -10,14 +10,11 @@ each round at the received w and continues from step to step, as in the authors'
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above, at_least
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -25,14 +22,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PFedMe(Method):
     """Each personal model is the proximal point of the global model (Moreau envelopes)."""
 
-    name: ClassVar[str] = "pfedme"
-    citation: ClassVar[str] = """@inproceedings{dinh2020personalized,
-  title={Personalized Federated Learning with Moreau Envelopes},
-  author={Dinh, Canh T. and Tran, Nguyen H. and Nguyen, Tuan Dung},
-  booktitle={NeurIPS},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "pfedme"
+    limits = {
         "prox_weight": above(0, "λ"),
         "inner_steps": at_least(1, "K"),
         "mix": above(0, "β"),

@@ -27,18 +27,15 @@ Differs from the paper:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import Limits, at_least, interval, one_of
+from bespokefl.core.hyper_parameters import at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows, RunningVariance
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.rows import RunningVariance
 from bespokefl.core.uploads import Declarations, Scalar, Weights
 from bespokefl.methods.selffl.clusters import aggregate_clusters, mean_of_clusters, start_clusters
 from bespokefl.methods.selffl.convergence import train_to_convergence
@@ -58,15 +55,8 @@ Pairs = Sequence[tuple[str, float]]
 class SelfFL(Method):
     """Each client derives its initial model and local steps from variances within and between clients."""
 
-    name: ClassVar[str] = "selffl"
-    citation: ClassVar[str] = """@inproceedings{chen2022self,
-  title={Self-Aware Personalized Federated Learning},
-  author={Chen, Huili and Ding, Jie and Tramel, Eric and Wu, Shuang and Sahu, Anit Kumar and Avestimehr, Salman and
-    Zhang, Tao},
-  booktitle={NeurIPS},
-  year={2022}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "selffl"
+    limits = {
         "max_steps": at_least(1, "ℓ_max"),
         "smoothing": interval("(0, 1]"),
         "peers": one_of("known", "active"),

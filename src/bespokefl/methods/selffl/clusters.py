@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from bespokefl.core.method import Round, State, Uploads
-from bespokefl.core.rows import Rows
+from bespokefl.core.method import Round, Rows, State, Uploads
 from bespokefl.methods.selffl.uncertainty import filled, shares
 
 

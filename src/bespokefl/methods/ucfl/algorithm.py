@@ -18,19 +18,15 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
 from bespokefl.methods.ucfl.similarity import collaboration, collaboration_rows, renormalized
 from bespokefl.methods.ucfl.streams import choose_streams
@@ -43,14 +39,8 @@ SURVEY, TRAIN = "survey", "train"  # phases
 class UCFL(Method):
     """Each client gets its own weighted average of all models; weights come from gradient similarity."""
 
-    name: ClassVar[str] = "ucfl"
-    citation: ClassVar[str] = """@article{mestoukirdi2023user,
-  title={User-Centric Federated Learning: Trading off Wireless Resources for Personalization},
-  author={Mestoukirdi, Mohamad and Zecchin, Matteo and Gesbert, David and Li, Qianrui},
-  journal={IEEE Transactions on Machine Learning in Communications and Networking},
-  year={2023}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "ucfl"
+    limits = {
         "penalty": at_least(0, "λ"),
         "survey_batches": at_least(2, "K"),
         "survey_size": at_least(1, "n_k"),

@@ -7,15 +7,11 @@ Differs from the paper: θ_{i,j} is trained by j from θ_i; the text says from �
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.method import Message, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 from bespokefl.methods.ucfl.algorithm import UCFL
 
@@ -24,7 +20,7 @@ from bespokefl.methods.ucfl.algorithm import UCFL
 class UCFLParallel(UCFL):
     """UCFL in which each client trains the models of all streams: exact, at a multiple of the cost."""
 
-    name: ClassVar[str] = "ucfl-parallel"
+    name = "ucfl-parallel"
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         if not len(server["surveyed"]):
