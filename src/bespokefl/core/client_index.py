@@ -11,18 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ClientIndex:
-    """One part (train, validation or test) of all clients' data, as indices into the federation's x and y.
+    """One part (train, validation or test) of all clients' data, as indices into the federation's x and y."""
 
-    Parameters
-    ----------
-    indices : Tensor
-        The clients' example indices, concatenated; int64.
-    offsets : Tensor
-        int64, one more than clients: client i owns `indices[offsets[i]:offsets[i + 1]]`.
-    """
-
-    indices: Tensor
-    offsets: Tensor
+    indices: Tensor  # the clients' example indices, concatenated; int64
+    offsets: Tensor  # int64, one more than clients: client i owns `indices[offsets[i]:offsets[i + 1]]`
 
     @classmethod
     def of_lists(cls, lists: Iterable[np.ndarray]) -> "ClientIndex":

@@ -25,25 +25,13 @@ SWEEP_SIZE = 256  # examples per row and pass without training
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of each row of a cohort at one step.
+    """The examples of each row of a cohort at one step."""
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs and labels, (K, B, …).
-    weight : Tensor or None
-        The weight of each example in its row's mean, (K, B). None for equal weights.
-    step : int
-        The number of the step, from 0.
-    keys : tuple
-        A random key per row, for modules that draw random numbers (dropout).
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor | None = None
-    step: int = 0
-    keys: tuple[tuple[rng.Key, ...], ...] = ()
+    x: Tensor  # inputs, (K, B, …)
+    y: Tensor  # labels, (K, B, …)
+    weight: Tensor | None = None  # of each example in its row's mean, (K, B); None for equal weights
+    step: int = 0  # the number of the step, from 0
+    keys: tuple[tuple[rng.Key, ...], ...] = ()  # per row, for modules that draw random numbers (dropout)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -195,49 +183,23 @@ Loop = Callable[..., Rows]
 
 @dataclass(frozen=True)
 class CohortData:
-    """The data of a cohort and its amount of local training in one round. Row k belongs to client `names[k]`.
+    """The data of a cohort and its amount of local training in one round. Row k belongs to client `names[k]`."""
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs and labels of all examples.
-    train, validation : ClientIndex
-        Which of the examples each row has.
-    names : tuple of str
-        The client of each row.
-    seed, round : int
-        The run's seed and the number of the round, from which random draws follow.
-    batch_size, epochs : int
-        The batch size and the local epochs of a round.
-    steps : int or None
-        A fixed number of local steps, instead of epochs.
-    expected_rounds : int
-        The number of rounds in which an average client trains; the training budget of a newcomer.
-    seeds : tuple of int
-        A seed per row, if they differ.
-    copies : tuple of int
-        Which of its client's rows a row is, set by `repeat`.
-    keyed : bool
-        Whether batches have keys for modules that draw random numbers.
-    loop : callable or None
-        A replacement of `local_sgd`, for the reference engine.
-    """
-
-    x: Tensor
-    y: Tensor
-    train: ClientIndex
+    x: Tensor  # inputs of all examples
+    y: Tensor  # their labels
+    train: ClientIndex  # which of the examples each row has
     validation: ClientIndex
     names: tuple[str, ...]
-    seed: int
+    seed: int  # of the run; random draws follow from it and the number of the round
     round: int
     batch_size: int
-    epochs: int = 1
-    steps: int | None = None
-    expected_rounds: int = 1
-    seeds: tuple[int, ...] = ()
-    copies: tuple[int, ...] = ()
-    keyed: bool = True
-    loop: Loop | None = None
+    epochs: int = 1  # local epochs of a round
+    steps: int | None = None  # a fixed number of local steps, instead of epochs
+    expected_rounds: int = 1  # in which an average client trains; the training budget of a newcomer
+    seeds: tuple[int, ...] = ()  # per row, if they differ
+    copies: tuple[int, ...] = ()  # which of its client's rows a row is, set by `repeat`
+    keyed: bool = True  # whether batches have keys for modules that draw random numbers
+    loop: Loop | None = None  # a replacement of `local_sgd`, for the reference engine
     notes: dict[str, Tensor] = field(default_factory=dict)
     plans: dict[tuple[object, ...], BatchSchedule] = field(default_factory=dict)
 

@@ -37,9 +37,8 @@ class Phase:
     Parameters
     ----------
     name : str
-        Its name, which a method finds in `Round.phase`.
+        A method finds it in `Round.phase`.
     rounds : int
-        The number of rounds.
     trains : {"sample", "all"}
         Which clients run `Method.local_update`: the sample drawn for the round, or all.
     reports : {"sample", "all", "none"}
@@ -57,36 +56,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class Round:
-    """What server and clients know about a round.
+    """What server and clients know about a round."""
 
-    Parameters
-    ----------
-    number : int
-        Counts from 1 over all phases; 0 before the first round.
-    phase : str
-        The name of the phase.
-    seed : int
-        The seed of the run.
-    names : tuple of str
-        All clients of the federation, in canonical order.
-    participation : float
-        The share of clients drawn for a round.
-    reporting : tuple of int
-        Positions in `names` of the clients whose uploads count.
-    warm : bool
-        Whether the run started from given weights, not from random ones.
-    groups : tuple of int or None
-        The true groups of the split, for methods with `needs_groups`.
-    """
-
-    number: int
+    number: int  # counts from 1 over all phases; 0 before the first round
     phase: str
-    seed: int
-    names: tuple[str, ...]
-    participation: float = 1.0
-    reporting: tuple[int, ...] = ()
-    warm: bool = False
-    groups: tuple[int, ...] | None = None
+    seed: int  # of the run
+    names: tuple[str, ...]  # all clients of the federation, in canonical order
+    participation: float = 1.0  # the share of clients drawn for a round
+    reporting: tuple[int, ...] = ()  # positions in `names` of the clients whose uploads count
+    warm: bool = False  # whether the run started from given weights, not from random ones
+    groups: tuple[int, ...] | None = None  # the true groups of the split, for methods with `needs_groups`
     notes: dict[str, Any] = field(default_factory=dict)
     client_notes: dict[str, Tensor] = field(default_factory=dict)
 
@@ -133,20 +112,11 @@ class Uploads:
     """The uploads that the server received in a round, in canonical order.
 
     Iterating yields them in chunks, as often as needed.
-
-    Parameters
-    ----------
-    clients : sequence of int
-        Positions of the clients in `Round.names`.
-    examples : Tensor
-        The number n_k of training examples of each client, (K,).
-    chunks : sequence of dict
-        The uploads, some clients per chunk.
     """
 
     def __init__(self, clients: Sequence[int], examples: Tensor, chunks: Sequence[State]) -> None:
-        self.clients = tuple(clients)
-        self.examples = examples
+        self.clients = tuple(clients)  # positions in `Round.names`
+        self.examples = examples  # n_k, the number of training examples of each client, (K,)
         self.chunks = chunks
 
     def __len__(self) -> int:
@@ -202,12 +172,7 @@ class Method(ABC):
     citation : str
         The BibTeX entry of the paper.
     limits : mapping of str to Limit
-        The valid values of hyper-parameters, see `core.hyper_parameters`.
-
-    Raises
-    ------
-    InputError
-        If a hyper-parameter has a wrong type or an invalid value.
+        The valid values of hyper-parameters, see `core.hyper_parameters`; others raise an InputError.
     """
 
     name: ClassVar[str] = ""
@@ -268,23 +233,10 @@ class Method(ABC):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         """Train a cohort of clients.
 
-        Parameters
-        ----------
-        task : Task
-            The model and the loss.
-        message : Message
-            What the server sent.
-        state : dict
-            The clients' state, one row each.
-        data : CohortData
-            The clients' training and validation data.
-        round : Round
-            The round.
-
         Returns
         -------
         upload, state : dict, dict
-            What is sent to the server, and the clients' new state.
+            What is sent to the server, and the clients' new state: one row per client.
         """
 
     def upload(self, message: Message) -> Declarations | None:
@@ -318,17 +270,7 @@ class Method(ABC):
 
     @abstractmethod
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        """Return personal models for clients that never took part.
-
-        Parameters
-        ----------
-        task : Task
-            The model and the loss.
-        server : dict
-            The server's final state.
-        data : CohortData
-            The training and validation data of the new clients.
-        """
+        """Return personal models for clients that never took part, from the server's final state and their data."""
 
 
 @cache

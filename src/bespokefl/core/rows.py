@@ -23,21 +23,11 @@ Select = slice | Tensor | Sequence[int]
 
 @dataclass(frozen=True)
 class Layout:
-    """The parameters to which the columns of rows belong.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The names of the parameters.
-    shapes : tuple of tuple of int
-        Their shapes.
-    head : tuple of str
-        The names of the head's parameters; all others are the base.
-    """
+    """The parameters to which the columns of rows belong."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    head: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()  # names of the head's parameters; all others are the base
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -92,9 +82,8 @@ class Rows:
     Parameters
     ----------
     layout : Layout
-        The parameters to which the columns belong.
     blocks : sequence of Tensor
-        A tensor (K, …) per parameter.
+        A tensor (K, …) per parameter of the layout.
     frozen : frozenset of str
         Parameters that are constants, without a gradient.
     size : int
@@ -318,20 +307,11 @@ class RunningVariance:
     """Mean and variance of the weights of each client over its rounds, updated online (Welford).
 
     The variance of a vector is the sum of its entries' variances, with divisor `count`.
-
-    Parameters
-    ----------
-    count : Tensor
-        The number of values, (K,).
-    mean : Rows
-        Their mean.
-    squares : Tensor
-        Σ ‖x − mean‖², (K,).
     """
 
-    count: Tensor
+    count: Tensor  # of values, (K,)
     mean: Rows
-    squares: Tensor
+    squares: Tensor  # Σ ‖x − mean‖², (K,)
 
     @classmethod
     def empty(cls, like: Rows) -> "RunningVariance":

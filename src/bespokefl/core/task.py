@@ -39,8 +39,6 @@ class Task:
         The layer that is the head. None for the layer called "head" or else the last linear layer.
     seed : int
         The seed of the initial weights.
-    device, dtype
-        Where and in which precision to compute.
     classifies : bool or None
         Whether outputs are scores of classes, so that accuracy is defined. None if the loss is cross-entropy.
 
@@ -201,16 +199,8 @@ class Task:
     ) -> Rows:
         """Return the gradient of each row's mean loss.
 
-        Parameters
-        ----------
-        rows : Rows
-            The weights.
-        batch : Batch
-            The examples of each row.
-        objective : callable or None
-            A function `objective(outputs, batch, *per_row)` that replaces the loss: (K, B, …) outputs to (K, B) losses.
-        per_row : sequence
-            Further arguments of the objective, with one row per client, which are cut along with the rows.
+        A function `objective(outputs, batch, *per_row)`, of outputs (K, B, …), can replace the loss; it returns (K, B).
+        Its arguments `per_row`, with one row per client, are cut along with the rows.
         """
         parts = []
         for leaves, values in self._passes(rows, batch, objective, per_row):

@@ -1,6 +1,6 @@
 """Check a value against a type annotation and convert it: the one rule for settings and hyper-parameters.
 
-A whole number is accepted for a float, and a float without a fractional part for a whole number; numpy numbers count as
+An integer is accepted for a float, and a float without a fractional part for an integer; numpy numbers count as
 numbers. True and False are accepted for `bool` only.
 """
 
@@ -25,22 +25,10 @@ _EXPECTED = {
 
 
 def convert(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value in the annotated type.
+    """Return a value, as written in TOML, on the command line or in Python, in the annotated type.
 
-    Parameters
-    ----------
-    name : str
-        What the value is called in the error message.
-    value : Any
-        The value as a user wrote it, in TOML, on the command line or in Python.
-    annotation : Any
-        A type, or a union of types: `int`, `float | None`, `Mapping[str, Any]`. Values of other annotations are
-        returned unchanged.
-
-    Raises
-    ------
-    InputError
-        If the value fits none of the types.
+    An annotation is a type or a union of types: `int`, `float | None`, `Mapping[str, Any]`. Values of other annotations
+    are returned unchanged.
     """
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [get_origin(kind) or kind for kind in members]

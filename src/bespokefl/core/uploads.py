@@ -94,15 +94,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of `num` alternatives a client chose, as an integer from 0. Noise cannot hide it.
-
-    Parameters
-    ----------
-    num : int
-        The number of alternatives.
-    phase : str or None
-        The phase in which it is uploaded. None for all phases.
-    """
+    """Which of `num` alternatives a client chose, as an integer from 0, in a phase or in all. Noise cannot hide it."""
 
     num: int
     phase: str | None = None

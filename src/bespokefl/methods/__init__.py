@@ -58,6 +58,8 @@ REGISTRY: dict[str, type[Method]] = {
         Oracle,
     )
 }
+__all__ = ["REGISTRY", "build", "find", "of", *(_method.__name__ for _method in REGISTRY.values())]
+
 for _block in (Path(__file__).parent / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n"):
     _names, _, _entry = _block.partition("\n")
     for _name in _names.split(", "):

@@ -28,9 +28,7 @@ from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
-from bespokefl.methods.ucfl.similarity import collaboration, collaboration_rows, renormalized
-from bespokefl.methods.ucfl.streams import choose_streams
-from bespokefl.methods.ucfl.survey import survey
+from bespokefl.methods.ucfl.similarity import choose_streams, collaboration, collaboration_rows, renormalized, survey
 
 SURVEY, TRAIN = "survey", "train"  # phases
 
