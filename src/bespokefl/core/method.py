@@ -203,6 +203,11 @@ class Method(ABC):
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
+    def sgd(self) -> dict[str, Any]:
+        """The hyper-parameters momentum and weight_decay, if the method has them, as options of `local_sgd`."""
+        return {name: value for name, value in self.hyper().items() if name in ("momentum", "weight_decay")}
+
+    @property
     def needs_groups(self) -> bool:
         """Whether the method uses the true groups of the split. Only then does `Round.groups` have them."""
         return False
@@ -260,13 +265,11 @@ class Method(ABC):
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         """Return the model that each client uses: one row each, or one row for all."""
-        rows: Rows = message["weights"]
-        return rows
+        return message["weights"]
 
     def global_model(self, server: State) -> Rows | None:
         """Return the global model as one row; by default the server's "weights", or None if it has none."""
-        weights: Rows | None = server.get("weights")
-        return weights
+        return server.get("weights")
 
     @abstractmethod
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:

@@ -331,11 +331,9 @@ class Task:
             yield parameters, outputs.unsqueeze(0), k
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
-        values = self._per_example(outputs, batch.y) if objective is None else objective(outputs, batch, *per_row)
-        return batch.mean(values)
-
-    def _per_example(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).reshape(y.shape[:2])
+        if objective is not None:
+            return batch.mean(objective(outputs, batch, *per_row))
+        return batch.mean(self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2]))
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]

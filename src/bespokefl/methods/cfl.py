@@ -68,8 +68,7 @@ class CFL(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start = message["weights"]
-        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum)
-        return {"change": trained - start}, state
+        return {"change": local_sgd(task.gradient, start, data, self.lr, **self.sgd) - start}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"change": Weights(reference=Reference.ZERO)}
@@ -110,8 +109,7 @@ def similarity(change: Rows) -> Tensor:
     """Cosines between the clients' updates, (K, K)."""
     flat = change.matrix().double()
     unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    cosine: Tensor = unit @ unit.T
-    return cosine
+    return unit @ unit.T
 
 
 def bipartition(cosine: Tensor, method: str = "single") -> Tensor:

@@ -7,7 +7,6 @@ Differs from the paper: both models see the same batches; a client that never tr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -40,7 +39,7 @@ class Ditto(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w: Rows = message["weights"]  # w^t
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained = local_sgd(task.gradient, w, data, self.lr, **self.sgd)
         return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, data)}
 
     def upload(self, message: Message) -> Declarations:
@@ -50,8 +49,7 @@ class Ditto(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = state["personal"]
-        return rows
+        return state["personal"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w = server["weights"]
@@ -61,5 +59,4 @@ class Ditto(Method):
         def regularized(v: Rows, batch: Batch, w: Rows) -> Rows:  # ∇F_k(v) + λ (v − w^t)
             return task.gradient(v, batch) + self.prox_weight * (v - w)
 
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return local_sgd(regularized, start, data, self.personal_lr, steps=steps, per_row=(w,), **sgd)
+        return local_sgd(regularized, start, data, self.personal_lr, steps=steps, per_row=(w,), **self.sgd)

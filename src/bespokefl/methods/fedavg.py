@@ -24,9 +24,7 @@ class FedAvg(Method):
     weights: str = "examples"  # n_k / n, or "equal"
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        w = message["weights"]  # w^t
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -35,5 +33,4 @@ class FedAvg(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w: Rows = server["weights"]
-        return w
+        return server["weights"]

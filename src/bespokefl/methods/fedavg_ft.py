@@ -7,7 +7,6 @@ batch size, momentum and weight decay are those of the training. A client always
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
@@ -30,8 +29,7 @@ class FedAvgFT(Method):
     weights: str = "examples"  # n_k / n, or "equal"
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        trained = local_sgd(task.gradient, message["weights"], data, self.lr, **self._sgd())
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -46,7 +44,4 @@ class FedAvgFT(Method):
         return self._tuned(task, server["weights"], data)
 
     def _tuned(self, task: Task, w: Rows, data: CohortData) -> Rows:
-        return local_sgd(task.gradient, w, data, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self._sgd())
-
-    def _sgd(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return local_sgd(task.gradient, w, data, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self.sgd)

@@ -7,7 +7,6 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.hyper_parameters import at_least
@@ -37,9 +36,7 @@ class FedProx(Method):
         def regularized(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
             return task.gradient(w, batch) + self.prox_weight * (w - start)
 
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        trained = local_sgd(regularized, start, data, self.lr, per_row=(start,), **sgd)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(regularized, start, data, self.lr, per_row=(start,), **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -48,5 +45,4 @@ class FedProx(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w: Rows = server["weights"]
-        return w
+        return server["weights"]

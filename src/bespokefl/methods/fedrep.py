@@ -10,7 +10,6 @@ between head and base.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
@@ -51,7 +50,7 @@ class FedRep(Method):
         if round.phase == "finish":
             return {}, {"head": self._train_head(task, rows, data, self.finish_epochs).block("head")}
         rows = self._train_head(task, rows, data, self.head_epochs)
-        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", momentum=self.momentum)
+        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", **self.sgd)
         return {"base": rows.block("base")}, {"head": rows.block("head")}
 
     def upload(self, message: Message) -> Declarations:
@@ -68,5 +67,4 @@ class FedRep(Method):
         return self._train_head(task, start, data, self.head_epochs * data.expected_rounds)
 
     def _train_head(self, task: Task, rows: Rows, data: CohortData, epochs: int) -> Rows:
-        sgd: dict[str, Any] = {"epochs": epochs, "frozen": "base", "purpose": "head", "momentum": self.momentum}
-        return local_sgd(task.gradient, rows, data, self.lr, **sgd)
+        return local_sgd(task.gradient, rows, data, self.lr, epochs=epochs, frozen="base", purpose="head", **self.sgd)

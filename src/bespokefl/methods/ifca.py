@@ -50,7 +50,7 @@ class IFCA(Method):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start, cluster = self._best(task, message, data)  # θ_{j_k}, j_k
         data.note(cluster=cluster)
-        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained = local_sgd(task.gradient, start, data, self.lr, **self.sgd)
         return {"weights": trained, "cluster": cluster}, state
 
     def upload(self, message: Message) -> Declarations:

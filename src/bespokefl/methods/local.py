@@ -6,9 +6,6 @@ Differs from the paper: there is no paper.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
 
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update
@@ -35,18 +32,14 @@ class Local(Method):
         return Message()
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        return {}, {"personal": self._train(task, state["personal"], data)}
+        return {}, {"personal": local_sgd(task.gradient, state["personal"], data, self.lr, **self.sgd)}
 
     def upload(self, message: Message) -> Declarations:
         return {}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = state["personal"]
-        return rows
+        return state["personal"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        return self._train(task, server["start"], data, steps=data.num_steps() * data.expected_rounds)
-
-    def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **sgd)
+        steps = data.num_steps() * data.expected_rounds
+        return local_sgd(task.gradient, server["start"], data, self.lr, steps=steps, **self.sgd)

@@ -41,9 +41,7 @@ class Oracle(Method):
         return Message(own={"weights": server["models"][group]}, stream=group)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        w = message["weights"]
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -63,5 +61,4 @@ def labels(round: Round) -> Tensor:
     """The group of each client, numbered from 0."""
     if round.groups is None:
         raise InputError("oracle needs a split that knows the clients' true groups; this one does not.")
-    found: Tensor = torch.tensor(round.groups).unique(return_inverse=True)[1]
-    return found
+    return torch.tensor(round.groups).unique(return_inverse=True)[1]

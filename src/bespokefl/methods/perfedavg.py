@@ -24,11 +24,7 @@ class PerFedAvg(Method):
     """A global model, meta-learned so that one gradient step on a client's data adapts it."""
 
     name = "perfedavg"
-    limits = {
-        "inner_rate": at_least(0, "α"),
-        "order": one_of("first", "free", "exact"),
-        "difference": above(0, "δ"),
-    }
+    limits = {"inner_rate": at_least(0, "α"), "order": one_of("first", "free", "exact"), "difference": above(0, "δ")}
 
     # No code of the authors was found. Others (github.com/KarhouTam/Per-FedAvg and FL-bench, WwZzz/easyFL) use these α
     # and δ, and β = .001.

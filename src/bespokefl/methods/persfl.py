@@ -79,7 +79,7 @@ class PersFL(Method):
         if round.phase == "distil":
             personal = self._distil(task, state["teacher"], data)
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
-        return {"weights": local_sgd(task.gradient, received, data, self.lr, momentum=self.momentum)}, state
+        return {"weights": local_sgd(task.gradient, received, data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights(phase="train")}
@@ -138,9 +138,9 @@ class PersFL(Method):
             teacher.repeat(num),
             copies,
             self.distil_lr,
-            momentum=self.momentum,
             steps=copies.num_steps(self.distil_epochs) * trains,
             per_row=(client.repeat_interleave(num), hyper[:, :1], hyper[:, 1:]),
+            **self.sgd,
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))

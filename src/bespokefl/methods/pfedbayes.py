@@ -29,11 +29,7 @@ class PFedBayes(Method):
     """Each client learns Gaussian weights that are regularized towards a global Gaussian."""
 
     name = "pfedbayes"
-    limits = {
-        "weight": above(0, "ζ"),
-        "deviation": above(0, "initial σ"),
-        "mix": above(0, "β"),
-    }
+    limits = {"weight": above(0, "ζ"), "deviation": above(0, "initial σ"), "mix": above(0, "β")}
 
     # No code of the authors was found. github.com/AllenBeau/pFedBayes, by another author, names as the paper's setting
     # for MNIST: ρ = −2.5, ζ = 10, η = .001.
@@ -71,12 +67,10 @@ class PFedBayes(Method):
         }
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        mean: Rows = state["mean"]
-        return mean
+        return state["mean"]
 
     def global_model(self, server: State) -> Rows | None:
-        mean: Rows = server["mean"]
-        return mean
+        return server["mean"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         start = (server["mean"], server["rho"], server["mean"], server["rho"])

@@ -23,11 +23,7 @@ class PFedMe(Method):
     """Each personal model is the proximal point of the global model (Moreau envelopes)."""
 
     name = "pfedme"
-    limits = {
-        "prox_weight": above(0, "λ"),
-        "inner_steps": at_least(1, "K"),
-        "mix": above(0, "β"),
-    }
+    limits = {"prox_weight": above(0, "λ"), "inner_steps": at_least(1, "K"), "mix": above(0, "β")}
 
     # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, neural network: 800 rounds of 20 steps on batches of 20.
     lr: float = 0.005  # η, for w
@@ -55,8 +51,7 @@ class PFedMe(Method):
         return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        theta: Rows = state["personal"]  # θ_i, not w_i
-        return theta
+        return state["personal"]  # θ_i, not w_i
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         return self._train(task, server["weights"], data)[1]  # every round starts at w again, so one is enough

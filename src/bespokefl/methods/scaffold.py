@@ -67,8 +67,7 @@ class Scaffold(Method):
         }
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        x: Rows = server["weights"]
-        return x
+        return server["weights"]
 
 
 def _total(counts: Tensor) -> Tensor:

@@ -94,8 +94,7 @@ def aggregate_clusters(server: State, uploads: Uploads, name: str, num: int, rou
 def mean_of_clusters(server: State) -> Rows:
     """(11) across the clusters that have a model."""
     seen, variance = server["cluster_seen"], server["cluster_variances"]
-    mean: Rows = server["cluster_weights"][seen].mean(shares(variance, variance, server["between"])[seen])
-    return mean
+    return server["cluster_weights"][seen].mean(shares(variance, variance, server["between"])[seen])
 
 
 def ranked(variance: Tensor, num: int) -> Tensor:

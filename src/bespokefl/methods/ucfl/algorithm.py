@@ -38,11 +38,7 @@ class UCFL(Method):
     """Each client gets its own weighted average of all models; weights come from gradient similarity."""
 
     name = "ucfl"
-    limits = {
-        "penalty": at_least(0, "λ"),
-        "survey_batches": at_least(2, "K"),
-        "survey_size": at_least(1, "n_k"),
-    }
+    limits = {"penalty": at_least(0, "λ"), "survey_batches": at_least(2, "K"), "survey_size": at_least(1, "n_k")}
 
     lr: float = 0.01  # η
     momentum: float = 0.9  # β
@@ -110,8 +106,7 @@ class UCFL(Method):
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """A new row of W times the last uploads of all clients; a newcomer without similar clients trains alone."""
         if not len(server["surveyed"]):
-            common: Rows = server["weights"]
-            return common
+            return server["weights"]
         gradient, variance = survey(task, server["start"], data, self.survey_batches, self.survey_size)
         W = torch.zeros(len(data), len(server["reported"]), dtype=torch.float64)
         known = server["gradients"], server["variances"], server["examples"]
@@ -155,5 +150,4 @@ class UCFL(Method):
         return shares @ trained, trained  # (8)
 
     def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
-        momentum, weight_decay = self.momentum, self.weight_decay
-        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, momentum=momentum, weight_decay=weight_decay)
+        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **self.sgd)

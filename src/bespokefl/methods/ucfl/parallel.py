@@ -43,8 +43,7 @@ class UCFLParallel(UCFL):
         return super().workload(server, round) * len(server["weights"])
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = message["streams"][message["stream"]] if "streams" in message else message["weights"]
-        return rows
+        return message["streams"][message["stream"]] if "streams" in message else message["weights"]
 
     def _mixed(self, shares: Tensor, uploads: Uploads, stream: Tensor) -> tuple[Rows, Rows]:
         trained: list[Rows] = [uploads[f"weights{i}"] for i in range(len(shares))]  # θ_{i,j} of all j, for each i
