@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 
 Gradient = Callable[..., Rows]  # (rows, batch, *per_row) -> rows
 Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows are finished, (k,) bool
@@ -110,11 +110,6 @@ def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *
         k, batch = plan.active(number), plan.batch(number)
         new = step(*[item[:k] for item in held], batch)
         if k < len(data):
-            rest = [item[k:] for item in held]
-            new = [_join(now, later) for now, later in zip(new, rest, strict=True)]
+            new = [concatenate([now, item[k:]]) for now, item in zip(new, held, strict=True)]
         held = list(new)
     return tuple(plan.unsort(item) for item in held)
-
-
-def _join(now: Any, later: Any) -> Any:
-    return Rows.cat([now, later]) if isinstance(now, Rows) else torch.cat([now, later])

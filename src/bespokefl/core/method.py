@@ -20,6 +20,7 @@ from bespokefl.core.cohort_data import CohortData as CohortData
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.hyper_parameters import Limits
 from bespokefl.core.rows import Rows as Rows
+from bespokefl.core.rows import concatenate
 from bespokefl.core.task import Task as Task
 from bespokefl.core.uploads import Declarations
 
@@ -130,8 +131,7 @@ class Uploads:
 
     def __getitem__(self, name: str) -> Any:
         """Return the rows or tensors of this name of all clients, concatenated."""
-        parts = [chunk[name] for chunk in self.chunks]
-        return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(parts)
+        return concatenate([chunk[name] for chunk in self.chunks])
 
     def shares(self, by: str | Tensor = "examples") -> Tensor:
         """Return weights that sum to one: by "examples" (n_k / n), "equal", or proportional to given numbers."""

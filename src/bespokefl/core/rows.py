@@ -11,6 +11,7 @@ parameter, because a model reads its parameters one by one. One row broadcasts a
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -283,6 +284,13 @@ class Rows:
             return self._like(operation(self.blocks, per_row))
         number = other.item() if isinstance(other, Tensor) else other
         return self._like(operation(self.blocks, number))
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+    """Rows, or tensors, of several groups of clients as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(list(parts))
 
 
 def _flat(block: Tensor) -> Tensor:

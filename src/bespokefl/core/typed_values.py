@@ -51,9 +51,13 @@ def _as(kind: Any, value: Any) -> Any:
         whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
         return int(value) if whole else _MISSING
     if kind is float:
-        return _float(value) if isinstance(value, Real) else _MISSING
+        try:
+            return float(value) if isinstance(value, Real) else _MISSING
+        except OverflowError:
+            return _MISSING
     if kind is str:
-        return value if isinstance(value, str) and _is_unicode(value) else _MISSING
+        is_unicode = isinstance(value, str) and value == value.encode(errors="ignore").decode()
+        return value if is_unicode else _MISSING
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: frozen(one) for key, one in value.items()}
     return _MISSING
@@ -62,18 +66,3 @@ def _as(kind: Any, value: Any) -> Any:
 def frozen(value: Any) -> Any:
     """Lists as tuples, at every depth, so that settings are hashable and cannot change."""
     return tuple(frozen(one) for one in value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
-def _float(value: Real) -> Any:
-    try:
-        return float(value)
-    except OverflowError:
-        return _MISSING
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from bespokefl.core.method import Method, State
 from bespokefl.core.nn import probe
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stacking
 from bespokefl.engines.client import ClientSide, Data
@@ -122,6 +122,6 @@ def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]
 
     def start(clients: Sequence[int]) -> State:
         states = [of_member(federations[at], own) for at, own in members.split(clients)]
-        return {name: stacking.concatenate([state[name] for state in states]) for name in states[0]}
+        return {name: concatenate([state[name] for state in states]) for name in states[0]}
 
     return start

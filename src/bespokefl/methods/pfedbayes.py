@@ -102,8 +102,7 @@ class PFedBayes(Method):
             prior_rho = prior_rho - by_prior * prior_rho.map(torch.sigmoid) / (1 / self.common_lr + 2 * kl_weight)
             return mean, rho, prior, prior_rho, kl_weight, which
 
-        found = iterate(step, (*start, kl_weight, torch.arange(len(data))), data, steps=steps)
-        return found[0], found[1], found[2], found[3]
+        return iterate(step, (*start, kl_weight, torch.arange(len(data))), data, steps=steps)[:4]
 
     def _rho(self, like: Rows) -> Rows:
         """ρ with softplus(ρ) = `deviation`."""

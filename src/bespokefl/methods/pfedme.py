@@ -64,5 +64,4 @@ class PFedMe(Method):
                 theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.prox_weight * (theta - w))
             return w - (self.lr * self.prox_weight) * (w - theta), theta
 
-        w, theta = iterate(step, (w, w), data)
-        return w, theta
+        return iterate(step, (w, w), data)
