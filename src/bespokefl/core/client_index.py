@@ -48,6 +48,5 @@ class ClientIndex:
         sizes = edges[chosen + 1] - edges[chosen]
         offsets = np.concatenate([np.zeros(1, np.int64), sizes.cumsum()])
         shift = np.repeat(edges[chosen] - offsets[:-1], sizes)  # from new positions to old ones
-        return ClientIndex(
-            torch.from_numpy(self.indices.numpy()[np.arange(len(shift)) + shift]), torch.from_numpy(offsets)
-        )
+        indices = self.indices.numpy()[np.arange(len(shift)) + shift]
+        return ClientIndex(torch.from_numpy(indices), torch.from_numpy(offsets))

@@ -17,6 +17,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 
 T = TypeVar("T", Rows, Tensor)
+Tags = Sequence[tuple[rng.Key, ...]]  # per row, the key of random draws inside a module, up to the step
 
 _REUSED_GENERATOR = rng.Reusable()  # is given a new key before each use
 WIDE_BATCH = 32  # mean examples per row from which one pass per row is as fast as a stacked one
@@ -68,7 +69,7 @@ class BatchSchedule:
         *,
         whole: bool = False,
         constant: bool = False,
-        tag: Sequence[tuple[rng.Key, ...]] = (),
+        tag: Tags = (),
     ) -> None:
         """Row k has `steps[k]` steps, with `sizes[k, s]` examples at step s; `examples` lists them row by row.
 
@@ -91,13 +92,7 @@ class BatchSchedule:
 
     @classmethod
     def of_lists(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        lists: Sequence[Sequence[np.ndarray]],
-        *,
-        constant: bool = False,
-        tag: Sequence[tuple[rng.Key, ...]] = (),
+        cls, x: Tensor, y: Tensor, lists: Sequence[Sequence[np.ndarray]], *, constant: bool = False, tag: Tags = ()
     ) -> "BatchSchedule":
         """Build a schedule from lists: `lists[k][s]` are the examples of row k at step s."""
         steps = np.array([len(one) for one in lists], dtype=np.int64)
@@ -109,9 +104,7 @@ class BatchSchedule:
         return cls(x, y, steps, sizes, examples, constant=constant, tag=tag)
 
     @classmethod
-    def sweep(
-        cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Sequence[tuple[rng.Key, ...]] = ()
-    ) -> "BatchSchedule":
+    def sweep(cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Tags = ()) -> "BatchSchedule":
         """Build a schedule with every example of a part once, in order."""
         left = part.sizes.numpy()
         steps = -(-left // size)
@@ -155,19 +148,15 @@ class BatchSchedule:
     def _size(self, step: int) -> np.ndarray:
         return self._sizes[: self.active(step), 0 if self._constant else step]
 
-    def shares(self, step: int) -> Tensor:
+    def _weight(self, step: int) -> Tensor | None:
         """Each example's weight, (K, B): zero for padding; rows sum to one per batch, or over a whole sweep."""
         sizes = self._size(step)
-        inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
-        divisor = sizes if self._totals is None else self._totals[: len(sizes)]
-        return torch.from_numpy(inside / divisor[:, None])
-
-    def _weight(self, step: int) -> Tensor | None:
-        sizes = self._size(step)
         if self._totals is None and (sizes == sizes.max()).all():
-            return None
+            return None  # equal weights
+        inside = np.arange(int(sizes.max())) < sizes[:, None]
+        divisor = sizes if self._totals is None else self._totals[: len(sizes)]
         dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens have no dtype of the model
-        return self.shares(step).to(device=self.x.device, dtype=dtype)
+        return torch.from_numpy(inside / divisor[:, None]).to(device=self.x.device, dtype=dtype)
 
     def sort(self, rows: T) -> T:
         """Sort rows into the order of the schedule; a single row for all stays unchanged."""

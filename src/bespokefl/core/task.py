@@ -92,15 +92,8 @@ class Task:
             mine = dict(module.named_parameters())
             weights = [mine[name] for name in self.layout.names]
             # torch.func.functional_call does the same at three times the cost, which matters for small models.
-            slots = [
-                [
-                    (layer._parameters, key)
-                    for layer in module.modules()
-                    for key, p in layer._parameters.items()
-                    if p is own
-                ]
-                for own in weights
-            ]
+            owners = [layer._parameters for layer in module.modules()]
+            slots = [[(one, key) for one in owners for key, p in one.items() if p is own] for own in weights]
 
             def set_weights(values: Sequence[Tensor]) -> None:
                 for value, own in zip(values, slots, strict=True):
