@@ -191,16 +191,19 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
     made = simulation(method, SINGLE, chunk=2, **HALF)
 
     class Backwards:
+        def __init__(self, answer: Callable[[str, Any], Any]) -> None:
+            self.answer = answer
+
         def map(self, what: str, jobs: Sequence[Callable[[], Any]], names: Sequence[str]) -> Iterator[tuple[int, Any]]:
             for at in reversed(range(len(jobs))):
-                yield at, made.answer(what, jobs[at]())
+                yield at, self.answer(what, jobs[at]())
 
         def close(self) -> None:
             """Nothing to end."""
 
     sample = rng.sample
     monkeypatch.setattr(rng, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
-    monkeypatch.setattr("bespokefl.engines.transports.processes.InProcessPool", lambda answer: Backwards())
+    monkeypatch.setattr("bespokefl.engines.transports.processes.InProcessPool", Backwards)
     assert same_bits(result(made, made.run()), expected)
 
 
@@ -234,8 +237,8 @@ def test_a_stranger_computes_the_same_from_bytes(method: Method) -> None:
             torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else torch.zeros(shape, dtype=dtype)
             for data, dtype, shape in sent[1]
         ]
-        found = stranger.answer("train", wire.unflatten(json.loads(sent[0]), read))
-        assert same_bits(found, made.answer("train", job))
+        found = stranger.transport.answer("train", wire.unflatten(json.loads(sent[0]), read))
+        assert same_bits(found, made.transport.answer("train", job))
 
 
 def test_only_rows_tensors_and_numbers_are_sent_and_kept(method: Method) -> None:
