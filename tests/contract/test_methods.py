@@ -20,6 +20,7 @@ from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports import wire
+from bespokefl.engines.transports.wire import pack_message, prefixed
 from bespokefl.methods import FedAvg, Local
 from bespokefl.workflows.run.settings import Config
 from tests.contract.conftest import quick
@@ -230,7 +231,9 @@ def test_a_stranger_computes_the_same_from_bytes(method: Method) -> None:
     for made, round in moments(method, SINGLE):
         stranger = simulation(method, SINGLE, **HALF)
         part = [5, 1, 3]
-        job = {"cohort": torch.tensor(part)} | made.federations[0].request(part, round, count=False)
+        message, state = send(made, part, round)
+        job = {"cohort": torch.tensor(part), "number": round.number, "phase": round.phase}
+        job |= pack_message(message) | prefixed("state", state)
         header, tensors = wire.flatten(job)
         sent = json.dumps(header), [(t.numpy().tobytes(), t.dtype, tuple(t.shape)) for t in tensors]
         read = [
