@@ -11,18 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ClientIndex:
-    """One part (train, validation or test) of all clients' data, as indices into the federation's x and y.
+    """One part (train, validation or test) of all clients' data, as indices into the federation's x and y."""
 
-    Parameters
-    ----------
-    indices : Tensor
-        The clients' example indices, concatenated; int64.
-    offsets : Tensor
-        int64, one more than clients: client i owns `indices[offsets[i]:offsets[i + 1]]`.
-    """
-
-    indices: Tensor
-    offsets: Tensor
+    indices: Tensor  # the clients' example indices, concatenated; int64
+    offsets: Tensor  # int64, one more than clients: client i owns `indices[offsets[i]:offsets[i + 1]]`
 
     @classmethod
     def of_lists(cls, lists: Iterable[np.ndarray]) -> "ClientIndex":
@@ -56,6 +48,5 @@ class ClientIndex:
         sizes = edges[chosen + 1] - edges[chosen]
         offsets = np.concatenate([np.zeros(1, np.int64), sizes.cumsum()])
         shift = np.repeat(edges[chosen] - offsets[:-1], sizes)  # from new positions to old ones
-        return ClientIndex(
-            torch.from_numpy(self.indices.numpy()[np.arange(len(shift)) + shift]), torch.from_numpy(offsets)
-        )
+        indices = self.indices.numpy()[np.arange(len(shift)) + shift]
+        return ClientIndex(torch.from_numpy(indices), torch.from_numpy(offsets))

@@ -17,6 +17,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Rows
 
 T = TypeVar("T", Rows, Tensor)
+Tags = Sequence[tuple[rng.Key, ...]]  # per row, the key of random draws inside a module, up to the step
 
 _REUSED_GENERATOR = rng.Reusable()  # is given a new key before each use
 WIDE_BATCH = 32  # mean examples per row from which one pass per row is as fast as a stacked one
@@ -25,25 +26,13 @@ SWEEP_SIZE = 256  # examples per row and pass without training
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of each row of a cohort at one step.
+    """The examples of each row of a cohort at one step."""
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs and labels, (K, B, …).
-    weight : Tensor or None
-        The weight of each example in its row's mean, (K, B). None for equal weights.
-    step : int
-        The number of the step, from 0.
-    keys : tuple
-        A random key per row, for modules that draw random numbers (dropout).
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor | None = None
-    step: int = 0
-    keys: tuple[tuple[rng.Key, ...], ...] = ()
+    x: Tensor  # inputs, (K, B, …)
+    y: Tensor  # labels, (K, B, …)
+    weight: Tensor | None = None  # of each example in its row's mean, (K, B); None for equal weights
+    step: int = 0  # the number of the step, from 0
+    keys: tuple[tuple[rng.Key, ...], ...] = ()  # per row, for modules that draw random numbers (dropout)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -80,7 +69,7 @@ class BatchSchedule:
         *,
         whole: bool = False,
         constant: bool = False,
-        tag: Sequence[tuple[rng.Key, ...]] = (),
+        tag: Tags = (),
     ) -> None:
         """Row k has `steps[k]` steps, with `sizes[k, s]` examples at step s; `examples` lists them row by row.
 
@@ -103,13 +92,7 @@ class BatchSchedule:
 
     @classmethod
     def of_lists(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        lists: Sequence[Sequence[np.ndarray]],
-        *,
-        constant: bool = False,
-        tag: Sequence[tuple[rng.Key, ...]] = (),
+        cls, x: Tensor, y: Tensor, lists: Sequence[Sequence[np.ndarray]], *, constant: bool = False, tag: Tags = ()
     ) -> "BatchSchedule":
         """Build a schedule from lists: `lists[k][s]` are the examples of row k at step s."""
         steps = np.array([len(one) for one in lists], dtype=np.int64)
@@ -121,9 +104,7 @@ class BatchSchedule:
         return cls(x, y, steps, sizes, examples, constant=constant, tag=tag)
 
     @classmethod
-    def sweep(
-        cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Sequence[tuple[rng.Key, ...]] = ()
-    ) -> "BatchSchedule":
+    def sweep(cls, x: Tensor, y: Tensor, part: ClientIndex, size: int = SWEEP_SIZE, tag: Tags = ()) -> "BatchSchedule":
         """Build a schedule with every example of a part once, in order."""
         left = part.sizes.numpy()
         steps = -(-left // size)
@@ -167,19 +148,15 @@ class BatchSchedule:
     def _size(self, step: int) -> np.ndarray:
         return self._sizes[: self.active(step), 0 if self._constant else step]
 
-    def shares(self, step: int) -> Tensor:
+    def _weight(self, step: int) -> Tensor | None:
         """Each example's weight, (K, B): zero for padding; rows sum to one per batch, or over a whole sweep."""
         sizes = self._size(step)
-        inside = np.arange(int(sizes.max()))[None, :] < sizes[:, None]
-        divisor = sizes if self._totals is None else self._totals[: len(sizes)]
-        return torch.from_numpy(inside / divisor[:, None])
-
-    def _weight(self, step: int) -> Tensor | None:
-        sizes = self._size(step)
         if self._totals is None and (sizes == sizes.max()).all():
-            return None
+            return None  # equal weights
+        inside = np.arange(int(sizes.max())) < sizes[:, None]
+        divisor = sizes if self._totals is None else self._totals[: len(sizes)]
         dtype = self.x.dtype if self.x.is_floating_point() else torch.float64  # tokens have no dtype of the model
-        return self.shares(step).to(device=self.x.device, dtype=dtype)
+        return torch.from_numpy(inside / divisor[:, None]).to(device=self.x.device, dtype=dtype)
 
     def sort(self, rows: T) -> T:
         """Sort rows into the order of the schedule; a single row for all stays unchanged."""
@@ -195,49 +172,23 @@ Loop = Callable[..., Rows]
 
 @dataclass(frozen=True)
 class CohortData:
-    """The data of a cohort and its amount of local training in one round. Row k belongs to client `names[k]`.
+    """The data of a cohort and its amount of local training in one round. Row k belongs to client `names[k]`."""
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs and labels of all examples.
-    train, validation : ClientIndex
-        Which of the examples each row has.
-    names : tuple of str
-        The client of each row.
-    seed, round : int
-        The run's seed and the number of the round, from which random draws follow.
-    batch_size, epochs : int
-        The batch size and the local epochs of a round.
-    steps : int or None
-        A fixed number of local steps, instead of epochs.
-    expected_rounds : int
-        The number of rounds in which an average client trains; the training budget of a newcomer.
-    seeds : tuple of int
-        A seed per row, if they differ.
-    copies : tuple of int
-        Which of its client's rows a row is, set by `repeat`.
-    keyed : bool
-        Whether batches have keys for modules that draw random numbers.
-    loop : callable or None
-        A replacement of `local_sgd`, for the reference engine.
-    """
-
-    x: Tensor
-    y: Tensor
-    train: ClientIndex
+    x: Tensor  # inputs of all examples
+    y: Tensor  # their labels
+    train: ClientIndex  # which of the examples each row has
     validation: ClientIndex
     names: tuple[str, ...]
-    seed: int
+    seed: int  # of the run; random draws follow from it and the number of the round
     round: int
     batch_size: int
-    epochs: int = 1
-    steps: int | None = None
-    expected_rounds: int = 1
-    seeds: tuple[int, ...] = ()
-    copies: tuple[int, ...] = ()
-    keyed: bool = True
-    loop: Loop | None = None
+    epochs: int = 1  # local epochs of a round
+    steps: int | None = None  # a fixed number of local steps, instead of epochs
+    expected_rounds: int = 1  # in which an average client trains; the training budget of a newcomer
+    seeds: tuple[int, ...] = ()  # per row, if they differ
+    copies: tuple[int, ...] = ()  # which of its client's rows a row is, set by `repeat`
+    keyed: bool = True  # whether batches have keys for modules that draw random numbers
+    loop: Loop | None = None  # a replacement of `local_sgd`, for the reference engine
     notes: dict[str, Tensor] = field(default_factory=dict)
     plans: dict[tuple[object, ...], BatchSchedule] = field(default_factory=dict)
 

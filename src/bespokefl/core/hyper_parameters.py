@@ -3,7 +3,7 @@
 limits = {"prox_weight": at_least(0, "λ"), "order": one_of("first", "exact")}
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -63,15 +63,12 @@ COMMON_LIMITS: Limits = {
 }
 
 
-@cache
-def annotations(method: Hashable) -> dict[str, Any]:
-    """The annotations of a method's class, by name."""
-    return get_type_hints(method)
+_annotations = cache(get_type_hints)
 
 
 def converted(values: Mapping[str, Any], method: type, title: str) -> dict[str, Any]:
     """The hyper-parameters in their annotated types; annotations other than of plain values are not checked."""
-    hints = annotations(method)
+    hints = _annotations(method)
     return {name: convert(f"{name} of {title}", value, hints[name]) for name, value in values.items()}
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 
 Gradient = Callable[..., Rows]  # (rows, batch, *per_row) -> rows
 Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows are finished, (k,) bool
@@ -36,12 +36,8 @@ def local_sgd(
         A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more terms.
     rows : Rows
         The initial weights: one row per client, or one row for all.
-    data : CohortData
-        The clients' data, and their number of local steps.
     lr : float or Tensor
         The learning rate, or one per row.
-    momentum, weight_decay : float
-        As in `torch.optim.SGD`.
     epochs, steps : int or None
         Another amount of training than that of `data`; steps may be a tensor with one number per row.
     frozen : str or None
@@ -53,11 +49,6 @@ def local_sgd(
         Names the sequence of batches: the same purpose gives the same batches.
     stop : callable or None
         A function `stop(rows, batch)`, called after each step, that returns which of the active rows are finished.
-
-    Returns
-    -------
-    Rows
-        The trained weights, one row per client.
 
     Examples
     --------
@@ -109,21 +100,8 @@ def local_sgd(
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:
     """Iterate a step on several values at once, for methods whose local update is more than one gradient descent.
 
-    Parameters
-    ----------
-    step : callable
-        A function `step(*values, batch)` of the active rows of each value that returns the new values.
-    values : sequence of Rows or Tensor
-        The initial values, with one row per client. Rows may be one for all.
-    data : CohortData
-        The clients' data, and their number of local steps.
-    steps : Tensor or None
-        Another number of steps per client.
-
-    Returns
-    -------
-    tuple
-        The values after each client's number of steps.
+    `step(*values, batch)` gets the active rows of each value and returns the new values. Initial values have one row
+    per client; Rows may be one for all. `steps` is another number of steps per client than that of `data`.
     """
     plan = data.plan(steps=steps)
     # Rows are copied, as in `local_sgd`: an expanded row is computed differently, with other rounding errors.
@@ -132,11 +110,6 @@ def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *
         k, batch = plan.active(number), plan.batch(number)
         new = step(*[item[:k] for item in held], batch)
         if k < len(data):
-            rest = [item[k:] for item in held]
-            new = [_join(now, later) for now, later in zip(new, rest, strict=True)]
+            new = [concatenate([now, item[k:]]) for now, item in zip(new, held, strict=True)]
         held = list(new)
     return tuple(plan.unsort(item) for item in held)
-
-
-def _join(now: Any, later: Any) -> Any:
-    return Rows.cat([now, later]) if isinstance(now, Rows) else torch.cat([now, later])

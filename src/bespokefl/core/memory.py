@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 GROUPS = Path("/proc/self/cgroup")  # of this process: number:controllers:directory
@@ -33,11 +34,5 @@ def _allowed() -> Iterator[float]:
             continue
         inside = PurePosixPath(own.lstrip("/"))
         for group in (inside, *inside.parents):  # a container may see its own group as the outermost
-            yield _number(directory / group / name)
-
-
-def _number(file: Path) -> float:
-    try:
-        return float(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none, or "max"
-        return math.inf
+            with suppress(OSError, ValueError):  # no file, or "max"
+                yield float((directory / group / name).read_text(encoding="utf-8"))

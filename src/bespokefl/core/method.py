@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import hyper_parameters, rng
-from bespokefl.core.cohort_data import CohortData
+from bespokefl.core.cohort_data import CohortData as CohortData
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.hyper_parameters import Limits
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.rows import Rows as Rows
+from bespokefl.core.rows import concatenate
+from bespokefl.core.task import Task as Task
 from bespokefl.core.uploads import Declarations
 
 Value = Rows | Tensor | float | int
@@ -38,9 +39,8 @@ class Phase:
     Parameters
     ----------
     name : str
-        Its name, which a method finds in `Round.phase`.
+        A method finds it in `Round.phase`.
     rounds : int
-        The number of rounds.
     trains : {"sample", "all"}
         Which clients run `Method.local_update`: the sample drawn for the round, or all.
     reports : {"sample", "all", "none"}
@@ -58,36 +58,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class Round:
-    """What server and clients know about a round.
+    """What server and clients know about a round."""
 
-    Parameters
-    ----------
-    number : int
-        Counts from 1 over all phases; 0 before the first round.
-    phase : str
-        The name of the phase.
-    seed : int
-        The seed of the run.
-    names : tuple of str
-        All clients of the federation, in canonical order.
-    participation : float
-        The share of clients drawn for a round.
-    reporting : tuple of int
-        Positions in `names` of the clients whose uploads count.
-    warm : bool
-        Whether the run started from given weights, not from random ones.
-    groups : tuple of int or None
-        The true groups of the split, for methods with `needs_groups`.
-    """
-
-    number: int
+    number: int  # counts from 1 over all phases; 0 before the first round
     phase: str
-    seed: int
-    names: tuple[str, ...]
-    participation: float = 1.0
-    reporting: tuple[int, ...] = ()
-    warm: bool = False
-    groups: tuple[int, ...] | None = None
+    seed: int  # of the run
+    names: tuple[str, ...]  # all clients of the federation, in canonical order
+    participation: float = 1.0  # the share of clients drawn for a round
+    reporting: tuple[int, ...] = ()  # positions in `names` of the clients whose uploads count
+    warm: bool = False  # whether the run started from given weights, not from random ones
+    groups: tuple[int, ...] | None = None  # the true groups of the split, for methods with `needs_groups`
     notes: dict[str, Any] = field(default_factory=dict)
     client_notes: dict[str, Tensor] = field(default_factory=dict)
 
@@ -134,20 +114,11 @@ class Uploads:
     """The uploads that the server received in a round, in canonical order.
 
     Iterating yields them in chunks, as often as needed.
-
-    Parameters
-    ----------
-    clients : sequence of int
-        Positions of the clients in `Round.names`.
-    examples : Tensor
-        The number n_k of training examples of each client, (K,).
-    chunks : sequence of dict
-        The uploads, some clients per chunk.
     """
 
     def __init__(self, clients: Sequence[int], examples: Tensor, chunks: Sequence[State]) -> None:
-        self.clients = tuple(clients)
-        self.examples = examples
+        self.clients = tuple(clients)  # positions in `Round.names`
+        self.examples = examples  # n_k, the number of training examples of each client, (K,)
         self.chunks = chunks
 
     def __len__(self) -> int:
@@ -161,8 +132,7 @@ class Uploads:
 
     def __getitem__(self, name: str) -> Any:
         """Return the rows or tensors of this name of all clients, concatenated."""
-        parts = [chunk[name] for chunk in self.chunks]
-        return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(parts)
+        return concatenate([chunk[name] for chunk in self.chunks])
 
     def shares(self, by: str | Tensor = "examples") -> Tensor:
         """Return weights that sum to one: by "examples" (n_k / n), "equal", or proportional to given numbers."""
@@ -256,6 +226,11 @@ class Method(metaclass=_AcceptsFormerNames):
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
+    def sgd(self) -> dict[str, Any]:
+        """The hyper-parameters momentum and weight_decay, if the method has them, as options of `local_sgd`."""
+        return {name: value for name, value in self.hyper().items() if name in ("momentum", "weight_decay")}
+
+    @property
     def needs_groups(self) -> bool:
         """Whether the method uses the true groups of the split. Only then does `Round.groups` have them."""
         return False
@@ -286,23 +261,10 @@ class Method(metaclass=_AcceptsFormerNames):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         """Train a cohort of clients.
 
-        Parameters
-        ----------
-        task : Task
-            The model and the loss.
-        message : Message
-            What the server sent.
-        state : dict
-            The clients' state, one row each.
-        data : CohortData
-            The clients' training and validation data.
-        round : Round
-            The round.
-
         Returns
         -------
         upload, state : dict, dict
-            What is sent to the server, and the clients' new state.
+            What is sent to the server, and the clients' new state: one row per client.
         """
 
     def upload(self, message: Message) -> Declarations | None:
@@ -326,27 +288,15 @@ class Method(metaclass=_AcceptsFormerNames):
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         """Return the model that each client uses: one row each, or one row for all."""
-        rows: Rows = message["weights"]
-        return rows
+        return message["weights"]
 
     def global_model(self, server: State) -> Rows | None:
         """Return the global model as one row; by default the server's "weights", or None if it has none."""
-        weights: Rows | None = server.get("weights")
-        return weights
+        return server.get("weights")
 
     @abstractmethod
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        """Return personal models for clients that never took part.
-
-        Parameters
-        ----------
-        task : Task
-            The model and the loss.
-        server : dict
-            The server's final state.
-        data : CohortData
-            The training and validation data of the new clients.
-        """
+        """Return personal models for clients that never took part, from the server's final state and their data."""
 
 
 @cache

@@ -11,6 +11,7 @@ parameter, because a model reads its parameters one by one. One row broadcasts a
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,21 +24,11 @@ Select = slice | Tensor | Sequence[int]
 
 @dataclass(frozen=True)
 class Layout:
-    """The parameters to which the columns of rows belong.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The names of the parameters.
-    shapes : tuple of tuple of int
-        Their shapes.
-    head : tuple of str
-        The names of the head's parameters; all others are the base.
-    """
+    """The parameters to which the columns of rows belong."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    head: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()  # names of the head's parameters; all others are the base
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -76,12 +67,9 @@ class Layout:
 
     def only(self, names: Iterable[str]) -> "Layout":
         """The layout of some parameters."""
-        kept = [i for i, name in enumerate(self.names) if name in set(names)]
-        return Layout(
-            tuple(self.names[i] for i in kept),
-            tuple(self.shapes[i] for i in kept),
-            tuple(name for name in self.head if name in {self.names[i] for i in kept}),
-        )
+        kept = set(names) & set(self.names)
+        shapes = {name: shape for name, shape in zip(self.names, self.shapes, strict=True) if name in kept}
+        return Layout(tuple(shapes), tuple(shapes.values()), tuple(name for name in self.head if name in kept))
 
 
 class Rows:
@@ -92,9 +80,8 @@ class Rows:
     Parameters
     ----------
     layout : Layout
-        The parameters to which the columns belong.
     blocks : sequence of Tensor
-        A tensor (K, …) per parameter.
+        A tensor (K, …) per parameter of the layout.
     frozen : frozenset of str
         Parameters that are constants, without a gradient.
     size : int
@@ -178,13 +165,8 @@ class Rows:
         """Replace the columns that the other rows have."""
         given = dict(zip(other.layout.names, other.blocks, strict=True))
         size = max(len(self), len(other))
-        return Rows(
-            self.layout,
-            [
-                given.get(name, own).expand(size, *own.shape[1:])
-                for name, own in zip(self.layout.names, self.blocks, strict=True)
-            ],
-        )
+        pairs = zip(self.layout.names, self.blocks, strict=True)
+        return Rows(self.layout, [given.get(name, own).expand(size, *own.shape[1:]) for name, own in pairs])
 
     def freeze(self, names: Iterable[str]) -> "Rows":
         """Mark the columns of some parameters as constants, without a gradient."""
@@ -257,7 +239,8 @@ class Rows:
 
     def dot(self, other: "Rows") -> Tensor:
         """Return the inner product of each pair of rows, (K,)."""
-        return self._sum([_flat(a * b).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)])
+        parts = [_flat(a * b).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)]
+        return torch.stack(parts).sum(0) if parts else torch.zeros(self.size)
 
     def square_norm(self) -> Tensor:
         """Return ‖row‖², (K,)."""
@@ -296,16 +279,18 @@ class Rows:
         if not self.blocks:
             return self
         if isinstance(other, Tensor) and other.dim() > 0:
-            return self._like(operation(self.blocks, self._per_row(other)))
+            other = other.to(device=self.device, dtype=self.dtype)
+            per_row = [other.reshape(-1, *[1] * (block.dim() - 1)) for block in self.blocks]
+            return self._like(operation(self.blocks, per_row))
         number = other.item() if isinstance(other, Tensor) else other
         return self._like(operation(self.blocks, number))
 
-    def _per_row(self, values: Tensor) -> list[Tensor]:
-        values = values.to(device=self.device, dtype=self.dtype)
-        return [values.reshape(-1, *[1] * (block.dim() - 1)) for block in self.blocks]
 
-    def _sum(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(parts)).sum(0) if parts else torch.zeros(self.size)
+def concatenate(parts: Sequence[Any]) -> Any:
+    """Rows, or tensors, of several groups of clients as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(list(parts))
 
 
 def _flat(block: Tensor) -> Tensor:
@@ -318,29 +303,17 @@ class RunningVariance:
     """Mean and variance of the weights of each client over its rounds, updated online (Welford).
 
     The variance of a vector is the sum of its entries' variances, with divisor `count`.
-
-    Parameters
-    ----------
-    count : Tensor
-        The number of values, (K,).
-    mean : Rows
-        Their mean.
-    squares : Tensor
-        Σ ‖x − mean‖², (K,).
     """
 
-    count: Tensor
+    count: Tensor  # of values, (K,)
     mean: Rows
-    squares: Tensor
+    squares: Tensor  # Σ ‖x − mean‖², (K,)
 
     @classmethod
     def empty(cls, like: Rows) -> "RunningVariance":
         """Start without values, for rows of this shape."""
-        return cls(
-            torch.zeros(len(like), dtype=torch.int64, device=like.device),
-            like * 0.0,
-            torch.zeros(len(like), dtype=torch.float64, device=like.device),
-        )
+        count = torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        return cls(count, like * 0.0, count.double())
 
     def add(self, rows: Rows) -> "RunningVariance":
         """Add a value per client."""

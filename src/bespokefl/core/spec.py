@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, in_brief, unknown
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
@@ -22,7 +22,7 @@ def parse_call(text: str) -> Call:
     if isinstance(tree, ast.Name):
         return tree.id, (), {}
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-        raise InputError(f'expected a name such as "this" or "this(key=1)", got {_shortened(text)!r}')
+        raise InputError(f'expected a name such as "this" or "this(key=1)", got {in_brief(text, 80)!r}')
     name = tree.func.id
     kwargs: dict[str, Any] = {}
     for keyword in tree.keywords:
@@ -65,9 +65,5 @@ def _value(name: str, node: ast.expr) -> Any:
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise InputError(
             f"expected plain values (numbers, strings, tuples) in the brackets of {name!r}, "
-            f"got {_shortened(ast.unparse(node))!r}"
+            f"got {in_brief(ast.unparse(node), 80)!r}"
         ) from None
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."

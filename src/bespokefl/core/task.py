@@ -39,8 +39,6 @@ class Task:
         The layer that is the head. None for the layer called "head" or else the last linear layer.
     seed : int
         The seed of the initial weights.
-    device, dtype
-        Where and in which precision to compute.
     classifies : bool or None
         Whether outputs are scores of classes, so that accuracy is defined. None if the loss is cross-entropy.
 
@@ -94,15 +92,8 @@ class Task:
             mine = dict(module.named_parameters())
             weights = [mine[name] for name in self.layout.names]
             # torch.func.functional_call does the same at three times the cost, which matters for small models.
-            slots = [
-                [
-                    (layer._parameters, key)
-                    for layer in module.modules()
-                    for key, p in layer._parameters.items()
-                    if p is own
-                ]
-                for own in weights
-            ]
+            owners = [layer._parameters for layer in module.modules()]
+            slots = [[(one, key) for one in owners for key, p in one.items() if p is own] for own in weights]
 
             def set_weights(values: Sequence[Tensor]) -> None:
                 for value, own in zip(values, slots, strict=True):
@@ -201,16 +192,8 @@ class Task:
     ) -> Rows:
         """Return the gradient of each row's mean loss.
 
-        Parameters
-        ----------
-        rows : Rows
-            The weights.
-        batch : Batch
-            The examples of each row.
-        objective : callable or None
-            A function `objective(outputs, batch, *per_row)` that replaces the loss: (K, B, …) outputs to (K, B) losses.
-        per_row : sequence
-            Further arguments of the objective, with one row per client, which are cut along with the rows.
+        A function `objective(outputs, batch, *per_row)`, of outputs (K, B, …), can replace the loss; it returns (K, B).
+        Its arguments `per_row`, with one row per client, are cut along with the rows.
         """
         parts = []
         for leaves, values in self._passes(rows, batch, objective, per_row):
@@ -341,11 +324,9 @@ class Task:
             yield parameters, outputs.unsqueeze(0), k
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
-        values = self._per_example(outputs, batch.y) if objective is None else objective(outputs, batch, *per_row)
-        return batch.mean(values)
-
-    def _per_example(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).reshape(y.shape[:2])
+        if objective is not None:
+            return batch.mean(objective(outputs, batch, *per_row))
+        return batch.mean(self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2]))
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]

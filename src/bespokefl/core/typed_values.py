@@ -24,7 +24,7 @@ _EXPECTED = {
 
 
 def convert(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value in the annotated type.
+    """Return a value, as written in TOML, on the command line or in Python, in the annotated type.
 
     Parameters
     ----------

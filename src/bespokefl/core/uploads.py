@@ -28,20 +28,13 @@ class Reference(Enum):
 class Weights:
     """Rows of model parameters: weights, a change of weights or a gradient.
 
-    Parameters
-    ----------
-    block : str or None
-        The uploaded columns: "base", "head", a layer or a parameter. None for all of them.
-    reference : Reference, str or Rows
-        The value from which clipping measures the upload. Both sides must know it. By default the message's value of
-        the same name; a string names another value of the message.
-    phase : str or None
-        The phase in which it is uploaded. None for all phases.
+    Clipping measures an upload from a `reference` that both sides know: by default the message's value of that name;
+    a string names another value of the message.
     """
 
-    block: str | None = None
+    block: str | None = None  # the uploaded columns: "base", "head", a layer or a parameter; None for all of them
     reference: Reference | str | Rows = Reference.SAME_NAME
-    phase: str | None = None
+    phase: str | None = None  # in which it is uploaded; None for all phases
 
     def signature(self, start: Rows) -> tuple[object, ...]:
         """Columns and dtypes of an upload to a model with these initial weights."""
@@ -53,30 +46,16 @@ class Weights:
 class Scalar:
     """A real number per client, or a tensor of them.
 
-    A number that cannot be negative (`minimum` >= 0) is clipped, and gets its noise, on a logarithmic scale.
-
-    Parameters
-    ----------
-    minimum, maximum : float
-        The valid range. The server rejects an upload outside of it.
-    may_be_undefined : bool
-        Whether NaN is valid and means that the client has no value.
-    shape : tuple of int
-        The shape of one client's value.
-    dtype : torch.dtype or None
-        None for the dtype of the model.
-    typical : float
-        The value at which the logarithmic scale is zero.
-    phase : str or None
-        The phase in which it is uploaded. None for all phases.
+    The server rejects an upload outside of the range from `minimum` to `maximum`. A number that cannot be negative
+    (`minimum` >= 0) is clipped, and gets its noise, on a logarithmic scale.
     """
 
     minimum: float = -inf
     maximum: float = inf
-    may_be_undefined: bool = False
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype | None = torch.float64
-    typical: float = 1.0
+    may_be_undefined: bool = False  # whether NaN is valid and means that the client has no value
+    shape: tuple[int, ...] = ()  # of one client's value
+    dtype: torch.dtype | None = torch.float64  # None for the dtype of the model
+    typical: float = 1.0  # the value at which the logarithmic scale is zero
     phase: str | None = None
 
     @property
@@ -94,15 +73,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of `num` alternatives a client chose, as an integer from 0. Noise cannot hide it.
-
-    Parameters
-    ----------
-    num : int
-        The number of alternatives.
-    phase : str or None
-        The phase in which it is uploaded. None for all phases.
-    """
+    """Which of `num` alternatives a client chose, as an integer from 0, in a phase or in all. Noise cannot hide it."""
 
     num: int
     phase: str | None = None

@@ -28,21 +28,11 @@ LARGEST_LOGARITHM = 20.0  # after noise, so that numbers stay finite
 
 @dataclass(frozen=True)
 class Privacy:
-    """How uploads are protected.
+    """How uploads are protected."""
 
-    Parameters
-    ----------
-    clip : float or None
-        C. None leaves uploads unchanged.
-    noise : float or None
-        z, in units of C. None or 0 for no noise.
-    secret : bool
-        Whether noise comes from the operating system, as for deployed clients, instead of from the run's seed.
-    """
-
-    clip: float | None = None
-    noise: float | None = None
-    secret: bool = False
+    clip: float | None = None  # C; None leaves uploads unchanged
+    noise: float | None = None  # z, in units of C; None or 0 for no noise
+    secret: bool = False  # whether noise comes from the operating system, as for deployed clients, not from the seed
 
     def check(self, method: Method) -> None:
         """Raise an InputError if the settings are incomplete or cannot protect the method's uploads."""

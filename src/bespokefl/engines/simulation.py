@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from bespokefl.core.method import Method, State
 from bespokefl.core.nn import probe
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks, stacking
 from bespokefl.engines.client import ClientSide, Data
@@ -17,7 +17,7 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.storage.client_states import ClientStates, concatenate, repeat_single_rows
+from bespokefl.engines.storage.client_states import ClientStates, repeat_single_rows
 from bespokefl.engines.transports.local import LocalTransport
 from bespokefl.engines.transports.processes import num_workers
 

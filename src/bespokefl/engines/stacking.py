@@ -14,9 +14,8 @@ from torch import Tensor
 
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.method import Message
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.engines.client import Data
-from bespokefl.engines.storage.client_states import concatenate
 from bespokefl.engines.transports.protocol import TrainReply
 
 
@@ -81,8 +80,9 @@ def merge(messages: Sequence[Message], counts: Sequence[int]) -> Message:
         return messages[0]
     own = {name: concatenate([message.own[name] for message in messages]) for name in messages[0].own}
     for name in messages[0].shared:
-        shared = [_repeat(message.shared[name], count) for message, count in zip(messages, counts, strict=True)]
-        own[name] = concatenate(shared)
+        shared = [message.shared[name] for message in messages]
+        rows = [value if isinstance(value, Rows) else torch.as_tensor(value) for value in shared]
+        own[name] = concatenate([value.expand(count) for value, count in zip(rows, counts, strict=True)])
     return Message(own=own)
 
 
@@ -100,7 +100,3 @@ def divide(reply: TrainReply, groups: Sequence[tuple[int, list[int]]]) -> list[t
         (member, TrainReply(own, rows(reply.upload, *edge), rows(reply.notes, *edge), reply.broken[slice(*edge)]))
         for (member, own), edge in zip(groups, edges, strict=True)
     ]
-
-
-def _repeat(value: Any, count: int) -> Any:
-    return value.expand(count) if isinstance(value, Rows) else torch.as_tensor(value).expand(count)

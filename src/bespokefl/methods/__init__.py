@@ -1,29 +1,35 @@
-"""Methods, one module or package each. A new method needs an import here and an entry in `REGISTRY`."""
+"""Methods, one module or package each. A new method needs an import here and an entry in `REGISTRY`.
 
+Their papers are in citations.bib: the names of methods on one line, then the entry; a blank line ends it.
+"""
+
+from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import Method
-from bespokefl.methods.apfl import APFL
-from bespokefl.methods.cfl import CFL
-from bespokefl.methods.ditto import Ditto
-from bespokefl.methods.fedavg import FedAvg
-from bespokefl.methods.fedavg_ft import FedAvgFT
-from bespokefl.methods.fedfomo import FedFOMO
-from bespokefl.methods.fedper import FedPer
-from bespokefl.methods.fedprox import FedProx
-from bespokefl.methods.fedrep import FedRep
-from bespokefl.methods.ifca import IFCA
-from bespokefl.methods.local import Local
-from bespokefl.methods.oracle import Oracle
-from bespokefl.methods.perfedavg import PerFedAvg
-from bespokefl.methods.persfl import PersFL, PersFLGD
-from bespokefl.methods.pfedbayes import PFedBayes
-from bespokefl.methods.pfedme import PFedMe
-from bespokefl.methods.pfedvem import PFedVEM
-from bespokefl.methods.scaffold import Scaffold
-from bespokefl.methods.selffl import SelfFL
-from bespokefl.methods.ucfl import UCFL, UCFLParallel
+from bespokefl.methods.apfl import APFL as APFL
+from bespokefl.methods.cfl import CFL as CFL
+from bespokefl.methods.ditto import Ditto as Ditto
+from bespokefl.methods.fedavg import FedAvg as FedAvg
+from bespokefl.methods.fedavg_ft import FedAvgFT as FedAvgFT
+from bespokefl.methods.fedfomo import FedFOMO as FedFOMO
+from bespokefl.methods.fedper import FedPer as FedPer
+from bespokefl.methods.fedprox import FedProx as FedProx
+from bespokefl.methods.fedrep import FedRep as FedRep
+from bespokefl.methods.ifca import IFCA as IFCA
+from bespokefl.methods.local import Local as Local
+from bespokefl.methods.oracle import Oracle as Oracle
+from bespokefl.methods.perfedavg import PerFedAvg as PerFedAvg
+from bespokefl.methods.persfl import PersFL as PersFL
+from bespokefl.methods.persfl import PersFLGD as PersFLGD
+from bespokefl.methods.pfedbayes import PFedBayes as PFedBayes
+from bespokefl.methods.pfedme import PFedMe as PFedMe
+from bespokefl.methods.pfedvem import PFedVEM as PFedVEM
+from bespokefl.methods.scaffold import Scaffold as Scaffold
+from bespokefl.methods.selffl import SelfFL as SelfFL
+from bespokefl.methods.ucfl import UCFL as UCFL
+from bespokefl.methods.ucfl import UCFLParallel as UCFLParallel
 
 REGISTRY: dict[str, type[Method]] = {
     method.name: method
@@ -52,35 +58,12 @@ REGISTRY: dict[str, type[Method]] = {
         Oracle,
     )
 }
+__all__ = ["REGISTRY", "build", "find", "of", *(_method.__name__ for _method in REGISTRY.values())]
 
-__all__ = [
-    "APFL",
-    "CFL",
-    "IFCA",
-    "REGISTRY",
-    "UCFL",
-    "Ditto",
-    "FedAvg",
-    "FedAvgFT",
-    "FedFOMO",
-    "FedPer",
-    "FedProx",
-    "FedRep",
-    "Local",
-    "Oracle",
-    "PFedBayes",
-    "PFedMe",
-    "PFedVEM",
-    "PerFedAvg",
-    "PersFL",
-    "PersFLGD",
-    "Scaffold",
-    "SelfFL",
-    "UCFLParallel",
-    "build",
-    "find",
-    "of",
-]
+for _block in (Path(__file__).parent / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n"):
+    _names, _, _entry = _block.partition("\n")
+    for _name in _names.split(", "):
+        REGISTRY[_name].citation = _entry
 
 
 def find(name: str) -> type[Method]:

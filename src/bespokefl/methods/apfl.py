@@ -8,17 +8,14 @@ Differs from the paper: α is updated once a round, at its first batch, as in th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least, interval
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -26,14 +23,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class APFL(Method):
     """Each client learns how to mix a local model with the global model."""
 
-    name: ClassVar[str] = "apfl"
-    citation: ClassVar[str] = """@article{deng2020adaptive,
-  title={Adaptive Personalized Federated Learning},
-  author={Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad},
-  journal={arXiv:2003.13461},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {"alpha": interval("[0, 1]", "α"), "alpha_rate": at_least(0, "η_α")}
+    name = "apfl"
+    limits = {"alpha": interval("[0, 1]", "α"), "alpha_rate": at_least(0, "η_α")}
 
     # η and α are those of the authors' example for MNIST (github.com/MLOPTPSU/FedTorch, README.md).
     lr: float = 0.1  # η, for w and v

@@ -16,19 +16,16 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, above, at_least, interval, one_of
+from bespokefl.core.hyper_parameters import above, at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Weights
 
 
@@ -36,17 +33,8 @@ from bespokefl.core.uploads import Declarations, Reference, Weights
 class CFL(Method):
     """Clusters of clients, each with its own model; a cluster splits when its updates disagree."""
 
-    name: ClassVar[str] = "cfl"
-    citation: ClassVar[str] = """@article{sattler2020clustered,
-  title={Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints},
-  author={Sattler, Felix and M{\\"u}ller, Klaus-Robert and Samek, Wojciech},
-  journal={IEEE Transactions on Neural Networks and Learning Systems},
-  volume={32},
-  number={8},
-  pages={3710--3722},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "cfl"
+    limits = {
         "small": above(0, "ε₁"),
         "large": above(0, "ε₂"),
         "across": interval("[-1, 1]", "1 − 2γ²"),
@@ -80,8 +68,7 @@ class CFL(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start = message["weights"]
-        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum)
-        return {"change": trained - start}, state
+        return {"change": local_sgd(task.gradient, start, data, self.lr, **self.sgd) - start}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"change": Weights(reference=Reference.ZERO)}
@@ -122,8 +109,7 @@ def similarity(change: Rows) -> Tensor:
     """Cosines between the clients' updates, (K, K)."""
     flat = change.matrix().double()
     unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    cosine: Tensor = unit @ unit.T
-    return cosine
+    return unit @ unit.T
 
 
 def bipartition(cosine: Tensor, method: str = "single") -> Tensor:

@@ -5,18 +5,15 @@ Li et al., ICML 2021, arXiv:2012.04221, Algorithm 1.
 Differs from the paper: both models see the same batches; a client that never trained uses the initial weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -24,15 +21,9 @@ from bespokefl.core.uploads import Declarations, Weights
 class Ditto(Method):
     """Each client trains a personal model that is regularized towards the global model."""
 
-    name: ClassVar[str] = "ditto"
-    citation: ClassVar[str] = """@inproceedings{li2021ditto,
-  title={Ditto: Fair and Robust Federated Learning Through Personalization},
-  author={Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
-  booktitle={ICML},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "λ")}
-    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
+    name = "ditto"
+    limits = {"prox_weight": at_least(0, "λ")}
+    former_names = {"pull": "prox_weight"}
 
     # Learning rate and λ are those of github.com/litian96/ditto for Fashion MNIST, run_fashion_clean_ditto_lam1.sh,
     # which uses one rate for both models. In the paper clients choose λ among .1, 1 and 2 on validation data, or use 1
@@ -49,7 +40,7 @@ class Ditto(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w: Rows = message["weights"]  # w^t
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained = local_sgd(task.gradient, w, data, self.lr, **self.sgd)
         return {"weights": trained}, {"personal": self._personalize(task, state["personal"], w, data)}
 
     def upload(self, message: Message) -> Declarations:
@@ -59,8 +50,7 @@ class Ditto(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = state["personal"]
-        return rows
+        return state["personal"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w = server["weights"]
@@ -70,5 +60,4 @@ class Ditto(Method):
         def regularized(v: Rows, batch: Batch, w: Rows) -> Rows:  # ∇F_k(v) + λ (v − w^t)
             return task.gradient(v, batch) + self.prox_weight * (v - w)
 
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return local_sgd(regularized, start, data, self.personal_lr, steps=steps, per_row=(w,), **sgd)
+        return local_sgd(regularized, start, data, self.personal_lr, steps=steps, per_row=(w,), **self.sgd)

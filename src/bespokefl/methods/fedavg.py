@@ -6,13 +6,9 @@ Differs from the paper: `weights="equal"` gives every client the same weight (th
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -20,13 +16,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedAvg(Method):
     """One global model: the average of the models that clients train."""
 
-    name: ClassVar[str] = "fedavg"
-    citation: ClassVar[str] = """@inproceedings{mcmahan2017communication,
-  title={Communication-Efficient Learning of Deep Networks from Decentralized Data},
-  author={McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
-  booktitle={AISTATS},
-  year={2017}
-}"""
+    name = "fedavg"
 
     lr: float = 0.05  # η
     momentum: float = 0.0
@@ -34,9 +24,7 @@ class FedAvg(Method):
     weights: str = "examples"  # n_k / n, or "equal"
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        w = message["weights"]  # w^t
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -45,5 +33,4 @@ class FedAvg(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_k/n w_k
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w: Rows = server["weights"]
-        return w
+        return server["weights"]

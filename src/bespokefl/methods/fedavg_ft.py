@@ -7,14 +7,10 @@ batch size, momentum and weight decay are those of the training. A client always
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -22,15 +18,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedAvgFT(Method):
     """FedAvg, then each client fine-tunes the global model on its own data."""
 
-    name: ClassVar[str] = "fedavg-ft"
-    citation: ClassVar[str] = """@article{wang2019federated,
-  title={Federated Evaluation of On-device Personalization},
-  author={Wang, Kangkang and Mathews, Rajiv and Kiddon, Chlo{\\'e} and Eichner, Hubert and Beaufays, Fran{\\c{c}}oise
-    and Ramage, Daniel},
-  journal={arXiv:1910.10252},
-  year={2019}
-}"""
-    limits: ClassVar[Limits] = {"tune_epochs": at_least(1)}
+    name = "fedavg-ft"
+    limits = {"tune_epochs": at_least(1)}
 
     lr: float = 0.05  # η
     tune_lr: float = 0.05  # of the fine-tuning
@@ -40,8 +29,7 @@ class FedAvgFT(Method):
     weights: str = "examples"  # n_k / n, or "equal"
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        trained = local_sgd(task.gradient, message["weights"], data, self.lr, **self._sgd())
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -56,7 +44,4 @@ class FedAvgFT(Method):
         return self._tuned(task, server["weights"], data)
 
     def _tuned(self, task: Task, w: Rows, data: CohortData) -> Rows:
-        return local_sgd(task.gradient, w, data, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self._sgd())
-
-    def _sgd(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return local_sgd(task.gradient, w, data, self.tune_lr, epochs=self.tune_epochs, purpose="tune", **self.sgd)

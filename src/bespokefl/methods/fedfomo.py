@@ -14,18 +14,14 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least, interval
+from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
 
 SMALLEST_SUM = 1e-300  # avoids 0/0
@@ -35,18 +31,8 @@ SMALLEST_SUM = 1e-300  # avoids 0/0
 class FedFOMO(Method):
     """Each client mixes in other clients' models that improve its validation loss."""
 
-    name: ClassVar[str] = "fedfomo"
-    citation: ClassVar[str] = """@inproceedings{zhang2021personalized,
-  title={Personalized Federated Learning with First Order Model Optimization},
-  author={Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and Alvarez, Jose M.},
-  booktitle={ICLR},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {
-        "downloads": at_least(1, "M"),
-        "explore": interval("[0, 1]", "ε"),
-        "decay": at_least(0),
-    }
+    name = "fedfomo"
+    limits = {"downloads": at_least(1, "M"), "explore": interval("[0, 1]", "ε"), "decay": at_least(0)}
 
     # As in the first command for CIFAR-10 of github.com/NVlabs/FedFomo, without its decay of η by 1 % per epoch.
     lr: float = 0.1  # η
@@ -93,7 +79,7 @@ class FedFOMO(Method):
         value = worth(task, state["base"], models, data)
         mixed = mix(models, value)
         data.note(own_weight=weights(value)[:, 0])
-        trained = local_sgd(task.gradient, mixed, data, self.lr, momentum=self.momentum)
+        trained = local_sgd(task.gradient, mixed, data, self.lr, **self.sgd)
         share = value / value.abs().sum(1, keepdim=True).clamp(min=SMALLEST_SUM)
         return {"weights": trained, "worth": share[:, 1:]}, {"base": mixed, "personal": trained}
 
@@ -110,17 +96,15 @@ class FedFOMO(Method):
         return {"models": server["models"].replace(clients, uploads["weights"]), "known": known, "affinity": affinity}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = state["personal"]
-        return rows
+        return state["personal"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """Mix all models that were ever uploaded with the initial weights, then train."""
         uploaded = server["models"][server["known"]]
         models = [task.start.expand(len(data)), *(uploaded[j : j + 1] for j in range(len(uploaded)))]
         mixed = mix(models, worth(task, task.start, models, data))
-        return local_sgd(
-            task.gradient, mixed, data, self.lr, steps=data.num_steps() * data.expected_rounds, momentum=self.momentum
-        )
+        steps = data.num_steps() * data.expected_rounds
+        return local_sgd(task.gradient, mixed, data, self.lr, steps=steps, **self.sgd)
 
 
 def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> Tensor:

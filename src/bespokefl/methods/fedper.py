@@ -9,13 +9,9 @@ A newcomer, which the paper does not discuss, trains a new head on the shared ba
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -23,13 +19,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedPer(Method):
     """A shared base and a personal head per client, trained jointly."""
 
-    name: ClassVar[str] = "fedper"
-    citation: ClassVar[str] = """@article{arivazhagan2019federated,
-  title={Federated Learning with Personalization Layers},
-  author={Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and Choudhary, Sunav},
-  journal={arXiv:1912.00818},
-  year={2019}
-}"""
+    name = "fedper"
 
     # No code of the authors was found. Learning rate and momentum are those with which github.com/adap/flower,
     # baselines/fedper, reproduces the paper's figures.
@@ -48,7 +38,7 @@ class FedPer(Method):
         return Message(shared={"base": server["base"]})
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        trained = local_sgd(task.gradient, self.personal(task, message, state, data), data, self.lr, **self._sgd())
+        trained = local_sgd(task.gradient, self.personal(task, message, state, data), data, self.lr, **self.sgd)
         return {"base": trained.block("base")}, {"head": trained.block("head")}
 
     def upload(self, message: Message) -> Declarations:
@@ -62,8 +52,5 @@ class FedPer(Method):
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         start = task.start.with_block(server["base"])
-        budget: dict[str, Any] = {"steps": data.num_steps() * data.expected_rounds, "frozen": "base"}
-        return local_sgd(task.gradient, start, data, self.lr, **budget, **self._sgd())
-
-    def _sgd(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        steps = data.num_steps() * data.expected_rounds
+        return local_sgd(task.gradient, start, data, self.lr, steps=steps, frozen="base", **self.sgd)

@@ -6,16 +6,12 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 `weights` chooses between the paper's n_k weights and equal ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -23,16 +19,9 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedProx(Method):
     """FedAvg with a proximal term that keeps local training close to the global model."""
 
-    name: ClassVar[str] = "fedprox"
-    citation: ClassVar[str] = """@inproceedings{li2020federated,
-  title={Federated Optimization in Heterogeneous Networks},
-  author={Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
-    Smith, Virginia},
-  booktitle={MLSys},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {"prox_weight": at_least(0, "μ")}
-    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
+    name = "fedprox"
+    limits = {"prox_weight": at_least(0, "μ")}
+    former_names = {"pull": "prox_weight"}
 
     # The authors recommend no values for all problems (github.com/litian96/FedProx, README.md): tune the rate, and μ
     # among .001, .01, .1, .5 and 1. Here μ is the middle one and η is FedAvg's. See the docs for MNIST's.
@@ -48,9 +37,7 @@ class FedProx(Method):
         def regularized(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
             return task.gradient(w, batch) + self.prox_weight * (w - start)
 
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        trained = local_sgd(regularized, start, data, self.lr, per_row=(start,), **sgd)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(regularized, start, data, self.lr, per_row=(start,), **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -59,5 +46,4 @@ class FedProx(Method):
         return {"weights": uploads.mean("weights", by=self.weights)}
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        w: Rows = server["weights"]
-        return w
+        return server["weights"]

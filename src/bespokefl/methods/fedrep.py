@@ -10,14 +10,11 @@ between head and base.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -25,14 +22,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class FedRep(Method):
     """A shared base and a personal head per client, trained in turn."""
 
-    name: ClassVar[str] = "fedrep"
-    citation: ClassVar[str] = """@inproceedings{collins2021exploiting,
-  title={Exploiting Shared Representations for Personalized Federated Learning},
-  author={Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay},
-  booktitle={ICML},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
+    name = "fedrep"
+    limits = {"head_epochs": at_least(1, "τ"), "finish_epochs": at_least(1)}
 
     # As in the authors' code (github.com/lgcollins/FedRep, in others' copies: --lr 0.01 --local_ep 11 --local_rep_ep 1
     # --local_bs 10, momentum .5), but without its weight decay of .0001.
@@ -59,7 +50,7 @@ class FedRep(Method):
         if round.phase == "finish":
             return {}, {"head": self._train_head(task, rows, data, self.finish_epochs).block("head")}
         rows = self._train_head(task, rows, data, self.head_epochs)
-        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", momentum=self.momentum)
+        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", **self.sgd)
         return {"base": rows.block("base")}, {"head": rows.block("head")}
 
     def upload(self, message: Message) -> Declarations:
@@ -76,5 +67,4 @@ class FedRep(Method):
         return self._train_head(task, start, data, self.head_epochs * data.expected_rounds)
 
     def _train_head(self, task: Task, rows: Rows, data: CohortData, epochs: int) -> Rows:
-        sgd: dict[str, Any] = {"epochs": epochs, "frozen": "base", "purpose": "head", "momentum": self.momentum}
-        return local_sgd(task.gradient, rows, data, self.lr, **sgd)
+        return local_sgd(task.gradient, rows, data, self.lr, epochs=epochs, frozen="base", purpose="head", **self.sgd)

@@ -11,18 +11,14 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Choice, Declarations, Weights
 
 NOISE_SCALE = 0.1  # in units of a layer's standard deviation; separates models that start at given weights
@@ -32,14 +28,8 @@ NOISE_SCALE = 0.1  # in units of a layer's standard deviation; separates models 
 class IFCA(Method):
     """Several cluster models; each client trains the one with the lowest loss on its training data."""
 
-    name: ClassVar[str] = "ifca"
-    citation: ClassVar[str] = """@inproceedings{ghosh2020efficient,
-  title={An Efficient Framework for Clustered Federated Learning},
-  author={Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan},
-  booktitle={NeurIPS},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {"clusters": at_least(1, "p")}
+    name = "ifca"
+    limits = {"clusters": at_least(1, "p")}
 
     # lr and clusters are those of github.com/jichan3751/ifca, mnist/config.json, where a round is 10 full-batch steps.
     lr: float = 0.1  # γ
@@ -60,7 +50,7 @@ class IFCA(Method):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start, cluster = self._best(task, message, data)  # θ_{j_k}, j_k
         data.note(cluster=cluster)
-        trained = local_sgd(task.gradient, start, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained = local_sgd(task.gradient, start, data, self.lr, **self.sgd)
         return {"weights": trained, "cluster": cluster}, state
 
     def upload(self, message: Message) -> Declarations:

@@ -6,15 +6,9 @@ Differs from the paper: there is no paper.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from torch import Tensor
-
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update
 from bespokefl.core.uploads import Declarations
 
 
@@ -22,7 +16,7 @@ from bespokefl.core.uploads import Declarations
 class Local(Method):
     """Each client trains alone on its own data; nothing is shared."""
 
-    name: ClassVar[str] = "local"
+    name = "local"
 
     lr: float = 0.05  # η
     momentum: float = 0.0
@@ -38,18 +32,14 @@ class Local(Method):
         return Message()
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        return {}, {"personal": self._train(task, state["personal"], data)}
+        return {}, {"personal": local_sgd(task.gradient, state["personal"], data, self.lr, **self.sgd)}
 
     def upload(self, message: Message) -> Declarations:
         return {}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = state["personal"]
-        return rows
+        return state["personal"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        return self._train(task, server["start"], data, steps=data.num_steps() * data.expected_rounds)
-
-    def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
-        sgd: dict[str, Any] = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **sgd)
+        steps = data.num_steps() * data.expected_rounds
+        return local_sgd(task.gradient, server["start"], data, self.lr, steps=steps, **self.sgd)

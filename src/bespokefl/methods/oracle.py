@@ -8,17 +8,13 @@ unknown, gets the group model that fits its training data best.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -26,13 +22,7 @@ from bespokefl.core.uploads import Declarations, Weights
 class Oracle(Method):
     """FedAvg within the true groups of clients; needs a split that knows them."""
 
-    name: ClassVar[str] = "oracle"
-    citation: ClassVar[str] = """@article{mestoukirdi2023user,
-  title={User-Centric Federated Learning: Trading off Wireless Resources for Personalization},
-  author={Mestoukirdi, Mohamad and Zecchin, Matteo and Gesbert, David and Li, Qianrui},
-  journal={IEEE Transactions on Machine Learning in Communications and Networking},
-  year={2023}
-}"""
+    name = "oracle"
 
     lr: float = 0.05  # η
     momentum: float = 0.0
@@ -51,9 +41,7 @@ class Oracle(Method):
         return Message(own={"weights": server["models"][group]}, stream=group)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        w = message["weights"]
-        trained = local_sgd(task.gradient, w, data, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        return {"weights": trained}, state
+        return {"weights": local_sgd(task.gradient, message["weights"], data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -73,5 +61,4 @@ def labels(round: Round) -> Tensor:
     """The group of each client, numbered from 0."""
     if round.groups is None:
         raise InputError("oracle needs a split that knows the clients' true groups; this one does not.")
-    found: Tensor = torch.tensor(round.groups).unique(return_inverse=True)[1]
-    return found
+    return torch.tensor(round.groups).unique(return_inverse=True)[1]

@@ -11,14 +11,11 @@ b₂, b₃ come from three orders of the same data; a client with at most one ba
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above, at_least, one_of
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -26,18 +23,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PerFedAvg(Method):
     """A global model, meta-learned so that one gradient step on a client's data adapts it."""
 
-    name: ClassVar[str] = "perfedavg"
-    citation: ClassVar[str] = """@inproceedings{fallah2020personalized,
-  title={Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
-  author={Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
-  booktitle={NeurIPS},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {
-        "inner_rate": at_least(0, "α"),
-        "order": one_of("first", "free", "exact"),
-        "difference": above(0, "δ"),
-    }
+    name = "perfedavg"
+    limits = {"inner_rate": at_least(0, "α"), "order": one_of("first", "free", "exact"), "difference": above(0, "δ")}
 
     # No code of the authors was found. Others (github.com/KarhouTam/Per-FedAvg and FL-bench, WwZzz/easyFL) use these α
     # and δ, and β = .001.

@@ -20,19 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limits, above, at_least, each, interval, one_of
+from bespokefl.core.hyper_parameters import above, at_least, each, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -40,14 +38,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PersFL(Method):
     """Each client distils the global model with its lowest validation loss into a personal model."""
 
-    name: ClassVar[str] = "persfl"
-    citation: ClassVar[str] = """@mastersthesis{divi2021unifying,
-  title={Unifying Distillation with Personalization in Federated Learning},
-  author={Divi, Siddharth},
-  school={Purdue University},
-  year={2021}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "persfl"
+    limits = {
         "distil_epochs": at_least(1, "E"),
         "imitations": each(interval("[0, 1]", "λ")),
         "temperatures": each(above(0, "T")),
@@ -87,7 +79,7 @@ class PersFL(Method):
         if round.phase == "distil":
             personal = self._distil(task, state["teacher"], data)
             return {}, state | {"personal": personal, "distilled": torch.ones_like(state["distilled"])}
-        return {"weights": local_sgd(task.gradient, received, data, self.lr, momentum=self.momentum)}, state
+        return {"weights": local_sgd(task.gradient, received, data, self.lr, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights(phase="train")}
@@ -146,9 +138,9 @@ class PersFL(Method):
             teacher.repeat(num),
             copies,
             self.distil_lr,
-            momentum=self.momentum,
             steps=copies.num_steps(self.distil_epochs) * trains,
             per_row=(client.repeat_interleave(num), hyper[:, :1], hyper[:, 1:]),
+            **self.sgd,
         )
         scores = task.score(students, copies.sweep("validation"))
         accuracy, loss = (scores[name].reshape(-1, num) for name in ("accuracy", "loss"))
@@ -176,7 +168,7 @@ class PersFL(Method):
 class PersFLGD(PersFL):
     """PersFL with cross-entropy to the teacher's softened labels instead of the KL divergence."""
 
-    name: ClassVar[str] = "persfl-gd"
+    name = "persfl-gd"
 
     def soft_loss(self, teacher: Tensor, student: Tensor) -> Tensor:
         """CE(teacher, student) of log-probabilities: the KL divergence plus the teacher's entropy."""

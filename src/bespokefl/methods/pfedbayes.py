@@ -12,18 +12,15 @@ they have the same fixed point and do not diverge if ζ/(n_i σ²) is large. Pre
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -31,18 +28,8 @@ from bespokefl.core.uploads import Declarations, Weights
 class PFedBayes(Method):
     """Each client learns Gaussian weights that are regularized towards a global Gaussian."""
 
-    name: ClassVar[str] = "pfedbayes"
-    citation: ClassVar[str] = """@inproceedings{zhang2022personalized,
-  title={Personalized Federated Learning via Variational {Bayesian} Inference},
-  author={Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng},
-  booktitle={ICML},
-  year={2022}
-}"""
-    limits: ClassVar[Limits] = {
-        "weight": above(0, "ζ"),
-        "deviation": above(0, "initial σ"),
-        "mix": above(0, "β"),
-    }
+    name = "pfedbayes"
+    limits = {"weight": above(0, "ζ"), "deviation": above(0, "initial σ"), "mix": above(0, "β")}
 
     # No code of the authors was found. github.com/AllenBeau/pFedBayes, by another author, names as the paper's setting
     # for MNIST: ρ = −2.5, ζ = 10, η = .001.
@@ -80,12 +67,10 @@ class PFedBayes(Method):
         }
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        mean: Rows = state["mean"]
-        return mean
+        return state["mean"]
 
     def global_model(self, server: State) -> Rows | None:
-        mean: Rows = server["mean"]
-        return mean
+        return server["mean"]
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         start = (server["mean"], server["rho"], server["mean"], server["rho"])
@@ -117,8 +102,7 @@ class PFedBayes(Method):
             prior_rho = prior_rho - by_prior * prior_rho.map(torch.sigmoid) / (1 / self.common_lr + 2 * kl_weight)
             return mean, rho, prior, prior_rho, kl_weight, which
 
-        found = iterate(step, (*start, kl_weight, torch.arange(len(data))), data, steps=steps)
-        return found[0], found[1], found[2], found[3]
+        return iterate(step, (*start, kl_weight, torch.arange(len(data))), data, steps=steps)[:4]
 
     def _rho(self, like: Rows) -> Rows:
         """ρ with softplus(ρ) = `deviation`."""

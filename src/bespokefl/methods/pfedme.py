@@ -8,16 +8,13 @@ Differs from the paper: R is the run's number of local steps, and K a number of 
 each round at the received w and continues from step to step, as in the authors' code, but without its weight decay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above, at_least
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above, at_least
 from bespokefl.core.local_sgd import iterate
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -25,19 +22,9 @@ from bespokefl.core.uploads import Declarations, Weights
 class PFedMe(Method):
     """Each personal model is the proximal point of the global model (Moreau envelopes)."""
 
-    name: ClassVar[str] = "pfedme"
-    citation: ClassVar[str] = """@inproceedings{dinh2020personalized,
-  title={Personalized Federated Learning with Moreau Envelopes},
-  author={Dinh, Canh T. and Tran, Nguyen H. and Nguyen, Tuan Dung},
-  booktitle={NeurIPS},
-  year={2020}
-}"""
-    limits: ClassVar[Limits] = {
-        "prox_weight": above(0, "λ"),
-        "inner_steps": at_least(1, "K"),
-        "mix": above(0, "β"),
-    }
-    former_names: ClassVar[Mapping[str, str]] = {"pull": "prox_weight"}
+    name = "pfedme"
+    limits = {"prox_weight": above(0, "λ"), "inner_steps": at_least(1, "K"), "mix": above(0, "β")}
+    former_names = {"pull": "prox_weight"}
 
     # As in github.com/CharlieDinh/pFedMe, README.md, MNIST, neural network: 800 rounds of 20 steps on batches of 20.
 
@@ -66,8 +53,7 @@ class PFedMe(Method):
         return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        theta: Rows = state["personal"]  # θ_i, not w_i
-        return theta
+        return state["personal"]  # θ_i, not w_i
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         return self._train(task, server["weights"], data)[1]  # every round starts at w again, so one is enough
@@ -80,5 +66,4 @@ class PFedMe(Method):
                 theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.prox_weight * (theta - w))
             return w - (self.lr * self.prox_weight) * (w - theta), theta
 
-        w, theta = iterate(step, (w, w), data)
-        return w, theta
+        return iterate(step, (w, w), data)

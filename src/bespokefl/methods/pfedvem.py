@@ -19,20 +19,18 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.hyper_parameters import Limits, above, at_least, one_of
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.nn.heads import Sweep, base_gradient
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
 from bespokefl.core.uploads import Declarations, Scalar, Weights
 
 TERMS = ("full", "uncertainty", "deviation")
@@ -59,14 +57,8 @@ def divergence(mean: Array, std: Array, latent: Array, prior_variance: float | T
 class PFedVEM(Method):
     """A shared base and a Bayesian head per client; heads are averaged by their confidence."""
 
-    name: ClassVar[str] = "pfedvem"
-    citation: ClassVar[str] = """@inproceedings{zhu2023confidence,
-  title={Confidence-Aware Personalized Federated Learning via Variational Expectation Maximization},
-  author={Zhu, Junyi and Ma, Xingchen and Blaschko, Matthew B.},
-  booktitle={CVPR},
-  year={2023}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "pfedvem"
+    limits = {
         "initial_variance": above(0, "initial ρ²"),
         "head_steps": at_least(1, "R"),
         "samples": at_least(1, "K"),

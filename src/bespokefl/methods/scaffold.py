@@ -11,16 +11,13 @@ reported, n is estimated as N times the mean n_k of those that have.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.cohort_data import Batch
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Weights
 
 
@@ -28,14 +25,7 @@ from bespokefl.core.uploads import Declarations, Reference, Weights
 class Scaffold(Method):
     """One global model; control variates correct the drift of local training."""
 
-    name: ClassVar[str] = "scaffold"
-    citation: ClassVar[str] = """@inproceedings{karimireddy2020scaffold,
-  title={{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
-  author={Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and Stich, Sebastian and
-    Suresh, Ananda Theertha},
-  booktitle={ICML},
-  year={2020}
-}"""
+    name = "scaffold"
 
     lr: float = 0.05  # η, the clients' rate: FedAvg's here, as the paper tunes it for each algorithm
     server_lr: float = 1.0  # η_g, the paper's, in all its experiments
@@ -77,8 +67,7 @@ class Scaffold(Method):
         }
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        x: Rows = server["weights"]
-        return x
+        return server["weights"]
 
 
 def _total(counts: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from bespokefl.core import memory
 from bespokefl.core.errors import DiskError
 from bespokefl.core.files import FULL
 from bespokefl.core.method import State
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.engines.transports import wire
 
 log = logging.getLogger("bespokefl")
@@ -297,13 +297,6 @@ def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
         name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
         for name, value in values.items()
     }
-
-
-def concatenate(values: Sequence[Any]) -> Any:
-    """Rows or tensors end to end; a single one is returned as it is."""
-    if len(values) == 1:
-        return values[0]
-    return Rows.cat(values) if isinstance(values[0], Rows) else torch.cat(list(values))
 
 
 def _zeros(like: Tensor, size: int) -> Tensor:

@@ -27,29 +27,18 @@ Differs from the paper:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import Limits, at_least, interval, one_of
+from bespokefl.core.hyper_parameters import at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import Message, Method, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows, RunningVariance
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.rows import RunningVariance
 from bespokefl.core.uploads import Declarations, Scalar, Weights
-from bespokefl.methods.selffl.clusters import aggregate_clusters, mean_of_clusters, start_clusters
-from bespokefl.methods.selffl.convergence import train_to_convergence
-from bespokefl.methods.selffl.uncertainty import (
-    are_variances,
-    precision,
-    rounded_steps,
-    shares,
-    sums_of_others,
-    wanted_steps,
-)
+from bespokefl.methods.selffl import uncertainty
+from bespokefl.methods.selffl.uncertainty import precision, rounded_steps, shares, sums_of_others, wanted_steps
 
 Pairs = Sequence[tuple[str, float]]
 
@@ -58,15 +47,8 @@ Pairs = Sequence[tuple[str, float]]
 class SelfFL(Method):
     """Each client derives its initial model and local steps from variances within and between clients."""
 
-    name: ClassVar[str] = "selffl"
-    citation: ClassVar[str] = """@inproceedings{chen2022self,
-  title={Self-Aware Personalized Federated Learning},
-  author={Chen, Huili and Ding, Jie and Tramel, Eric and Wu, Shuang and Sahu, Anit Kumar and Avestimehr, Salman and
-    Zhang, Tao},
-  booktitle={NeurIPS},
-  year={2022}
-}"""
-    limits: ClassVar[Limits] = {
+    name = "selffl"
+    limits = {
         "max_steps": at_least(1, "ℓ_max"),
         "smoothing": interval("(0, 1]"),
         "peers": one_of("known", "active"),
@@ -103,7 +85,7 @@ class SelfFL(Method):
 
     def check(self) -> None:
         super().check()
-        if self.variances is not None and not are_variances(self.variances):
+        if self.variances is not None and not uncertainty.are_variances(self.variances):
             raise InputError(
                 f"variances must be a number >= 0 for each client's name, got {self.variances!r} (Self-FL)."
             )
@@ -128,7 +110,9 @@ class SelfFL(Method):
         }
         if self.clusters == "none":
             return server
-        return server | start_clusters(start, self.num_clusters if round.groups is None else len(set(round.groups)))
+        return server | uncertainty.start_clusters(
+            start, self.num_clusters if round.groups is None else len(set(round.groups))
+        )
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         rows = start.expand(len(cohort))
@@ -157,7 +141,7 @@ class SelfFL(Method):
         personal = local_sgd(task.gradient, start, data, self.lr, steps=steps)  # θ_m^t
         if not self.augmented:
             return {"weights": personal, "variance": variance}, {"personal": personal, **vars(running.add(personal))}
-        optimum = train_to_convergence(task, personal, data, self.lr, self.extra_epochs, self.tolerance)  # θ_{m,t}
+        optimum = self._converged(task, personal, data)  # θ_{m,t}
         upload = {"weights": personal, "optimum": optimum, "variance": variance}
         return upload, {"personal": personal, "optimum": optimum, **vars(running.add(optimum))}
 
@@ -174,8 +158,8 @@ class SelfFL(Method):
             new["between"] = torch.stack(squares).sum() / len(uploads)  # (14) (22)
         round.note(between=new["between"])
         if self.clusters != "none":
-            new |= aggregate_clusters(new, uploads, name, self.num_clusters, round)
-            estimate = mean_of_clusters(new)
+            new |= uncertainty.aggregate_clusters(new, uploads, name, self.num_clusters, round)
+            estimate = uncertainty.mean_of_clusters(new)
         elif self.variance_weights:
             estimate = uploads.mean(name, by=shares(variance, new["variances"], new["between"]))  # (11) (23)
         else:
@@ -205,3 +189,18 @@ class SelfFL(Method):
         size = {"batch": data.batch_size, "examples": data.n}.get(str(self.divisor), 1)
         wanted = wanted_steps(variance, others, self.lr, size)
         return wanted, rounded_steps(wanted, self.max_steps) if self.adapt_steps else data.num_steps()
+
+    def _converged(self, task: Task, rows: Rows, data: CohortData) -> Rows:
+        """Train each row, epoch by epoch, until its training loss changes by less than `tolerance`, relative to it."""
+        loss = task.score(rows, data.sweep())["loss"]
+        active, epochs = torch.ones(len(data), dtype=torch.bool), torch.zeros(len(data), dtype=torch.int64)
+        for epoch in range(self.extra_epochs):
+            steps = data.num_steps(1) * active
+            rows = local_sgd(task.gradient, rows, data, self.lr, steps=steps, purpose=f"on/{epoch}")
+            before, loss = loss, task.score(rows, data.sweep())["loss"]
+            epochs += active
+            active &= (loss - before).abs() >= self.tolerance * before.abs()
+            if not active.any():
+                break
+        data.note(extra_epochs=epochs)
+        return rows

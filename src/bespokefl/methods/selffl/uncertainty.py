@@ -1,4 +1,4 @@
-"""Local steps and aggregation weights of Self-FL, from the variances within and between clients."""
+"""Local steps, aggregation weights and clusters of Self-FL, from the variances within and between clients."""
 
 import math
 from numbers import Real
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError
+from bespokefl.core.method import Round, Rows, State, Uploads
 
 LEAST_VARIANCE = 1e-12  # of σ_0² + σ_m²
 
@@ -65,3 +66,39 @@ def are_variances(pairs: Any) -> bool:
         return False
     numbers = all(isinstance(value, Real) and not isinstance(value, bool) for _, value in found)
     return numbers and all(isinstance(name, str) and 0 <= value < math.inf for name, value in found)
+
+
+def start_clusters(start: Rows, num: int) -> State:
+    """The server's entries for this many clusters (G.4) before the first round."""
+    return {
+        "cluster_weights": start.expand(num),  # the latest model of each
+        "cluster_variances": torch.full((num,), math.nan, dtype=torch.float64),
+        "cluster_seen": torch.zeros(num, dtype=torch.bool),
+    }
+
+
+def aggregate_clusters(server: State, uploads: Uploads, name: str, num: int, round: Round) -> State:
+    """(11) within each cluster: the new models and variances of the clusters of active clients."""
+    known, variance = server["variances"], uploads["variance"]
+    labels = ranked(known, num) if round.groups is None else torch.tensor(round.groups).unique(return_inverse=True)[1]
+    labels = labels[list(uploads.clients)]
+    rows, variances, seen = (server[f"cluster_{what}"].clone() for what in ("weights", "variances", "seen"))
+    for cluster in labels.unique().tolist():
+        inside = shares(variance, known, server["between"]) * (labels == cluster)
+        rows = rows.replace([cluster], uploads.mean(name, by=inside))
+        variances[cluster] = (inside * filled(variance, known)).sum() / inside.sum()
+        seen[cluster] = True
+    return {"cluster_weights": rows, "cluster_variances": variances, "cluster_seen": seen}
+
+
+def mean_of_clusters(server: State) -> Rows:
+    """(11) across the clusters that have a model."""
+    seen, variance = server["cluster_seen"], server["cluster_variances"]
+    return server["cluster_weights"][seen].mean(shares(variance, variance, server["between"])[seen])
+
+
+def ranked(variance: Tensor, num: int) -> Tensor:
+    """A cluster for each client: equal shares of the ranks of known variances, undefined ones in the middle."""
+    known = variance[~variance.isnan()].sort()[0]
+    ranks = torch.searchsorted(known, filled(variance, variance))
+    return (ranks * num // max(1, len(known))).clamp(max=num - 1)

@@ -18,23 +18,17 @@ Differs from the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limits, at_least
+from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.method import ALL, Message, Method, Phase, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
-from bespokefl.methods.ucfl.similarity import collaboration, collaboration_rows, renormalized
-from bespokefl.methods.ucfl.streams import choose_streams
-from bespokefl.methods.ucfl.survey import survey
+from bespokefl.methods.ucfl.similarity import choose_streams, collaboration, collaboration_rows, renormalized, survey
 
 SURVEY, TRAIN = "survey", "train"  # phases
 
@@ -43,18 +37,8 @@ SURVEY, TRAIN = "survey", "train"  # phases
 class UCFL(Method):
     """Each client gets its own weighted average of all models; weights come from gradient similarity."""
 
-    name: ClassVar[str] = "ucfl"
-    citation: ClassVar[str] = """@article{mestoukirdi2023user,
-  title={User-Centric Federated Learning: Trading off Wireless Resources for Personalization},
-  author={Mestoukirdi, Mohamad and Zecchin, Matteo and Gesbert, David and Li, Qianrui},
-  journal={IEEE Transactions on Machine Learning in Communications and Networking},
-  year={2023}
-}"""
-    limits: ClassVar[Limits] = {
-        "penalty": at_least(0, "λ"),
-        "survey_batches": at_least(2, "K"),
-        "survey_size": at_least(1, "n_k"),
-    }
+    name = "ucfl"
+    limits = {"penalty": at_least(0, "λ"), "survey_batches": at_least(2, "K"), "survey_size": at_least(1, "n_k")}
 
     lr: float = 0.01  # η
     momentum: float = 0.9  # β
@@ -122,8 +106,7 @@ class UCFL(Method):
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         """A new row of W times the last uploads of all clients; a newcomer without similar clients trains alone."""
         if not len(server["surveyed"]):
-            common: Rows = server["weights"]
-            return common
+            return server["weights"]
         gradient, variance = survey(task, server["start"], data, self.survey_batches, self.survey_size)
         W = torch.zeros(len(data), len(server["reported"]), dtype=torch.float64)
         known = server["gradients"], server["variances"], server["examples"]
@@ -167,5 +150,4 @@ class UCFL(Method):
         return shares @ trained, trained  # (8)
 
     def _train(self, task: Task, rows: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
-        momentum, weight_decay = self.momentum, self.weight_decay
-        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, momentum=momentum, weight_decay=weight_decay)
+        return local_sgd(task.gradient, rows, data, self.lr, steps=steps, **self.sgd)

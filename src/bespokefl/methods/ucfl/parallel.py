@@ -7,15 +7,11 @@ Differs from the paper: θ_{i,j} is trained by j from θ_i; the text says from �
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.method import Message, Round, State, Update, Uploads
-from bespokefl.core.rows import Rows
-from bespokefl.core.task import Task
+from bespokefl.core.method import CohortData, Message, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 from bespokefl.methods.ucfl.algorithm import UCFL
 
@@ -24,7 +20,7 @@ from bespokefl.methods.ucfl.algorithm import UCFL
 class UCFLParallel(UCFL):
     """UCFL in which each client trains the models of all streams: exact, at a multiple of the cost."""
 
-    name: ClassVar[str] = "ucfl-parallel"
+    name = "ucfl-parallel"
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
         if not len(server["surveyed"]):
@@ -47,8 +43,7 @@ class UCFLParallel(UCFL):
         return super().workload(server, round) * len(server["weights"])
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        rows: Rows = message["streams"][message["stream"]] if "streams" in message else message["weights"]
-        return rows
+        return message["streams"][message["stream"]] if "streams" in message else message["weights"]
 
     def _mixed(self, shares: Tensor, uploads: Uploads, stream: Tensor) -> tuple[Rows, Rows]:
         trained: list[Rows] = [uploads[f"weights{i}"] for i in range(len(shares))]  # θ_{i,j} of all j, for each i

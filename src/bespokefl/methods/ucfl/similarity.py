@@ -1,33 +1,70 @@
-"""The collaboration matrix of UCFL: how much each client uses of the others' models, from gradient similarity (9)."""
+"""What UCFL computes before training: gradients and their noise, the collaboration matrix W, and streams of clients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
+from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.spatial.distance import cdist, pdist, squareform
 from torch import Tensor
 
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.cohort_data import BatchSchedule
 from bespokefl.core.errors import InputError
-from bespokefl.core.rows import Rows
+from bespokefl.core.method import CohortData, Rows, Task
 
 Array = NDArray[Any]
 Matrix = Rows | Tensor | Array | Sequence[Any]
 NEGLIGIBLE = float(np.finfo(np.float64).eps)  # a weight that is lost in the rounding of a row's sum
+SURVEY_DRAWS = "survey"  # the purpose of random draws
+TRY_EACH_UP_TO = 100  # numbers of streams; larger numbers are tried in steps of 5 %
+
+
+def survey(task: Task, start: Rows, data: CohortData, num_batches: int, size: int | None) -> tuple[Rows, Tensor]:
+    """Each client's g_i over all its data, and σ_i² over a random partition into batches."""
+    g = task.sweep_gradient(start, data.sweep("train"))
+    partitions = [_partition(data, row, num_batches, size) for row in range(len(data))]
+    counts = [len(batches) for batches in partitions]
+    tag = [data.tag(row, SURVEY_DRAWS) for row in range(len(data))]
+
+    def batch_gradients(k: int) -> Rows:
+        own = ClientIndex.of_lists([batches[k] if k < len(batches) else np.zeros(0) for batches in partitions])
+        return task.sweep_gradient(start, BatchSchedule.sweep(data.x, data.y, own, tag=tag))
+
+    return g, torch.from_numpy(gradient_noise((batch_gradients(k) for k in range(max(counts))), g, counts))
+
+
+def gradient_noise(batches: Matrix | Iterable[Matrix], mean: Matrix, counts: Matrix | None = None) -> Array:
+    """σ² = (1/K) Σ_k ‖g^k − g‖² (10); NaN (undefined) for fewer than two batches.
+
+    `batches` is a (K, D) matrix for one client, or K matrices (C, D) for C clients; `counts` says how many of the
+    batches each client has, if not all of them. `mean` is the gradient over all data: (D,), or (C, D).
+    """
+    g = as_array(mean)
+    each = as_array(batches) if isinstance(batches, Rows) else batches
+    squares = np.array([np.square(as_array(batch) - g).sum(-1) for batch in each]).reshape(-1, *g.shape[:-1])
+    num = np.broadcast_to(len(squares) if counts is None else as_array(counts), g.shape[:-1])
+    inside = np.arange(len(squares)).reshape(-1, *[1] * num.ndim) < num
+    return np.where(num < 2, np.nan, (squares * inside).sum(0) / np.maximum(num, 1))[()]
+
+
+def _partition(data: CohortData, row: int, num_batches: int, size: int | None) -> Array:
+    """A random partition of a client's training examples, (K, n_k); the remainder is dropped."""
+    own = data.train.of(row).numpy()
+    size = size or max(1, len(own) // num_batches)  # n_k
+    if len(own) < size:
+        raise InputError(
+            f"client {data.names[row]!r} has {len(own)} training examples, fewer than the {size} of a survey batch: "
+            "use a smaller survey_size, or none."
+        )
+    num = len(own) // size  # K
+    return data.generator(SURVEY_DRAWS, row).permutation(own)[: num * size].reshape(num, size)
 
 
 def collaboration(gradients: Matrix, variances: Matrix, sizes: Matrix) -> Array:
-    """W (9), an (m, m) matrix whose rows sum to one.
-
-    Parameters
-    ----------
-    gradients : matrix
-        g_i, (m, D).
-    variances : array
-        σ_i², (m,), NaN where undefined.
-    sizes : array
-        n_i, (m,).
-    """
+    """W (9), an (m, m) matrix whose rows sum to one, from g_i (m, D), σ_i² (m,), NaN where undefined, and n_i (m,)."""
     return collaboration_rows(gradients, variances, gradients, variances, sizes)
 
 
@@ -70,3 +107,44 @@ def as_array(values: Any) -> Array:
     if isinstance(values, Rows):
         values = values.matrix()
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+
+
+def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) -> tuple[int, Array, Array]:
+    """K-means on the rows of W (Algorithm 2), with k = argmax s_k − penalty · k (12), the smallest on a tie.
+
+    `penalty` is λ of (12); `streams` a number to use instead of the best. Returns the number of streams, the stream of
+    each client, (m,), and the silhouettes s_k of k = 1..m, NaN where k was not tried.
+    """
+    from sklearn.cluster import KMeans  # here, because it takes a second to import
+    from sklearn.metrics import silhouette_samples
+
+    rows = as_array(W)
+    m = len(rows)
+    offset = rows - rows.mean(0)
+    scale = np.abs(offset).max()
+    points = np.round(offset / scale, 6) if scale > 1e-9 else 0 * rows  # so that rounding errors decide nothing
+    distinct = len(np.unique(points, axis=0))
+    tree = linkage(pdist(points), "ward") if m > 1 else None
+    distances = squareform(pdist(rows))
+
+    def labels(k: int) -> Array:
+        if k == m:
+            return np.arange(m)
+        k = min(k, distinct)
+        ward = cut_tree(tree, k)[:, 0]
+        centres = np.stack([points[ward == c].mean(0) for c in range(k)])
+        found = KMeans(k, init=centres, n_init=1).fit(points).labels_
+        order = np.argsort(np.unique(found, return_index=True)[1])  # number streams by their first client
+        return np.asarray(np.argsort(order)[found])
+
+    def silhouette(labels: Array) -> float:
+        return float(silhouette_samples(distances, labels, metric="precomputed").mean())
+
+    curve = np.full(m, np.nan)
+    curve[[0, m - 1]] = 0.0
+    k = 2
+    while k < m:
+        curve[k - 1] = silhouette(labels(k)) if k <= distinct else 0.0
+        k += k // 20 if k > TRY_EACH_UP_TO else 1
+    best = int(np.nanargmax(curve - penalty * np.arange(1, m + 1))) + 1 if streams is None else streams
+    return best, labels(best), curve

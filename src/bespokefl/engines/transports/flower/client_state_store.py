@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.core.method import State
-from bespokefl.engines.storage.client_states import concatenate
+from bespokefl.core.rows import concatenate
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.wire import Values

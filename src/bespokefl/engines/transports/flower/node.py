@@ -15,11 +15,11 @@ import torch
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing
 from bespokefl.core.method import Message, Method, State
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.storage.client_states import concatenate, repeat_single_rows
+from bespokefl.engines.storage.client_states import repeat_single_rows
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import blob
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError, TrainingError, listing
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import PARTS, Data
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot, concatenate
+from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
