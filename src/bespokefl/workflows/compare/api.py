@@ -45,8 +45,6 @@ def compare(
     methods : sequence of Method or str
         Methods with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names. Local and FedAvg, the
         baselines that gains are measured against, are always added.
-    clients : Clients
-        The clients that every method trains.
     seeds : sequence of int
         Seeds of initial weights, client draws and batches. For one seed they are the same for all methods.
     tune : bool
@@ -55,18 +53,11 @@ def compare(
         Values to try instead of the default grid: `{"ditto": {"prox_weight": (0.1, 1)}}`. Methods named here are
         tuned even without `tune`.
     out : path, optional
-        Directory for all results. Runs that it already contains are not trained again.
-    overwrite : bool
-        Replace a comparison in `out`.
+        Directory for all results. Runs that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional
         Called with a `Step` after every round.
     **settings
         Other keyword arguments of `bespokefl.run`, such as model, rounds or participation.
-
-    Returns
-    -------
-    Comparison
-        The scores of all runs, with gains, tests and verdicts.
 
     Raises
     ------

@@ -79,18 +79,12 @@ def diagnose(
     lr : float
         Learning rate of the fits.
     out : path, optional
-        Directory for diagnosis.json.
-    overwrite : bool
-        Replace a diagnosis in `out`.
+        Directory for diagnosis.json; `overwrite` replaces a diagnosis there.
     progress : callable, optional
         Called after each of the three steps.
     **settings
         The keyword arguments model, seed, start, head, loss, scale, missing, vocabulary, length, workers, chunk, device
         and precision of `bespokefl.run`.
-
-    Returns
-    -------
-    Diagnosis
 
     Raises
     ------
