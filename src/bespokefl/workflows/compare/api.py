@@ -11,9 +11,8 @@ from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Report
 from bespokefl.workflows.compare import candidates, storage
-from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan
+from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
 from bespokefl.workflows.compare.result import Comparison
-from bespokefl.workflows.compare.runner import run_comparison
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import initial_weights, jobs
