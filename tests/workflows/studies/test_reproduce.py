@@ -190,7 +190,7 @@ def test_a_claim_that_only_the_slack_allows_says_so() -> None:
 
 
 def test_a_study_draws_its_pictures_seed_by_seed_and_shrinks_them() -> None:
-    study = replace(where_it_pays.DIGITS, clients=4, seeds=2, images={"permuted": 80}, shrink=2)
+    study = replace(where_it_pays.STUDIES[0], clients=4, seeds=2, images={"permuted": 80}, shrink=2)
     drawn = study.federations(where_it_pays.SCENARIOS[3])
     assert [(len(one), len(one.x), one.shape) for one in drawn] == [(4, 80, (1, 4, 4))] * 2
     squares = load("digits").x.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)

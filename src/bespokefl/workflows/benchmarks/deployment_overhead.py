@@ -29,82 +29,7 @@ NODES = ("first", "second", "third")
 WIDTHS = {"100 kB": 333, "10 MB": 33_333}  # of the hidden layer: 64 → width → 10, four bytes a weight
 BATCH = 32
 TIMEOUT = 1800.0  # seconds for the rounds of one model
-TIMES_FILE = "seconds.json"
-PROJECT = """[project]
-name = "plain"
-version = "1.0.0"
-description = "FedAvg as in Flower's documentation"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "bespoke"
-
-[tool.flwr.app.components]
-serverapp = "plain:server"
-clientapp = "plain:client"
-
-[tool.flwr.app.config]
-run = ""
-"""
-APP = f'''
-import json
-import os
-import time
-
-import numpy as np
-import torch
-from flwr.app import ArrayRecord, MetricRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-from torch import nn
-
-client, server = ClientApp(), ServerApp()
-
-
-def model():
-    width = int(os.environ["PLAIN_WIDTH"])
-    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
-
-
-@client.train()
-def train(message, context):
-    torch.set_num_threads(1)
-    net = model()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    records = np.load(context.node_config["records"])
-    x = torch.as_tensor(records["x"][:{BATCH}], dtype=torch.float32).flatten(1)
-    y = torch.as_tensor(records["y"][:{BATCH}])
-    nn.functional.cross_entropy(net(x), y).backward()
-    torch.optim.SGD(net.parameters(), lr=0.1).step()
-    metrics = MetricRecord({{"num-examples": len(y)}})
-    answer = RecordDict({{"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}})
-    return Message(content=answer, reply_to=message)
-
-
-class Timed(FedAvg):
-    started, seconds = 0.0, []
-
-    def configure_train(self, *given):
-        self.started = time.perf_counter()
-        return super().configure_train(*given)
-
-    def aggregate_train(self, *given):
-        found = super().aggregate_train(*given)
-        self.seconds.append(time.perf_counter() - self.started)
-        return found
-
-
-@server.main()
-def main(grid, context):
-    strategy = Timed(fraction_evaluate=0.0, min_train_nodes={len(NODES)}, min_available_nodes={len(NODES)})
-    strategy.start(grid, ArrayRecord(model().state_dict()), num_rounds=int(os.environ["PLAIN_ROUNDS"]))
-    path = os.path.join(os.environ["BESPOKE_DEPLOYMENT"], "{TIMES_FILE}")
-    with open(path + ".new", "w") as file:
-        json.dump(strategy.seconds, file)
-    os.replace(path + ".new", path)
-'''
+APP = Path(__file__).with_name("plain_flower")  # FedAvg as in Flower's documentation
 
 
 def overhead(
@@ -152,17 +77,18 @@ def bespoke_rounds(width: int, rounds: int) -> list[float]:
 def flower_rounds(width: int, rounds: int) -> list[float]:
     """Return the seconds of each round of plain Flower."""
     with _deployment() as deployment, ExitStack() as stack:
-        settings = {"PLAIN_WIDTH": str(width), "PLAIN_ROUNDS": str(rounds), **FLOWER_ENVIRONMENT}
-        app = deployment.root / "plain"
+        times, app = deployment.root / "seconds.json", deployment.root / "plain"
+        given = {"WIDTH": width, "ROUNDS": rounds, "BATCH": BATCH, "NODES": len(NODES), "TIMES": times}
+        settings = {f"PLAIN_{name}": str(value) for name, value in given.items()} | FLOWER_ENVIRONMENT
         app.mkdir()
-        (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
-        (app / "plain.py").write_text(APP, encoding="utf-8")
+        shutil.copyfile(APP / "pyproject.toml", app / "pyproject.toml")
+        shutil.copyfile(APP / "plain.py.txt", app / "plain.py")
         stack.enter_context(demo.running(deployment, (), settings))
         for node in NODES:
             stack.callback(end, _supernode(deployment, node, settings))
         with runs.connect(deployment) as link:
             number = link.start(app, "")
-        times, started = deployment.root / TIMES_FILE, time.monotonic()
+        started = time.monotonic()
         while not times.is_file():
             with runs.connect(deployment) as link:
                 active = link.is_active(number)

@@ -2,8 +2,7 @@
 
 api             `bespokefl.compare`
 candidates      the methods that take part: names, order, default grids
-plan            a comparison to carry out, and the outcome so far
-runner          tune and train what is missing, several runs at once
+plan            carry out a comparison: tune and train what is missing, several runs at once
 storage         the directory of a comparison
 existing_runs   `bespokefl.compare_runs`: compare runs on disk
 result          `Comparison`: scores, gains, tests and verdicts

@@ -11,9 +11,8 @@ from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.progress import Report
 from bespokefl.workflows.compare import candidates, storage
-from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan
+from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
 from bespokefl.workflows.compare.result import Comparison
-from bespokefl.workflows.compare.runner import run_comparison
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import initial_weights, jobs
@@ -45,8 +44,6 @@ def compare(
     methods : sequence of Method or str
         Methods with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names. Local and FedAvg, the
         baselines that gains are measured against, are always added.
-    clients : Clients
-        The clients that every method trains.
     seeds : sequence of int
         Seeds of initial weights, client draws and batches. For one seed they are the same for all methods.
     tune : bool
@@ -55,18 +52,11 @@ def compare(
         Values to try instead of the default grid: `{"ditto": {"prox_weight": (0.1, 1)}}`. Methods named here are
         tuned even without `tune`.
     out : path, optional
-        Directory for all results. Runs that it already contains are not trained again.
-    overwrite : bool
-        Replace a comparison in `out`.
+        Directory for all results. Runs that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional
         Called with a `Step` after every round.
     **settings
         Other keyword arguments of `bespokefl.run`, such as model, rounds or participation.
-
-    Returns
-    -------
-    Comparison
-        The scores of all runs, with gains, tests and verdicts.
 
     Raises
     ------

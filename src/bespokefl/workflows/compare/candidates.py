@@ -2,10 +2,12 @@
 
 import re
 import shlex
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from bespokefl import methods as registry
@@ -20,24 +22,9 @@ from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
 LR_FACTORS = (0.2, 1.0, 5.0)  # of a method's default lr
-# Values to try in addition to the lr; an lr given here replaces the default values.
-GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "fedprox": {"prox_weight": (0.01, 0.1, 1.0)},
-    "ditto": {"lr": (0.05, 0.25), "personal_lr": (0.05, 0.25), "prox_weight": (0.1, 1.0)},
-    "selffl": {"max_steps": (10, 40)},
-    "persfl": {"distil_lr": (0.02, 0.1)},
-    "persfl-gd": {"distil_lr": (0.02, 0.1)},
-    "pfedvem": {"head_lr": (0.001, 0.01), "base_lr": (0.01, 0.05), "initial_variance": (0.01, 0.1)},
-    "fedavg-ft": {"tune_lr": (0.01, 0.05)},
-    "perfedavg": {"inner_rate": (0.01, 0.05)},
-    "pfedme": {"lr": (0.005, 0.05), "personal_lr": (0.09, 0.25), "prox_weight": (1.0, 15.0)},
-    "apfl": {"alpha": (0.25, 0.5, 0.75)},
-    "fedper": {"lr": (0.01, 0.05, 0.25)},
-    "fedrep": {"head_epochs": (5, 10)},
-    "ifca": {"clusters": (2, 4)},
-    "fedfomo": {"explore": (0.1, 0.3)},
-    "pfedbayes": {"lr": (0.05, 0.25), "common_lr": (0.05, 0.25), "weight": (1.0, 10.0)},
-}
+GRIDS: dict[str, dict[str, list[Any]]] = tomllib.loads(
+    Path(__file__).with_name("grids.toml").read_text(encoding="utf-8")
+)
 # Settings that, with model and rounds, distinguish runs of one method.
 SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
 

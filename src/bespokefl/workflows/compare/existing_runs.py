@@ -18,7 +18,7 @@ from bespokefl.workflows.run import toml
 def compare_runs(
     runs: Sequence[Result | str | PathLike[str]], *, out: str | PathLike[str] | None = None, overwrite: bool = False
 ) -> Comparison:
-    """Compare existing runs of the same split.
+    """Compare existing runs of the same split; figures are of the seeds that all methods have.
 
     Parameters
     ----------
@@ -26,14 +26,7 @@ def compare_runs(
         Results, directories of runs, or directories of comparisons. Runs that differ only in the seed belong to one
         method.
     out : path, optional
-        Directory for compare.json and clients.csv.
-    overwrite : bool
-        Replace a comparison in `out`.
-
-    Returns
-    -------
-    Comparison
-        Figures are of the seeds that all methods have.
+        Directory for compare.json and clients.csv; `overwrite` replaces a comparison there.
 
     Raises
     ------

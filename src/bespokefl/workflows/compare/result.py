@@ -73,22 +73,9 @@ class ComparisonMetadata:
 class Comparison:
     """Scores of methods × seeds × clients, with gains, tests and verdicts. `print(comparison)` shows the table.
 
-    Attributes
-    ----------
-    entries : dict of str to Entry
-        The methods by name: baselines first, then in the order of `bespoke methods`.
-    names : tuple of str
-        The clients.
-    sizes : dict of str to ndarray
-        Numbers of "train", "validation" and "test" examples per client.
-    score : str
-        The test score compared: "accuracy", or "loss" for regression.
-    higher_is_better : bool
-        Whether a higher score is better.
-    facts : ComparisonMetadata
-        Data, model and settings.
-    path : Path or None
-        Directory that the comparison was saved to.
+    `entries` are the methods by name, `names` and `sizes` the clients and their numbers of examples, `score` the test
+    score compared ("accuracy", or "loss" for regression), `facts` data, model and settings, and `path` the directory
+    that the comparison was saved to.
     """
 
     def __init__(self, entries: Sequence[Entry], facts: ComparisonMetadata, keep: object = None) -> None:
@@ -123,24 +110,7 @@ class Comparison:
         return ", ".join(map(str, self.seeds)) if self.seeds else "that each method has"
 
     def result(self, method: str, seed: int) -> Result:
-        """Return one run.
-
-        Parameters
-        ----------
-        method : str
-            Name of the method, as in `methods`.
-        seed : int
-            Its seed.
-
-        Returns
-        -------
-        Result
-
-        Raises
-        ------
-        InputError
-            If there is no such run.
-        """
+        """Return one run by the name of its method and its seed; raise InputError if there is none."""
         runs = self.entries[method].runs if method in self.entries else {}
         if seed not in runs:
             raise InputError(f"the comparison has no run of {method!r} with seed {seed}; it has {self.methods}.")
@@ -151,12 +121,9 @@ class Comparison:
 
         Parameters
         ----------
-        method : str
-            Name of the method.
         measure : str
             Such as "accuracy" or "validation_loss"; by default the score compared.
         kind : {"personal", "global"}
-            Whether to score personal models or the global model.
 
         Returns
         -------

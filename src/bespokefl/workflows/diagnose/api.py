@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from bespokefl.core import rng
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -79,18 +80,12 @@ def diagnose(
     lr : float
         Learning rate of the fits.
     out : path, optional
-        Directory for diagnosis.json.
-    overwrite : bool
-        Replace a diagnosis in `out`.
+        Directory for diagnosis.json; `overwrite` replaces a diagnosis there.
     progress : callable, optional
         Called after each of the three steps.
     **settings
         The keyword arguments model, seed, start, head, loss, scale, missing, vocabulary, length, workers, chunk, device
         and precision of `bespokefl.run`.
-
-    Returns
-    -------
-    Diagnosis
 
     Raises
     ------
@@ -174,14 +169,17 @@ def _diagnose(
     settings = Settings(
         rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
     )
-    data = _without_test(engine_data(ready, device, PRECISIONS[config.precision]))
-    gradients = _survey(task, data, settings, ready.classes)
+    data = engine_data(ready, device, PRECISIONS[config.precision])
+    data = replace(data, test=ClientIndex.of_lists([np.zeros(0, dtype=np.int64)] * len(data)))
+    server = (
+        Simulation(UCFL(), task, data, settings, ready.classes).run().server
+    )  # only its survey: there are no rounds
     report(Progress(1, 3, "survey"))
     first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
     report(Progress(2, 3, "fits"))
     alike = similarity.compare(first, second, ready.train.sizes.numpy(), seed)
     how = heterogeneity.measure(ready, alike.groups, alike.kind != similarity.ALIKE, seed)
-    found = _diagnosis(ready, alike, how, _survey_result(gradients, alike))
+    found = _diagnosis(ready, alike, how, _survey_result(server, alike))
     report(Progress(3, 3, "sums"))
     return found, {
         "data": clients.data_name,
@@ -197,17 +195,6 @@ def _diagnose(
         "batch_size": BATCH_SIZE,
         "sent": _sent(task, ready),
     }
-
-
-def _without_test(data: Data) -> Data:
-    nothing: list[Indices] = [np.zeros(0, dtype=np.int64)] * len(data)
-    return replace(data, test=ClientIndex.of_lists(nothing))
-
-
-def _survey(task: Task, data: Data, settings: Settings, classes: int | None) -> dict[str, Any]:
-    """Run the first round of User-Centric FL: gradients at the initial weights and their noise."""
-    server = Simulation(UCFL(), task, data, settings, classes).run().server
-    return {name: server[name] for name in ("gradients", "variances", "examples")}
 
 
 def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: float) -> tuple[Rows, Rows]:
@@ -273,13 +260,18 @@ def _diagnosis(
     )
 
 
-def _survey_result(gradients: dict[str, Any], alike: similarity.Similarity) -> Survey | None:
+def _survey_result(server: State, alike: similarity.Similarity) -> Survey | None:
     """Return what User-Centric FL's first round would find; None for so many clients that it would take too long."""
     if len(alike.groups) > MAX_SURVEYED:
         return None
-    W = collaboration(gradients["gradients"], gradients["variances"], gradients["examples"])
+    W = collaboration(server["gradients"], server["variances"], server["examples"])
     streams, _, silhouettes = choose_streams(W)
-    agreement = _agreement(choose_streams(W, streams=alike.num_groups)[1], alike.groups)
+    found = choose_streams(W, streams=alike.num_groups)[1]
+    agreement = None
+    if 1 < alike.num_groups < len(alike.groups):
+        from sklearn.metrics import adjusted_rand_score
+
+        agreement = float(adjusted_rand_score(alike.groups, found))
     same = alike.groups[:, None] == alike.groups
     return Survey(streams, [_finite(one) for one in silhouettes], agreement, float((W * same).sum(1).mean()))
 
@@ -287,15 +279,6 @@ def _survey_result(gradients: dict[str, Any], alike: similarity.Similarity) -> S
 def _nearest(names: Sequence[str], row: NDArray[np.float64], own: int) -> list[str]:
     order = sorted((at for at in range(len(row)) if at != own), key=lambda at: (-row[at], names[at]))
     return [names[at] for at in order[:NUM_NEAREST] if row[at] > 0]
-
-
-def _agreement(found: Indices, groups: Indices) -> float | None:
-    """Return the adjusted Rand index of two groupings; None if there are no proper groups."""
-    if not 1 < len(np.unique(groups)) < len(groups):
-        return None
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(groups, found))
 
 
 def _finite(value: Any) -> float | None:

@@ -76,58 +76,24 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `bespokefl.diagnose`.
-
-    Attributes
-    ----------
-    clients : list of Client
-        Expected gain, group, nearest peers and advice for each client.
-    between, within : float
-        Variance σ_0² between clients, and between clients of the same group.
-    share : float
-        σ_0² / (σ_0² + mean σ_m²), also if it is not significant.
-    surety : float or None
-        Standard deviations that σ_0² is above noise.
-    likeness : {"alike", "groups", "partly", "single"}
-        Whether clients are alike, form groups, form groups whose members differ, or all differ.
-    streams : int
-        How many models the server should keep.
-    explained : float or None
-        Share of σ_0² that the groups explain.
-    silhouettes : list of float
-        Silhouettes of 1, 2, … groups.
-    collaboration : list of list of float
-        W from the fits: row i holds the weights of the clients that client i learns from.
-    survey : Survey or None
-        What User-Centric FL would find in its first round.
-    kinds : dict of str to float
-        Figures of label, size, feature, concept and shift in [0, 1].
-    present : tuple of str
-        The kinds of difference that are present.
-    details : dict of str to float
-        The figures that `kinds` are based on.
-    true_groups : sequence of int or None
-        Groups that the split knows. They are not used.
-    about : dict
-        What was diagnosed, and how.
-    """
+    """The result of `bespokefl.diagnose`."""
 
     clients: list[Client]
-    between: float
-    within: float
-    share: float
-    surety: float | None
-    likeness: str
-    streams: int
-    explained: float | None
-    silhouettes: list[float | None]
-    collaboration: list[list[float]]
+    between: float  # variance σ_0² between clients
+    within: float  # the same between clients of one group
+    share: float  # σ_0² / (σ_0² + mean σ_m²), also if it is not significant
+    surety: float | None  # standard deviations that σ_0² is above noise
+    likeness: str  # "alike", "groups", "partly" (groups whose members differ) or "single" (all differ)
+    streams: int  # how many models the server should keep
+    explained: float | None  # share of σ_0² that the groups explain
+    silhouettes: list[float | None]  # of 1, 2, … groups
+    collaboration: list[list[float]]  # W from the fits: row i has the weights of the clients that client i learns from
     survey: Survey | None
-    kinds: dict[str, float | None]
-    present: tuple[str, ...]
-    details: dict[str, float | None]
-    true_groups: Sequence[int] | None
-    about: dict[str, Any] = field(default_factory=dict)
+    kinds: dict[str, float | None]  # figures of label, size, feature, concept and shift in [0, 1]
+    present: tuple[str, ...]  # the kinds of difference that are present
+    details: dict[str, float | None]  # the figures that `kinds` are based on
+    true_groups: Sequence[int] | None  # groups that the split knows; they are not used
+    about: dict[str, Any] = field(default_factory=dict)  # what was diagnosed, and how
 
     @property
     def gains(self) -> np.ndarray:

@@ -46,7 +46,7 @@ def personalize(
     workers: int = 0,
     device: str | None = None,
 ) -> Newcomers:
-    """Train personal models for clients that did not take part in a run.
+    """Train personal models for clients that did not take part in a run, and compare them with plain fine-tuning.
 
     Parameters
     ----------
@@ -60,11 +60,6 @@ def personalize(
         Number of processes, 0 for all cores. It does not change the result.
     device : str, optional
         Such as "cpu" or "cuda". Default: the device of the run.
-
-    Returns
-    -------
-    Newcomers
-        Their models and scores, next to plain fine-tuning of the global model.
 
     Raises
     ------

@@ -24,24 +24,12 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for a file of examples.
+    """Predictions for a file of examples."""
 
-    Attributes
-    ----------
-    classes : tuple of str
-        Names of the classes; empty for regression.
-    labels : tuple of str
-        The predicted class of each example.
-    probabilities : ndarray of shape (examples, classes) or None
-        Class probabilities; None for regression.
-    values : ndarray of shape (examples,) or None
-        Predicted values for regression; None for classification.
-    """
-
-    classes: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-    probabilities: np.ndarray | None = None
-    values: np.ndarray | None = None
+    classes: tuple[str, ...]  # their names; empty for regression
+    labels: tuple[str, ...] = ()  # the predicted class of each example
+    probabilities: np.ndarray | None = None  # (examples, classes); None for regression
+    values: np.ndarray | None = None  # (examples,), for regression; None for classification
 
     def __len__(self) -> int:
         return len(self.labels) if self.values is None else len(self.values)
@@ -69,25 +57,9 @@ class Predictions:
 
 
 def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: str | PathLike[str]) -> Predictions:
-    """Predict with the model of one client.
+    """Predict with the model of one client of a run, or of newcomers.
 
-    Parameters
-    ----------
-    run : Result, Newcomers or path
-        A result, or the directory of a run or of newcomers' models.
-    client : str
-        The client whose model is used.
-    data : path
-        An .npz file with x, or a table with the columns of the run's data.
-
-    Returns
-    -------
-    Predictions
-
-    Raises
-    ------
-    InputError
-        If the run is unfinished, the client is unknown, or the examples do not fit the run.
+    `data` is an .npz file with x, or a table with the columns of the run's data.
     """
     source = run if isinstance(run, Result | Newcomers) else _load(Path(run))
     if isinstance(source, Result):

@@ -37,36 +37,17 @@ MARKERS, KIND = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Newcomers:
-    """Personal models of newcomers, compared with plain fine-tuning. Arrays are in the order of `names`.
+    """Personal models of newcomers, compared with plain fine-tuning. Arrays are in the order of `names`."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        The newcomers.
-    personal, finetune : dict of str to ndarray
-        Scores of the models trained by the method's own rule, and of the fine-tuned global model (the initial model if
-        the method has no global one).
-    sizes : dict of str to ndarray
-        Numbers of "train", "validation" and "test" examples.
-    origin : dict
-        The run that they joined.
-    about : dict
-        How their models were trained.
-    preparation : Preparation or None
-        How examples are scaled and encoded for the models; None if they are used unchanged.
-    path : Path or None
-        Directory that they were saved to.
-    """
-
-    about: dict[str, Any]
-    origin: Mapping[str, Any]
+    about: dict[str, Any]  # how their models were trained
+    origin: Mapping[str, Any]  # the run that they joined
     names: tuple[str, ...]
-    sizes: Sizes
-    personal: Scores
-    finetune: Scores
+    sizes: Sizes  # numbers of "train", "validation" and "test" examples
+    personal: Scores  # of the models trained by the method's own rule
+    finetune: Scores  # of the fine-tuned global model, or the initial model if the method has no global one
     weights: InMemoryModels | SavedModels
-    preparation: Preparation | None = None
-    path: Path | None = None
+    preparation: Preparation | None = None  # how examples are scaled and encoded; None if they are used unchanged
+    path: Path | None = None  # directory that they were saved to
 
     @property
     def notes(self) -> list[str]:
@@ -87,13 +68,7 @@ class Newcomers:
         }
 
     def model(self, client: str) -> nn.Module:
-        """Return the personal model of a newcomer, in evaluation mode.
-
-        Raises
-        ------
-        InputError
-            If there is no such newcomer.
-        """
+        """Return the personal model of a newcomer, in evaluation mode; raise InputError if there is none."""
         if str(client) not in self.names:
             raise no_client(str(client), self.names)
         return self.weights.module(self.names.index(str(client)))

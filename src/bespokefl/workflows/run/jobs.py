@@ -35,27 +35,13 @@ POLL_SECONDS = 0.1  # between two progress messages of a job, and between two ch
 
 @dataclass(frozen=True)
 class Step:
-    """Progress of several trainings, reported by one of them.
+    """Progress of several trainings, reported by one of them."""
 
-    Parameters
-    ----------
-    text : str
-        The training that reports.
-    number : int
-        Its number, counted by the trainings that have ended.
-    total : int
-        Number of trainings.
-    rounds : Progress or None
-        Rounds and scores of the training that reports; None when it has ended.
-    done : float
-        Trainings done, including the finished part of those that are running.
-    """
-
-    text: str
-    number: int
-    total: int
-    rounds: Progress | None
-    done: float = 0.0
+    text: str  # the training that reports
+    number: int  # its number, counted by the trainings that have ended
+    total: int  # number of trainings
+    rounds: Progress | None  # of the training that reports; None when it has ended
+    done: float = 0.0  # trainings done, including the finished part of those that are running
 
 
 Report = Callable[[Step], None]

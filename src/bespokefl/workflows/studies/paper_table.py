@@ -54,38 +54,6 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from those of the table
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One row in one column with one seed."""
-
-    column: Column
-    row: Row
-    seed: int
-    setup: dict[str, Any]  # a stored result of another setup is computed again
-    file: Path
-
-    def train(self, clients: Clients, progress: Report | None) -> dict[str, Any]:
-        method = methods.build(self.row.method, dict(self.row.set))
-        result = run(method, clients, eval_every=0, progress=progress, **self.setup["run"])
-        if result.interrupted:
-            raise KeyboardInterrupt
-        return {
-            "personal": _percent(result.personal["accuracy"]),
-            "global": None if result.global_ is None else _percent(result.global_["accuracy"]),
-            "std": float(100 * np.nanstd(result.personal["accuracy"], ddof=1)),
-            "rounds": result.about["rounds"],
-            "hyper": result.hyper,
-            "split_hash": result.about["split_hash"],
-            "seconds": result.timing["seconds"],
-            "of": self.setup,
-        }
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the stored result of this setup; None if there is none."""
-        found: dict[str, Any] = json.loads(self.file.read_text()) if self.file.exists() else {}
-        return found if found.get("of") == self.setup else None
-
-
 Results = Mapping[tuple[str, str], list[dict[str, Any]]]  # by column and row: one result per seed
 
 
@@ -123,23 +91,26 @@ class PaperTable:
             for seed in range(1 if part else self.seeds):
                 clients: Clients | None = None
                 for row in self.rows:
-                    cell = self._cell(directory, column, row, seed, part)
-                    result = cell.read()
-                    if result is None:
+                    setup = self._setup(column, row, seed, part)
+                    name = f"{'part' if part else 'whole'}-{column.name}-{row.label}-{seed}"
+                    file = directory / f"{name.replace(' ', '_').replace('/', '_')}.json"
+                    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+                    if result.get("of") != setup:
                         clients = clients or _split(dataset, column, seed)
                         title = f"{column.name}: {row.label}, seed {seed}"
                         with _bar(title) as progress:
-                            result = cell.train(clients, progress)
-                        write_text(cell.file, json.dumps(result, indent=1) + "\n")
+                            result = _train(row, setup, clients, progress)
+                        write_text(file, json.dumps(result, indent=1) + "\n")
                         console.print(f"{title}: {_shown((result['personal'], result['global']))}", markup=False)
                     found.setdefault((column.name, row.label), []).append(result)
         console.print(self.table(found))
         write_text(directory / "page.md", self.page(found, part))
         console.print(f"Written to {directory / 'page.md'}.", markup=False)
 
-    def _cell(self, directory: Path, column: Column, row: Row, seed: int, part: bool) -> _Cell:
+    def _setup(self, column: Column, row: Row, seed: int, part: bool) -> dict[str, Any]:
+        """Return what determines a result; a stored result of another setup is computed again."""
         rounds = row.rounds if isinstance(row.rounds, int) else row.rounds[column.name]
-        setup = {
+        return {
             "split": [column.split, column.clients, list(column.fractions)],
             "method": [row.method, dict(row.set)],
             "run": {
@@ -150,8 +121,6 @@ class PaperTable:
                 **row.options,
             },
         }
-        name = f"{'part' if part else 'whole'}-{column.name}-{row.label}-{seed}".replace(" ", "_").replace("/", "_")
-        return _Cell(column, row, seed, setup, directory / f"{name}.json")
 
     def lines(self, results: Results) -> list[list[str]]:
         """Return the method and, for each column: published, ours, difference."""
@@ -194,6 +163,22 @@ class PaperTable:
             f"{sum(cell['seconds'] for cell in cells) / 60:.0f} minutes of training."
         )
         return "\n".join([f"## {self.name}", "", about, "", *rows, "", *(f"- {one}" for one in self.differs), ""])
+
+
+def _train(row: Row, setup: dict[str, Any], clients: Clients, progress: Report | None) -> dict[str, Any]:
+    result = run(methods.build(row.method, dict(row.set)), clients, eval_every=0, progress=progress, **setup["run"])
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return {
+        "personal": _percent(result.personal["accuracy"]),
+        "global": None if result.global_ is None else _percent(result.global_["accuracy"]),
+        "std": float(100 * np.nanstd(result.personal["accuracy"], ddof=1)),
+        "rounds": result.about["rounds"],
+        "hyper": result.hyper,
+        "split_hash": result.about["split_hash"],
+        "seconds": result.timing["seconds"],
+        "of": setup,
+    }
 
 
 def _split(dataset: Dataset, column: Column, seed: int) -> Clients:

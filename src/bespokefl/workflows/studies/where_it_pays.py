@@ -5,7 +5,8 @@ mean validation accuracy over the seeds; the tables show test accuracy of the la
 standard errors of the paired difference, which was fixed beforehand.
 """
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,8 @@ class Study:
     clients: int
     rounds: int
     seeds: int
-    rates: tuple[float, ...]
-    rates_of: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # for methods with other rates
+    rates: Sequence[float]
+    rates_of: Mapping[str, Sequence[float]] = field(default_factory=dict)  # for methods with other rates
     images: Mapping[str, int] = field(default_factory=dict)  # number drawn for a scenario; default: all
     shrink: int = 1  # images are average-pooled by this factor
 
@@ -166,31 +167,8 @@ class Study:
         }
 
 
-DIGITS = Study(
-    name="digits",
-    summary="Where personalization pays, and where it does not: four methods on handwritten digits, five seeds.",
-    data="digits",
-    model="mlp",
-    clients=20,
-    rounds=30,
-    seeds=5,
-    rates=(0.01, 0.03, 0.1, 0.3),
-)
-FASHION = Study(
-    name="fashion",
-    summary="Where personalization pays, and where it does not: Fashion-MNIST, fifty clients, three seeds.",
-    data="fashion-mnist",
-    model="mlp(hidden=20)",
-    clients=50,
-    rounds=20,
-    seeds=3,
-    rates=(0.03, 0.1, 0.3),
-    rates_of={"ucfl": (0.01, 0.03, 0.1)},  # its momentum of .9 makes steps ten times as long
-    # UCFL's survey needs a few hundred images per client to tell clients apart: docs/methods/ucfl.md
-    images={"classes": 5_000, "few": 5_000, "rotation": 25_000, "permuted": 25_000},
-    shrink=2,  # 14 × 14 pixels, which takes a third of the time
-)
-STUDIES = (DIGITS, FASHION)
+_FILE = Path(__file__).with_suffix(".toml")
+STUDIES = tuple(Study(name, **values) for name, values in tomllib.loads(_FILE.read_text(encoding="utf-8")).items())
 
 
 def chosen(cells: dict[str, Any], scenario: str, name: str) -> str:

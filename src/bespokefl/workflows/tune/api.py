@@ -50,8 +50,6 @@ def tune(
 
     Parameters
     ----------
-    method : Method or str
-        The method, `methods.Ditto(prox_weight=0.5)`, or its name.
     clients : Clients
         Clients with validation data. Their test data are not used.
     grid : mapping of str to sequence
@@ -60,9 +58,7 @@ def tune(
     seeds : sequence of int, optional
         Scores are means over runs with these seeds. Default: the seed of the settings.
     out : path, optional
-        Directory for the table. Points that it already contains are not trained again.
-    overwrite : bool
-        Replace a tuning in `out`.
+        Directory for the table. Points that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional
         Called with a `Step` after every round.
     **settings

@@ -31,26 +31,14 @@ Cells = dict[str, dict[str, Any]]  # scores by `Point.key`
 class Tuning:
     """The points of a grid with their validation scores. `print(tuning)` shows them.
 
-    Attributes
-    ----------
-    points : tuple of Point
-        All points of the grid.
-    seeds : tuple of int
-        Seeds that every point is trained with.
-    table : list of dict
-        One dict per point, as in grid.csv: its values, mean scores over the seeds, seconds, and why it failed.
-    interrupted : bool
-        Whether the tuning was interrupted; then nothing is chosen.
-    path : Path or None
-        Directory that the tuning was saved to.
-    about : dict
-        What all points have in common: method, data, split, model and start.
+    `table` has one dict per point, as in grid.csv: its values, mean scores over the seeds, seconds, and why it failed.
+    If the tuning was `interrupted`, nothing is chosen. `path` is the directory that it was saved to.
     """
 
     def __init__(
         self, about: Mapping[str, Any], points: Sequence[Point], seeds: Sequence[int], cells: Cells, interrupted: bool
     ) -> None:
-        self.about = dict(about)
+        self.about = dict(about)  # what all points have in common: method, data, split, model and start
         self.points = tuple(points)
         self.seeds = tuple(seeds)
         self.cells = cells
