@@ -71,17 +71,12 @@ def public(module: ModuleType, path: str) -> Iterator[tuple[str, Any]]:
 
 
 EVERYTHING = dict(public(bespokefl, "bf"))
-UNDOCUMENTED = {  # members whose files are being rewritten; a name leaves this set when it has a docstring
-    *("bf.Comparison.interrupted", "bf.Diagnosis.groups", "bf.Diagnosis.recommendation", "bf.Method.hyper"),
-    *("bf.Rows.from_matrix", "bf.Rows.cat", "bf.Rows.dtype", "bf.Rows.device", "bf.Rows.clone", "bf.Rows.to"),
-    *("bf.methods.find", "bf.splits.Transform.pictures", "bf.splits.Transform.targets"),
-}
 
 
 def test_everything_public_has_a_docstring() -> None:
     assert {"bf.theory.bounds.theorem1", "bf.metrics.fairness.jain", "bf.Result.summary"} <= EVERYTHING.keys()
     missing = {name for name, value in EVERYTHING.items() if not inspect.getdoc(value)}
-    assert {name for name in missing - UNDOCUMENTED if not name.endswith(".phases")} == set()
+    assert missing == set()
 
 
 @pytest.mark.parametrize("name", [name for name in bespokefl.__all__ if inspect.ismodule(getattr(bespokefl, name))])

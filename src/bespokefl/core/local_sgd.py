@@ -49,10 +49,6 @@ def local_sgd(
         Names the sequence of batches: the same purpose gives the same batches.
     stop : callable or None
         A function `stop(rows, batch)`, called after each step, that returns which of the active rows are finished.
-
-    Examples
-    --------
-    >>> trained = local_sgd(task.gradient, message["weights"], data, lr=0.05)  # doctest: +SKIP
     """
     if isinstance(lr, Tensor) and lr.numel() == 1:
         lr = float(lr)

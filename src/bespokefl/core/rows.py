@@ -131,10 +131,12 @@ class Rows:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the blocks."""
         return self.blocks[0].dtype if self.blocks else torch.get_default_dtype()
 
     @property
     def device(self) -> torch.device:
+        """The device of the blocks."""
         return self.blocks[0].device if self.blocks else torch.device("cpu")
 
     def __getitem__(self, which: Select) -> "Rows":
@@ -185,9 +187,11 @@ class Rows:
         return self._like([block.repeat_interleave(times, dim=0) for block in self.blocks], times * self.size)
 
     def clone(self) -> "Rows":
+        """Copy the blocks."""
         return self._like([block.clone(memory_format=torch.contiguous_format) for block in self.blocks])
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Rows":
+        """Move or convert the blocks, as `Tensor.to` does."""
         return self._like([block.to(device=device, dtype=dtype) for block in self.blocks])
 
     def replace(self, which: Select, rows: "Rows") -> "Rows":

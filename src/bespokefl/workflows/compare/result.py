@@ -107,6 +107,7 @@ class Comparison:
 
     @property
     def seeds_in_words(self) -> str:
+        """The seeds as text."""
         return ", ".join(map(str, self.seeds)) if self.seeds else "that each method has"
 
     def result(self, method: str, seed: int) -> Result:
