@@ -172,12 +172,12 @@ def test_full_at_the_end(
     assert_same(contents(small.kept / "run"), whole)
 
 
-@pytest.mark.parametrize(("rows", "every", "last"), [(3, 1, (1, 2)), (9, 4, (4,))], ids=["early", "late"])
+@pytest.mark.parametrize(("rows", "every", "last"), [(3, 1, (1, 2)), (9, 4, (4, 6))], ids=["early", "late"])
 def test_full_at_the_client_states(
     rows: int, every: int, last: tuple[int, ...], data: Path, tmp_path: Path, small: Small
 ) -> None:
     """Early: there is no space for a third client's state. Late: there is space for five clients, but not for five more
-    rows, which the final models or a checkpoint in progress need."""
+    rows, which a checkpoint in progress (round 4 is saved) or the final models (all rounds are saved) need."""
     share = 0.4 if every == 1 else 1.0
     common = ("run", "ditto", "--data", data, *SHARED, "--participation", share, "--checkpoint-every", every)
     assert bespoke(*common, "--out", tmp_path / "whole").returncode == 0

@@ -107,8 +107,8 @@ def test_a_shell_in_a_replaced_directory(here: Path) -> None:
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
         f"warning: the current directory was replaced: cd {here} shows the new one\n"
-        "error: the current folder is gone, perhaps replaced by results that were written there; go to it again, as "
-        'in: cd "$PWD".\n'
+        "error: the current directory no longer exists, perhaps because results replaced it; enter it again, as in: "
+        'cd "$PWD".\n'
     )
     assert beside(here) == ["own.npz"]
 

@@ -439,7 +439,7 @@ def test_a_server_that_cannot_be_written_is_told(
 ) -> None:
     result = run(Hoarder(), select(clients, range(5)), **QUICK)
     path = result.save(tmp_path / "run")
-    assert "the server's state is not kept" in caplog.text and "'server/names' is a list" in caplog.text
+    assert "the server's state is not saved" in caplog.text and "'server/names' is a list" in caplog.text
     assert personalize(result, late).names == late.names
     with pytest.raises(InputError, match="cannot personalize newcomers: it has no"):
         personalize(path, late)
@@ -490,7 +490,7 @@ def test_clients_that_do_not_fit_are_refused(ditto: Result, late: Clients, tmp_p
         personalize(ditto, late, client="55")
     with pytest.raises(InputError, match=re.escape("clients must be Clients or an .npz file, got int")):
         personalize(ditto, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match="is not the directory of a run"):
         personalize(tmp_path, late)
     with pytest.raises(InputError, match=re.escape("newcomers = 0.5 needs at least 2 clients")):
         run("ditto", select(late, [0]), newcomers=0.5, **QUICK)

@@ -113,5 +113,5 @@ def test_nothing_is_kept_unasked_or_where_there_is_nothing() -> None:
 def test_a_budget_is_what_an_average_client_spends() -> None:
     for rounds, participation, expected_rounds in ((4, 0.5, 2), (10, 0.3, 3), (3, 0.1, 1), (5, 1.0, 5)):
         made = simulation(FedAvg(), federation(), rounds=rounds, participation=participation)
-        assert made.side.work([0], 1).expected_rounds == expected_rounds
+        assert made.side.cohort_data([0], 1).expected_rounds == expected_rounds
         assert isinstance(made.task.start, Rows)

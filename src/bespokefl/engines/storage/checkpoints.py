@@ -246,15 +246,17 @@ class Checkpoints:
                     f"cannot read the checkpoint {str(folder)!r}: {error.strerror or error}",
                     cure="check the disk and the permissions",
                 ) from None
-            identity = json.loads(json.dumps(self.identity))
-            if difference := _difference(loaded.record.pop("identity"), identity):
-                raise OtherRunError(self.folder.parent, *difference)
+            self._check_identity(loaded.record.pop("identity"))
             self._warn_about_environment(loaded.record.pop("made_with"))
             self._intact, self._run_exists = [folder], True
             return loaded
         if has_checkpoint(self.folder):
             raise InputError(f"no checkpoint in {str(self.folder)!r} is intact; delete that directory to start again.")
         return None
+
+    def _check_identity(self, before: Mapping[str, Any]) -> None:
+        if difference := _difference(before, json.loads(json.dumps(self.identity))):
+            raise OtherRunError(self.folder.parent, *difference)
 
     def _warn_about_environment(self, before: Mapping[str, str]) -> None:
         now = self.environment

@@ -47,13 +47,16 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
     """Named values from a header and tensors."""
     values: dict[str, Any] = {}
     rest = iter(tensors)
-    for name, kind, meta in header:
-        if kind == "rows":
-            names, shapes, head, size = meta
-            layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head))
-            values[name] = Rows(layout, [next(rest) for _ in names], size=size)
-        else:
-            values[name] = next(rest) if kind == "tensor" else meta
+    try:
+        for name, kind, meta in header:
+            if kind == "rows":
+                names, shapes, head, size = meta
+                layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head))
+                values[name] = Rows(layout, [next(rest) for _ in names], size=size)
+            else:
+                values[name] = next(rest) if kind == "tensor" else meta
+    except StopIteration:
+        raise ValueError("the header names more tensors than there are") from None
     return values
 
 
