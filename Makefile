@@ -51,7 +51,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 lint: install  ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --strict src
+	@$(BIN)/mypy --strict src evidence
 	@$(BIN)/lint-imports --no-logo
 
 system-packages:
@@ -69,5 +69,5 @@ format: install  ## Format the code and apply the linter's fixes
 	@$(BIN)/ruff format .
 
 clean:  ## Remove .venv, builds and caches, but no results
-	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(VENV) build dist src/*.egg-info evidence/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src evidence tests -name __pycache__ -type d -prune -exec rm -rf {} +

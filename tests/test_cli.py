@@ -582,7 +582,7 @@ def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("bespokefl.workflows.benchmarks.speed.main", lambda **how: asked.append(how))
+    monkeypatch.setattr("bespokefl_evidence.benchmarks.speed.main", lambda **how: asked.append(how))
     assert bespoke("bench --quick --only mlp") == 0
     assert asked == [{"quick": True, "only": "mlp"}]
 

@@ -258,8 +258,9 @@ def overhead(
 
     bespoke deploy overhead --model "100 kB" --no-flower --rounds 3
     """
+    from bespokefl_evidence.benchmarks import deployment_overhead
+
     from bespokefl.cli import terminal
-    from bespokefl.workflows.benchmarks import deployment_overhead
 
     found = deployment_overhead.overhead(
         rounds, _timed_print(), model or tuple(deployment_overhead.WIDTHS), flower=flower

@@ -155,7 +155,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Reproduce an experiment of a paper and check its claims. Stored results are not computed again."""
-    from bespokefl.workflows import studies
+    from bespokefl_evidence import studies
 
     if name is None:
         for known, summary in studies.listing().items():
@@ -173,8 +173,8 @@ def bench(
     ] = False,
 ) -> None:
     """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
-    from bespokefl.workflows.benchmarks import scale as growth
-    from bespokefl.workflows.benchmarks import speed as bench
+    from bespokefl_evidence.benchmarks import scale as growth
+    from bespokefl_evidence.benchmarks import speed as bench
 
     if scale:
         growth.main(quick=quick)

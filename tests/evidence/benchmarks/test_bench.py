@@ -6,16 +6,8 @@ import time
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
-
-from bespokefl.core.method import Phase
-from bespokefl.core.task import Task
-from bespokefl.engines.client import Data
-from bespokefl.engines.settings import Settings
-from bespokefl.engines.simulation import Simulation
-from bespokefl.methods import FedAvg
-from bespokefl.workflows.benchmarks import scale
-from bespokefl.workflows.benchmarks.speed import (
+from bespokefl_evidence.benchmarks import scale
+from bespokefl_evidence.benchmarks.speed import (
     CASES,
     SCORED,
     Case,
@@ -25,6 +17,14 @@ from bespokefl.workflows.benchmarks.speed import (
     federation,
     measure,
 )
+from torch.utils.data import DataLoader, TensorDataset
+
+from bespokefl.core.method import Phase
+from bespokefl.core.task import Task
+from bespokefl.engines.client import Data
+from bespokefl.engines.settings import Settings
+from bespokefl.engines.simulation import Simulation
+from bespokefl.methods import FedAvg
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 

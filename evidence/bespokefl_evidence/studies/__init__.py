@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bespokefl.core.errors import unknown
-from bespokefl.workflows.studies import selffl_synthetic, where_it_pays
-from bespokefl.workflows.studies.paper_table import PaperTable
+from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
+from bespokefl_evidence.studies.paper_table import PaperTable
 
 Main = Callable[[Path, bool], None]
 TABLES = [PaperTable.read(name) for name in ("persfl-mnist", "ucfl-cifar10", "pfedvem-fmnist", "selffl-mnist")]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bespokefl_evidence.studies import paper_table, reproduce, selffl_synthetic, where_it_pays
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.rows import Rows
 from bespokefl.data.sources.loader import load
 from bespokefl.theory import two_level
 from bespokefl.workflows.run.api import run
-from bespokefl.workflows.studies import paper_table, reproduce, selffl_synthetic, where_it_pays
 from tests.requirements import require_fashion_mnist
 
 

@@ -1,0 +1,5 @@
+"""What the claims about Bespoke rest on. It uses the library as any user does, and the library never needs it.
+
+studies      the papers' experiments and our own, run by `bespoke reproduce`
+benchmarks   speed, memory and deployment overhead, measured by `bespoke bench` and `bespoke deploy overhead`
+"""
