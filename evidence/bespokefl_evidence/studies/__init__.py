@@ -14,15 +14,12 @@ from pathlib import Path
 
 from bespokefl.core.errors import unknown
 from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
-from bespokefl_evidence.studies.paper_table import PaperTable
 
 Main = Callable[[Path, bool], None]
-TABLES = [PaperTable.read(name) for name in ("persfl-mnist", "ucfl-cifar10", "pfedvem-fmnist", "selffl-mnist")]
 
 STUDIES: dict[str, tuple[str, Main]] = {  # by name: one line about it, and the function that runs it
     selffl_synthetic.NAME: (selffl_synthetic.SUMMARY, selffl_synthetic.main),
     **{study.name: (study.summary, study.main) for study in where_it_pays.STUDIES},
-    **{table.name: (table.summary, table.main) for table in TABLES},
 }
 
 

@@ -32,7 +32,7 @@ from bespokefl.engines.transports.processes import cores
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
 from bespokefl.workflows.run import jobs
-from bespokefl_evidence.studies.cells import Cells, mean_and_error, print_claims
+from bespokefl_evidence.studies.study_file import Cells, mean_and_error, print_claims
 
 NAME = "selffl-synthetic"
 SUMMARY = (__doc__ or "").splitlines()[0]

@@ -28,7 +28,7 @@ from bespokefl.data.sources.loader import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.workflows.run.convert import engine_data
-from bespokefl_evidence.studies.cells import Cells, mean_and_error, print_claims
+from bespokefl_evidence.studies.study_file import Cells, mean_and_error, print_claims
 
 BATCH_SIZE = 10
 PART_RATES = (0.1,)

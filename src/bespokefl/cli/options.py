@@ -64,7 +64,7 @@ def takes_run(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         keyword = inspect.Parameter.KEYWORD_ONLY
         own = [one.replace(kind=keyword) for one in list(inspect.signature(command).parameters.values())[1:]]
-        flags = ("keep_rounds", "overwrite")
+        flags = [one.name for one in fields(RunSettings) if one.type is bool]
         shared = [
             inspect.Parameter(key, keyword, default=False if key in flags else None, annotation=kind)
             for key, kind in taken.items()

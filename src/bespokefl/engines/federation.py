@@ -40,6 +40,7 @@ class Federation:
         self.by_client: set[str] = set()  # names in the history with a value for every client
         self.kept: list[Rows] = []  # the global model after each round, if requested
         self._sent = 0  # bytes sent down up to the last round
+        self._has_client_states = bool(method.start_clients(start, data.names[:1]))
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
 
@@ -60,8 +61,10 @@ class Federation:
     def draw(self, number: int, phase: Phase) -> Draw:
         """Draw the clients that train and those that report."""
         count, key = len(self.data), (self.settings.seed, "cohort", number - self._rounds_without_draw(number))
-        drawn = rngs.sample(count, self.settings.participation, *key, sampling=phase.sampling).tolist()
-        all_train = phase.trains == ALL
+        sampling = "bernoulli" if self.settings.stragglers else phase.sampling
+        drawn = rngs.sample(count, self.settings.participation, *key, sampling=sampling).tolist()
+        # a client without a state that does not report would train in vain
+        all_train = phase.trains == ALL or (self.settings.stragglers and self._has_client_states)
         trains = list(range(count)) if all_train else drawn
         dropped = [client for client in trains if self._fault(number, client) == "drop"]
         if dropped:

@@ -13,6 +13,7 @@ class Settings:
 
     rounds: int = 20
     participation: float = 1.0
+    stragglers: bool = False  # all clients train, and those drawn report
     batch_size: int = 10
     local_epochs: int = 1
     local_steps: int | None = None  # instead of local_epochs

@@ -8,10 +8,13 @@ from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError, unknown
 
-INITS: dict[str, Callable[[Tensor], Tensor] | None] = {
+Draw = Callable[[Tensor], Tensor]
+
+INITS: dict[str, tuple[Draw, Draw] | None] = {  # for convolutions and for linear layers
     "torch": None,
-    "glorot": nn.init.xavier_uniform_,  # AISTATS 2010; the default of Keras
-    "he": nn.init.kaiming_normal_,  # ICCV 2015
+    "glorot": (nn.init.xavier_uniform_, nn.init.xavier_uniform_),  # AISTATS 2010; the default of Keras
+    "he": (nn.init.kaiming_normal_, nn.init.kaiming_normal_),  # ICCV 2015
+    "he-glorot": (nn.init.kaiming_uniform_, nn.init.xavier_uniform_),  # the authors' code of User-Centric FL
 }
 
 
@@ -42,12 +45,12 @@ def initialize(module: nn.Module, init: str) -> None:
     """
     if init not in INITS:
         raise unknown("init", init, INITS)
-    draw = INITS[init]
-    if draw is None:
+    draws = INITS[init]
+    if draws is None:
         return
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
-            draw(layer.weight)
+            draws[isinstance(layer, nn.Linear)](layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

@@ -51,7 +51,9 @@ class SelfFL(Method):
     limits = {
         "max_steps": at_least(1, "ℓ_max"),
         "smoothing": interval("(0, 1]"),
+        "variance": one_of("trace", "mean"),
         "peers": one_of("known", "active"),
+        "overshoot": one_of("one", "max"),
         "divisor": one_of("batch", "examples", "one", "1", 1),
         "between": at_least(0, "σ_0²"),
         "noise": at_least(0, "v²"),
@@ -67,8 +69,10 @@ class SelfFL(Method):
     initialise: bool = True  # (10); off: start at θ
     adapt_steps: bool = True  # (8); off: the run's number of local steps
     variance_weights: bool = True  # (11); off: n_k
+    variance: str = "mean"  # of vectors: the "trace" of their scatter matrix (§3.2), or divided by their number (18)
     peers: str = "known"  # whose σ_k² are in S₋ₘ: of all clients that ever reported one, or of the "active"
     divisor: str | int = "batch"  # what stands for B in (8): "batch", "examples" or 1
+    overshoot: str = "one"  # steps where η/(Bσ_m²) >= 1 and (8) has no solution: "one", or "max" for ℓ_max
     between: float | None = None  # σ_0², if it is known
     noise: float | None = None  # v², if it is known: σ_m² = v²/n_m (15)(16)
     variances: Mapping[str, float] | Pairs | None = None  # σ_m² by the client's name, if they are known
@@ -130,8 +134,9 @@ class SelfFL(Method):
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         theta, between, others = message["weights"], message["between"], message["others"]
         running = RunningVariance(state["count"], state["mean"], state["squares"])
-        given = self.noise is not None or self.variances is not None
-        variance = self._given(data.names, data.n) if given else running.variance.cpu()  # σ_m² (15) (20)
+        given, divided = self.noise is not None or self.variances is not None, self.variance == "mean"
+        observed = running.variance if divided else running.variance * running.count
+        variance = self._given(data.names, data.n) if given else observed.cpu()  # σ_m² (15) (20)
         start = theta
         if self.initialise:
             ratio = torch.where(others > 0, precision(variance, between) / others, 0.0).nan_to_num(0.0)
@@ -155,7 +160,8 @@ class SelfFL(Method):
         if self.between is None and len(uploads) > 1:
             mean = uploads.mean(name, by="equal")
             squares = [(chunk[name] - mean).square_norm().double().sum().cpu() for chunk in uploads]
-            new["between"] = torch.stack(squares).sum() / len(uploads)  # (14) (22)
+            divisor = len(uploads) if self.variance == "mean" else 1
+            new["between"] = torch.stack(squares).sum() / divisor  # (14) (22)
         round.note(between=new["between"])
         if self.clusters != "none":
             new |= uncertainty.aggregate_clusters(new, uploads, name, self.num_clusters, round)
@@ -188,6 +194,8 @@ class SelfFL(Method):
         """ℓ of (8), and the number of local steps."""
         size = {"batch": data.batch_size, "examples": data.n}.get(str(self.divisor), 1)
         wanted = wanted_steps(variance, others, self.lr, size)
+        if self.overshoot == "max":
+            wanted = torch.where(wanted == 0, math.inf, wanted)
         return wanted, rounded_steps(wanted, self.max_steps) if self.adapt_steps else data.num_steps()
 
     def _converged(self, task: Task, rows: Rows, data: CohortData) -> Rows:

@@ -144,6 +144,10 @@ class RunSettings:
         Mark.TUNABLE,
         check=Check(lambda value: 0 < value <= 1, "in (0, 1], the share of clients drawn in a round"),
     )
+    stragglers: bool = setting(
+        False,
+        "All clients train in every round; participation is the probability that one reports, as in pFedVEM.",
+    )
     batch_size: int = _local_training(10, "Number of examples per step.", Mark.TUNABLE, check=AT_LEAST_ONE)
     local_epochs: int = _local_training(
         1, "Passes of a client over its data per round.", Mark.TUNABLE, check=AT_LEAST_ONE
