@@ -59,15 +59,11 @@ def in_order(studies: Sequence[Study], store: CellStore) -> list[Spec]:
     """All cells of these studies, most important first; within a priority, by experiment and then by seed."""
     position = {study.name: at for at, study in enumerate(studies)}
     specs = [spec for study in studies for spec in study.specs(store)]
-    tuning_first = {True: -1}
-    return sorted(
-        specs,
-        key=lambda one: (
-            one.priority,
-            position[one.experiment],
-            tuning_first.get(one.settings.get("tuning"), one.seed),
-        ),
-    )
+
+    def importance(spec: Spec) -> tuple[int, int, int]:
+        return spec.priority, position[spec.experiment], -1 if spec.settings.get("tuning") else spec.seed
+
+    return sorted(specs, key=importance)
 
 
 def compute_missing(
