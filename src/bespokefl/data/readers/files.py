@@ -1,4 +1,4 @@
-"""What the readers share: finding files, limiting their size, and the error for a damaged file."""
+"""What the readers share: finding files, limiting their size, and errors of damaged files."""
 
 import gzip
 import re
@@ -33,37 +33,43 @@ def reported(items: Iterable[T], report: Report) -> Iterator[T]:
         yield item
 
 
-def unreadable(path: Path, kind: str, what: str) -> InputError:
-    """The error for a file that does not have the expected format."""
-    return InputError(f"cannot read {str(path)!r} as {kind}: {in_brief(what)}; get the file again or use another one")
+class DamagedError(ValueError):
+    """What is wrong with a file; `reading` adds which file it is."""
 
 
 @contextmanager
-def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
-    """Open a file, decompressing gzip; errors while reading it become an InputError."""
+def reading(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn the usual errors of damaged files, and those in `errors`, into an InputError that names the file."""
     refuse_pipe(path)
+    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, RuntimeError, zlib.error, *errors)
     try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            if is_gzip:
-                with gzip.open(file) as content:
-                    yield cast("BinaryIO", content)
-            else:
-                yield file
+        yield
     except FileNotFoundError:
         raise InputError(f"no file {str(path)!r}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, kind, str(error) or type(error).__name__) from None
+    except expected as error:
+        what = in_brief(str(error) or type(error).__name__)
+        raise InputError(
+            f"cannot read {str(path)!r} as {kind}: {what}; get the file again or use another one"
+        ) from None
 
 
-def read_bytes(path: Path, kind: str, limit: int = LIMIT) -> bytes:
-    """All bytes of a file, decompressed; at most `limit`."""
-    with opened(path, kind) as file:
-        found = file.read(limit + 1)
-    if len(found) > limit:
-        raise unreadable(path, kind, f"it has more than {limit:,} bytes")
-    return found
+@contextmanager
+def opened(path: Path, kind: str, *errors: type[Exception]) -> Iterator[BinaryIO]:
+    """Open a file for `reading`, decompressing gzip."""
+    with reading(path, kind, *errors), path.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else file
+
+
+@contextmanager
+def content(path: Path, kind: str, *errors: type[Exception]) -> Iterator[bytes]:
+    """All bytes of a file for `reading`, decompressed; at most `LIMIT`."""
+    with opened(path, kind, *errors) as file:
+        found = file.read(LIMIT + 1)
+        if len(found) > LIMIT:
+            raise DamagedError(f"it has more than {LIMIT:,} bytes")
+        yield found
 
 
 def find(directory: Path, pattern: str) -> list[Path]:
