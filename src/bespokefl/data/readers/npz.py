@@ -1,6 +1,6 @@
 """Numpy's .npz files of named arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +14,17 @@ from bespokefl.data.readers.files import Arrays, Report
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays with these names that the file has; by default all."""
+def read(
+    path: Path, keys: Sequence[str] | None = None, choose: Callable[[Sequence[str]], Sequence[str]] = list
+) -> dict[str, np.ndarray]:
+    """The arrays with these names that the file has, by default all; of them, those that `choose` selects."""
     refuse_pipe(path)
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise InputError(f"{str(path)!r} must be an .npz file with named arrays, got a single array")
         with file:
-            wanted = file.files if keys is None else [key for key in keys if key in file]
+            wanted = choose(file.files if keys is None else [key for key in keys if key in file])
             inside = file.zip.NameToInfo
             size = sum(inside[f"{key}.npy" if f"{key}.npy" in inside else key].file_size for key in wanted)
             if size > memory.limit():

@@ -31,9 +31,6 @@ class Column:
     kind: str
     values: tuple[str, ...] = ()  # the values of a category, or the words of a text from id 2 on
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))  # JSON has lists only
-
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of its features."""
@@ -119,7 +116,7 @@ class Features:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        columns = tuple(Column(**column) for column in content["columns"])
+        columns = tuple(Column(**{**column, "values": tuple(column["values"])}) for column in content["columns"])
         return cls(columns, tuple(content["shape"]), content["label"], content["client"])
 
 
