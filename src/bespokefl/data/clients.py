@@ -54,6 +54,7 @@ class Clients:
     data_name: str
     split_name: str
     hash: str
+    source: Dataset  # the data before the split
     groups: tuple[int, ...] | None = None
     label_names: tuple[str, ...] = ()
     seed: int = 0
@@ -62,7 +63,6 @@ class Clients:
     transforms: tuple[Transform, ...] | None = None  # applied to each client's examples
     origin: Tensor | None = None  # the original example of each entry of x; None: x is unchanged
     preparation: Any = None  # the `Preparation` of the examples; None: they are unchanged
-    source: Dataset | None = None  # the data before the split
 
     @classmethod
     def from_arrays(
@@ -121,10 +121,7 @@ class Clients:
         self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
         """Pool the original examples of all clients and split them again; see `Dataset.split`."""
-        pooled = self.source
-        if pooled is None:
-            pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
-        return pooled.split(split, clients=clients, seed=seed, fractions=fractions)
+        return self.source.split(split, clients=clients, seed=seed, fractions=fractions)
 
     def save_split(self, path: str | PathLike[str]) -> None:
         """Write the split as JSON, for `Dataset.with_split` and other tools."""
