@@ -5,7 +5,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any
 
@@ -239,7 +239,7 @@ def split_hash(
     header: dict[str, Any] = {"fingerprint": fingerprint, "names": list(names)}
     header["groups"] = None if groups is None else list(groups)
     if transforms is not None:
-        header["transforms"] = [one.to_dict() for one in transforms]
+        header["transforms"] = [asdict(one) for one in transforms]
     sha = hashlib.sha256((json.dumps(header, sort_keys=True) + "\n").encode())
     for part in parts:
         sha.update(part.offsets.numpy().astype("<i8").tobytes())

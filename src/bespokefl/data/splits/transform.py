@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +25,6 @@ class Transform:
         if self.labels is not None and other.labels is not None:
             labels = tuple(other.labels[one] for one in self.labels)
         return Transform((self.turns + other.turns) % 4, labels)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The form used in split files."""
-        return {"turns": self.turns, "labels": None if self.labels is None else list(self.labels)}
 
 
 UNCHANGED = Transform()

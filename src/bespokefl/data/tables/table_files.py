@@ -110,11 +110,9 @@ def _is_missing(one: Any) -> bool:
 
 
 def _to_texts(values: Sequence[str | None]) -> np.ndarray:
-    found = np.empty(len(values), dtype=object)
     stripped = {one: "" if one is None else one.strip() for one in set(values)}  # labels and categories repeat
     cleaned = {one: None if text.lower() in MISSING_TEXTS else text for one, text in stripped.items()}
-    found[:] = [cleaned[one] for one in values]
-    return found
+    return np.array([cleaned[one] for one in values], dtype=object)
 
 
 def _kept(columns: Sequence[str], drop: Collection[str], file: Path) -> list[str]:
@@ -201,9 +199,7 @@ class DecimalCommas:
         self._unambiguous |= not all(map(COMMA_THOUSANDS.fullmatch, with_comma))
         self._example = min([*with_comma, *([self._example] if self._example else [])], default="")
         points = {None: None} | {one: one.replace(",", ".") for one in distinct}
-        found = np.empty(len(texts), dtype=object)
-        found[:] = [points[one] for one in texts]
-        return found
+        return np.array([points[one] for one in texts], dtype=object)
 
     def to_numbers(self, texts: np.ndarray) -> np.ndarray | None:
         """The texts as numbers, NaN where one is missing; None if one of them is not such a number."""
