@@ -101,8 +101,7 @@ def _to_short_floats(values: np.ndarray) -> Any:
     """Nested lists; floats have the fewest digits that give the same float32."""
     if values.dtype.kind != "f":
         return values.tolist()
-    short = np.array([float(str(one)) for one in values.ravel()], dtype=np.float64)
-    return short.reshape(values.shape).tolist()
+    return values.astype(np.str_).astype(np.float64).tolist()
 
 
 LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _write_pflib, "flower": _write_flower}

@@ -22,6 +22,7 @@ from bespokefl.data.readers import archive, npz
 from bespokefl.data.readers.files import Arrays, Report, no_report
 from bespokefl.data.sources import cache, catalogue, hub, npm
 from bespokefl.data.sources.catalogue import CATALOGUE, DatasetInfo
+from bespokefl.data.tables import table as tables
 
 log = logging.getLogger("bespokefl")
 
@@ -211,8 +212,6 @@ def _to_dataset(info: DatasetInfo, arrays: Arrays, fingerprint: str | None) -> D
             columns["superclass"] = other
     client = np.array(arrays["client"]) if "client" in arrays else None
     if "text_utf8" in arrays:
-        from bespokefl.data.tables import table as tables
-
         documents = arrays["text_utf8"].tobytes().decode().split("\n")
         found = {"text": documents, "y": y, "client": client}
         table = tables.from_columns(found, label="y", client="client", text="text", name=info.name)

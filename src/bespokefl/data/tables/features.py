@@ -130,8 +130,7 @@ def merge_features(parts: Mapping[str, Features]) -> Features:
     merged = parts[first]
     for other in others:
         _check_compatible(first, merged, other, parts[other])
-    clients = [one.client for one in parts.values() if one.client is not None]
-    merged = replace(merged, client=clients[0] if clients else None)
+    merged = replace(merged, client=next((one.client for one in parts.values() if one.client is not None), None))
     if merged.kind != "table":
         return merged
     values: dict[str, set[str]] = {column.name: set() for column in merged.columns}

@@ -292,7 +292,7 @@ class _Cells:
         return values
 
 
-def parse_numbers(cells: Iterable[str]) -> np.ndarray | None:
+def parse_numbers(cells: Sequence[str] | np.ndarray) -> np.ndarray | None:
     """The cells as numbers, NaN where one is missing; None if one is something else."""
     if any("_" in one for one in cells):  # Python reads 1_2 as 12
         return None
