@@ -1,6 +1,7 @@
 """What the readers share: finding files, limiting their size, and errors of damaged files."""
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,18 +80,11 @@ def find(directory: Path, pattern: str) -> list[Path]:
     """
     matches = re.compile(pattern).fullmatch
     found: list[Path] = []
-    level = [directory]
-    for _ in range(MAX_DEPTH + 1):
-        below: list[Path] = []
-        for one in level:
-            try:
-                entries = sorted(one.iterdir())
-            except OSError:  # not readable for this user
-                continue
-            found += [entry for entry in entries if matches(entry.name) and entry.is_file()]
-            below += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
-        level = below
-    return found
+    for parent, below, names in os.walk(directory):  # skips directories that this user cannot read
+        found += [Path(parent, name) for name in names if matches(name)]
+        if len(Path(parent).relative_to(directory).parts) == MAX_DEPTH:
+            below.clear()
+    return sorted((path for path in found if path.is_file()), key=lambda path: (len(path.parts), path))
 
 
 def join_parts(train: tuple[np.ndarray, ...], test: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
