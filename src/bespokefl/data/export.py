@@ -40,19 +40,18 @@ def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
         raise InputError(f"the directory to export to must be new, but {str(target)!r} exists; use another name")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        try:
-            temporary.mkdir(parents=True)
-            LAYOUTS[to](clients, temporary)
-            known = {"data": clients.data_name, "split": clients.split_name, "seed": clients.seed, "hash": clients.hash}
-            more = {"names": clients.names, "groups": clients.groups, "label_names": clients.label_names}
-            (temporary / "bespoke.json").write_text(json.dumps({**known, **more}), encoding="utf-8")
-            for written in temporary.rglob("*"):
-                sync(written)
-            temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        LAYOUTS[to](clients, temporary)
+        known = {"data": clients.data_name, "split": clients.split_name, "seed": clients.seed, "hash": clients.hash}
+        more = {"names": clients.names, "groups": clients.groups, "label_names": clients.label_names}
+        (temporary / "bespoke.json").write_text(json.dumps({**known, **more}), encoding="utf-8")
+        for written in temporary.rglob("*"):
+            sync(written)
+        temporary.rename(target)
     except OSError as error:
         raise InputError(f"cannot export to {str(target)!r}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 

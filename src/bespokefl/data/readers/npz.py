@@ -9,7 +9,7 @@ from bespokefl.core import memory
 from bespokefl.core.errors import InputError, said
 from bespokefl.core.files import refuse_pipe
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -43,7 +43,7 @@ def read(
         raise InputError(f"cannot read {str(path)!r} as an .npz file ({said(error)}); save it with np.savez") from None
 
 
-def read_parts(path: Path, report: Report = files.no_report) -> Arrays | None:
+def read_parts(path: Path) -> Arrays | None:
     """Images from arrays x_train, y_train, x_test and y_test, a common layout, with channels first or last."""
     found = read(path, PARTS)
     if not found:

@@ -182,7 +182,7 @@ def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
         return _read_directory(info, path, report)
     if not path.exists():
         raise InputError(f"no file or directory {str(path)!r}")
-    found = npz.read_parts(path, report) if info.npz and path.suffix == ".npz" else None
+    found = npz.read_parts(path) if info.npz and path.suffix == ".npz" else None
     if found is None:
         raise _not_found(info, path)
     return found
