@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
@@ -148,12 +147,9 @@ def _owners(clients: Clients) -> np.ndarray:
 def _copy_shared_examples(clients: Clients) -> Clients:
     """The same clients, with a separate copy of every example that several of them have."""
     num = len(clients)
-
-    def keys(part: ClientIndex) -> np.ndarray:
-        """One number for each pair of an example and its client."""
-        return part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy())
-
-    pairs, (train, validation, test) = renumber(clients.parts, [keys(part) for part in clients.parts])
+    # one number for each pair of an example and its client
+    keys = [part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy()) for part in clients.parts]
+    pairs, (train, validation, test) = renumber(clients.parts, keys)
     copied = torch.from_numpy(pairs // num)
     if (copied[1:] != copied[:-1]).all():
         return clients

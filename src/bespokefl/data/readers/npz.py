@@ -35,12 +35,9 @@ def read(
     except FileNotFoundError:
         raise InputError(f"no file {str(path)!r}; give a path to an .npz file") from None
     except Exception as error:  # a damaged file can raise errors of zipfile, zlib, lzma or numpy
-        if "allow_pickle" in str(error):
-            raise InputError(
-                f"cannot read {str(path)!r} as an .npz file: it must hold plain arrays of numbers or text, got Python "
-                "objects or something else; save it with np.savez"
-            ) from None
-        raise InputError(f"cannot read {str(path)!r} as an .npz file ({said(error)}); save it with np.savez") from None
+        objects = "it must hold plain arrays of numbers or text, got Python objects or something else"
+        what = objects if "allow_pickle" in str(error) else said(error)
+        raise InputError(f"cannot read {str(path)!r} as an .npz file: {what}; save it with np.savez") from None
 
 
 def read_parts(path: Path) -> Arrays | None:

@@ -93,8 +93,8 @@ def _load_npz(path: Path) -> Dataset:
             f"{str(path)!r} must have arrays x and y, but has no {' and no '.join(sorted(missing))}; "
             "save it with np.savez(path, x=..., y=...)"
         )
-    more = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.ndim == 1}
-    columns = {key: one for key, one in more.items() if len(one) == len(arrays["y"])}
+    per_example = arrays["y"].shape[:1]
+    columns = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.shape == per_example}
     return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem, columns=columns)
 
 
