@@ -4,7 +4,6 @@ Both ways run the same jobs. A job consists of named values only, so that it can
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
-from bespokefl.engines.transports.processes import InProcessPool, Pool, open_pool
+from bespokefl.engines.transports.processes import Pool
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
 from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
 
@@ -51,17 +50,17 @@ class LocalTransport:
         self._sizes: list[int] = side.data.train.sizes.tolist()
         self._trained: list[tuple[list[int], State]] = []  # new states of the current round, not yet committed
         self._models: Rows | None = None  # of the final evaluation, a row for every client
-        self._resources = ExitStack()
-        self._pool: Pool | InProcessPool | None = None
+        self._pool: Pool | None = None
 
     # -- Transport
 
     def open(self) -> None:
         self._models = None
-        self._pool = self._resources.enter_context(open_pool(self.answer, self.workers))
+        self._pool = Pool(self.answer, self.workers)
 
     def close(self) -> None:
-        self._resources.close()
+        if self._pool is not None:
+            self._pool.close()
         self._pool = None
 
     def partition(self, clients: Sequence[int], *, scoring: bool = False) -> list[list[int]]:

@@ -4,6 +4,7 @@ For comparison, every newcomer also fine-tunes the global model (or the initial 
 for as many steps as an average client made.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from bespokefl.engines.client import PARTS, ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.transports.processes import num_workers, open_pool
+from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
 
 KINDS = ("personal", "finetune")
@@ -77,7 +78,7 @@ def train_newcomers(
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)
     names = ["newcomers " + ", ".join(data.names[i] for i in part) for part in parts]
     answers: list[Values] = [{}] * len(parts)
-    with open_pool(train, min(num_workers(task, settings), len(parts))) as pool:
+    with closing(Pool(train, min(num_workers(task, settings), len(parts)))) as pool:
         jobs = [lambda part=part: {"cohort": torch.tensor(part)} for part in parts]
         for at, values in pool.map("serve", jobs, names):
             answers[at] = values
