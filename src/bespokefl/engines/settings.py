@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from bespokefl.engines.client import Budget
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.faults import NO_FAULTS, Faults
 
@@ -30,9 +29,9 @@ class Settings:
     record: bool = True  # False: no counting, notes or screening, for studies of many small runs
 
     @property
-    def budget(self) -> Budget:
-        expected_rounds = max(1, int(self.rounds * self.participation + 1e-9))
-        return Budget(self.batch_size, self.local_epochs, self.local_steps, expected_rounds)
+    def expected_rounds(self) -> int:
+        """The number of rounds in which an average client trains."""
+        return max(1, int(self.rounds * self.participation + 1e-9))
 
     @property
     def privacy(self) -> Privacy:

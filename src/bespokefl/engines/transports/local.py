@@ -15,6 +15,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
+from bespokefl.engines.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports.processes import Pool
@@ -48,7 +49,7 @@ class LocalTransport:
         self.side, self.executor, self.make_round, self.workers = side, executor, make_round, workers
         self.store = ClientStates(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
         self._sizes: list[int] = side.data.train.sizes.tolist()
-        self._trained: list[tuple[list[int], State]] = []  # new states of the current round, not yet committed
+        self._trained: list[Entry] = []  # new states of the current round, not yet committed
         self._models: Rows | None = None  # of the final evaluation, a row for every client
         self._pool: Pool | None = None
 
@@ -94,10 +95,8 @@ class LocalTransport:
     def commit(self, draw: Draw, lost: Mapping[int, str]) -> None:
         for clients, state in self._trained:
             kept = [at for at, client in enumerate(clients) if draw.all_train or client not in lost]
-            if len(kept) < len(clients):
-                state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
             if kept:
-                self.store.update([clients[at] for at in kept], state)
+                self.store.update(*select((clients, state), kept))
         self._trained = []
 
     def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
-from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import PARTS, ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
-from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
@@ -52,13 +50,8 @@ def train_newcomers(
 
     `number` is the round that this counts as: the one after the last.
     """
-    probe.check(task, data.x[:3], data.y[:3], classes)
-    executor = chunks.choose_executor(task, data, settings)
-    task.stacked = False
-    if executor.stacked:
-        task.stack()
-    loop = ReferenceLoop(task) if settings.reference else None
-    side = ClientSide(method, task, data, settings.budget, settings.seed, loop)
+    executor = chunks.prepare_task(task, data, settings, classes)
+    side = ClientSide(method, task, data, settings)
     global_rows = method.global_model(server)
     start = task.start if global_rows is None else global_rows
 
