@@ -253,8 +253,7 @@ class Federation:
         found = means(personal)
         if self.history:
             self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
-        shown = {name: value for name, value in found.items() if name.startswith("validation")}
-        return {name: value for name, value in shown.items() if value is not None}
+        return {name: value for name, value in found.items() if name.startswith("validation") and value is not None}
 
     # -- checkpoints
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import TypeVar
 
 from bespokefl.core.errors import BespokeError, TrainingError, listing
@@ -124,13 +124,11 @@ class RoundLoop:
 
     def _train_requests(self, draws: Sequence[Draw], clients: Sequence[int]) -> list[TrainRequest]:
         """One request for each group of the clients that train, which are positions among those of all federations."""
-        if len(draws) == 1:
-            parts = self.transport.partition(clients)
-        elif mergeable(self.federations[0].message(draws[0].trains[:1], draws[0].round)):
+        if len(draws) > 1 and mergeable(self.federations[0].message(draws[0].trains[:1], draws[0].round)):
             parts = [sorted(part) for part in self.transport.partition(clients)]
         else:
-            groups = groupby(clients, key=lambda client: self._members.split([client])[0][0])
-            parts = [part for _, own in groups for part in self.transport.partition(list(own))]
+            members = [self._members.joint(at, draw.trains) for at, draw in enumerate(draws)]
+            parts = [part for own in members for part in self.transport.partition(own)]
         reports = frozenset(draws[0].reports) if len(draws) == 1 else frozenset(clients)
 
         def request(part: list[int]) -> TrainRequest:

@@ -1,9 +1,9 @@
 """The settings of the engines: rounds, batches, workers, faults, privacy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.faults import NO_FAULTS, Faults
+from bespokefl.engines.faults import Faults
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Settings:
     warm: bool = False  # the run starts from given weights, not from random ones
     reference: bool = False  # the plain PyTorch loop instead of the fast engine
     keep_rounds: bool = False  # keep the global model of every round
-    faults: Faults = NO_FAULTS  # simulated client failures
+    faults: Faults = field(default_factory=Faults)  # simulated client failures
     clip: float | None = None  # the largest norm of an upload, relative to its reference
     noise: float | None = None  # standard deviation of the noise on uploads, in units of clip
     state_dir: str | None = None  # keep clients' states in files here; None: in memory if they fit

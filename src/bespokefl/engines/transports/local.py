@@ -22,7 +22,6 @@ from bespokefl.engines.transports.processes import Pool
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
 from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
 
-Job = Callable[[], Values]
 TRAIN, SCORE = "train", "score"
 
 
@@ -71,8 +70,7 @@ class LocalTransport:
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
         self._trained = []
         replies: dict[int, Values] = {}
-        jobs = [partial(self._train_values, one) for one in requests]
-        for at, values in self._map(TRAIN, jobs, [one.clients for one in requests]):
+        for at, values in self._map(TRAIN, requests):
             replies[at] = self.store.spill(under("state", values), values)
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
@@ -80,8 +78,7 @@ class LocalTransport:
             yield TrainReply(request.clients, under("upload", values), under("note", values), values["broken"])
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
-        jobs = [partial(self._score_values, one) for one in requests]
-        for at, values in self._map(SCORE, jobs, [one.clients for one in requests]):
+        for at, values in self._map(SCORE, requests):
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
@@ -89,8 +86,7 @@ class LocalTransport:
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         assert self._models is not None
-        whole = len(self.side.data) == count
-        return self._models if whole else self._models[first : first + count]
+        return self._models[first : first + count]
 
     def commit(self, draw: Draw, lost: Mapping[int, str]) -> None:
         for clients, state in self._trained:
@@ -110,11 +106,11 @@ class LocalTransport:
 
     # -- jobs
 
-    def _map(self, what: str, jobs: Sequence[Job], clients: Sequence[list[int]]) -> Iterator[tuple[int, Values]]:
-        """Yield the position of each job and its answer, as they come."""
+    def _map(self, what: str, requests: Sequence[TrainRequest | ScoreRequest]) -> Iterator[tuple[int, Values]]:
+        """Yield the position of each request and its answer, as they come."""
         assert self._pool is not None, "the transport is not open"
-        names = ["clients " + ", ".join(self.side.data.names[i] for i in part) for part in clients]
-        return self._pool.map(what, jobs, names)
+        names = ["clients " + ", ".join(self.side.data.names[i] for i in one.clients) for one in requests]
+        return self._pool.map(what, [partial(self._job, one) for one in requests], names)
 
     def _keep_models(self, clients: Sequence[int], models: Rows) -> None:
         if self._models is None:
@@ -123,18 +119,14 @@ class LocalTransport:
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
             block[at] = new
 
-    def _train_values(self, request: TrainRequest) -> Values:
-        round = {"number": request.round.number, "phase": request.round.phase}
-        values = {"cohort": torch.tensor(request.clients)} | round | pack_message(request.message())
-        return values | prefixed("state", self.store.get(request.clients))
-
-    def _score_values(self, request: ScoreRequest) -> Values:
-        values: Values = {"cohort": torch.tensor(request.clients), "final": request.final}
-        if request.global_model is not None:
-            values["global"] = request.global_model
+    def _job(self, request: TrainRequest | ScoreRequest) -> Values:
+        values: Values = {"cohort": torch.tensor(request.clients)}
+        if isinstance(request, ScoreRequest):
+            values["final"] = request.final
+            values |= {} if request.global_model is None else {"global": request.global_model}
         if request.message is not None:
-            values |= {"number": request.round.number} | pack_message(request.message())
-            values |= prefixed("state", self.store.get(request.clients))
+            values |= {"number": request.round.number, "phase": request.round.phase}
+            values |= pack_message(request.message()) | prefixed("state", self.store.get(request.clients))
         return values
 
     def answer(self, what: str, values: Values) -> Values:
@@ -159,7 +151,6 @@ class LocalTransport:
         if "number" in values:
             message, state = unpack_message(values), under("state", values)
             models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
-            found |= prefixed("personal", self.side.score(cohort, models, by_class=final)) | (
-                {"models": models} if final else {}
-            )
+            found |= prefixed("personal", self.side.score(cohort, models, by_class=final))
+            found |= {"models": models} if final else {}
         return found
