@@ -16,7 +16,7 @@ import torch
 from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
-from bespokefl.core.import_path import imported, is_named
+from bespokefl.core.spec import imported, is_named
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
