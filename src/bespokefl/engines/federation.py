@@ -214,12 +214,7 @@ class Federation:
     # -- records
 
     def _record(
-        self,
-        draw: Draw,
-        replies: Sequence[TrainReply],
-        uploads: Uploads,
-        lost: dict[int, str],
-        workload: float | None,
+        self, draw: Draw, replies: Sequence[TrainReply], uploads: Uploads, lost: dict[int, str], workload: float | None
     ) -> None:
         """Append a line to the history, and clients' notes."""
         number, width, names = draw.round.number, self.start.layout.width, self.data.names

@@ -6,7 +6,7 @@ commits. Nothing of a round is visible before it is complete: a round that fails
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -18,6 +18,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import evaluation
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
+from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.outcome import Outcome, Progress, Report
 from bespokefl.engines.stacking import Members, divide, merge, mergeable
 from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
@@ -66,20 +67,16 @@ class RoundLoop:
         """Run all rounds, from the start or from the last checkpoint."""
         return self.run_all(report, checkpoints)[0]
 
-    def run_all(
-        self,
-        report: Report | None = None,
-        checkpoints: Checkpoints | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> list[Outcome]:
+    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
         """Run all rounds and return every federation's outcome.
 
-        `stopped` is asked after each round whether to end the run early, with a checkpoint.
+        Ctrl-C ends a simulation after the current round, with a checkpoint; a deployment is stopped by its transport.
         """
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         self._checkpoints = checkpoints
         with ExitStack() as resources:
+            interrupted = None if self.transport.remote else resources.enter_context(delay_interrupts())
             resources.enter_context(self.open())
             if checkpoints is not None:
                 resources.callback(checkpoints.wait_ignoring_errors)  # no checkpoint is being written afterwards
@@ -89,7 +86,7 @@ class RoundLoop:
             schedule = enumerate((phase for phase in phases for _ in range(phase.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
                 self.round(number, phase)
-                stop = stopped()
+                stop = interrupted is not None and interrupted()
                 self._evaluate_if_due(number, planned)
                 self._save_if_due(number, planned, stop)
                 if report is not None:

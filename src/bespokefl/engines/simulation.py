@@ -10,14 +10,10 @@ from bespokefl.engines import stacking
 from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.loop import RoundLoop
-from bespokefl.engines.outcome import Outcome, Report
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.storage.client_states import ClientStates, repeat_single_rows
 from bespokefl.engines.transports.local import LocalTransport
-from bespokefl.engines.transports.processes import num_workers
 
 log = logging.getLogger("bespokefl")
 
@@ -48,30 +44,13 @@ class Simulation(RoundLoop):
         self.side = ClientSide(method, task, joint, first)
         members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
-        transport = LocalTransport(
-            self.side,
-            self.executor,
-            federations[0].round,
-            _start_clients(federations),
-            workers=num_workers(task, first),
-            state_dir=first.state_dir,
-        )
+        transport = LocalTransport(self.side, self.executor, federations[0].round, _start_clients(federations))
         super().__init__(federations, transport)
 
     @property
     def store(self) -> ClientStates:
         """The clients' states."""
         return self.transport.store
-
-    def run_all(
-        self,
-        report: Report | None = None,
-        checkpoints: Checkpoints | None = None,
-        stopped: Callable[[], bool] | None = None,
-    ) -> list[Outcome]:
-        """Run all rounds. Ctrl-C ends the run after the current round, with a checkpoint."""
-        with delay_interrupts() as interrupted:
-            return super().run_all(report, checkpoints, stopped or interrupted)
 
 
 def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]], State]:

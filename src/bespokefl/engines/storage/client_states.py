@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -234,21 +235,22 @@ class _MappedFiles:
     def __init__(self, folder: Path | None) -> None:
         self._growing: dict[str, IO[bytes]] = {}
         self.folder = folder or Path(tempfile.gettempdir())
-        try:
+        with self._explain_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._disk_error(error) from None
 
     def resize(self, name: str, like: Tensor, size: int) -> Tensor:
         """A tensor with so many rows in the file of this name, which keeps its content."""
-        if name not in self._growing:
-            self._growing[name] = self._open()
-        return self._map(self._growing[name], like, size)
+        with self._explain_errors():
+            if name not in self._growing:
+                self._growing[name] = self._open()
+            pages = _map(self._growing[name], like, size)
+        return _tensor_in(pages, like, size)
 
     def new(self, like: Tensor, size: int) -> Tensor:
         """A tensor with so many rows in a file of its own."""
-        with self._open() as file:  # the mapping keeps the file
-            return self._map(file, like, size)
+        with self._explain_errors(), self._open() as file:  # the mapping keeps the file
+            pages = _map(file, like, size)
+        return _tensor_in(pages, like, size)
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A copy in a file of its own; a small tensor is returned as it is."""
@@ -257,30 +259,22 @@ class _MappedFiles:
         return self.new(tensor, len(tensor)).copy_(tensor)
 
     def _open(self) -> IO[bytes]:
-        try:
-            return tempfile.TemporaryFile(dir=self.folder)
-        except OSError as error:
-            raise self._disk_error(error) from None
-
-    def _map(self, file: IO[bytes], like: Tensor, size: int) -> Tensor:
-        length = max(1, _num_bytes(like, size))
-        try:
-            # Allocate now, so that a full disk is an error here and not a crash during a later write.
-            os.posix_fallocate(file.fileno(), 0, length)
-            return _tensor_in(mmap.mmap(file.fileno(), length), like, size)
-        except OSError as error:
-            raise self._disk_error(error) from None
+        return tempfile.TemporaryFile(dir=self.folder)
 
     def __del__(self) -> None:
         for file in self._growing.values():
             file.close()
 
-    def _disk_error(self, error: OSError) -> DiskError:
-        full = error.errno in FULL
-        return DiskError(
-            f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
-            cure="make room or give --state-dir on a larger disk" if full else "give --state-dir a writable directory",
-        )
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full, writable = "make room or give --state-dir on a larger disk", "give --state-dir a writable directory"
+            raise DiskError(
+                f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
+                cure=full if error.errno in FULL else writable,
+            ) from None
 
 
 def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
@@ -297,6 +291,13 @@ def _zeros(like: Tensor, size: int) -> Tensor:
         return like.new_zeros(size, *like.shape[1:])
     pages = mmap.mmap(-1, max(1, _num_bytes(like, size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return _tensor_in(pages, like, size)
+
+
+def _map(file: IO[bytes], like: Tensor, size: int) -> mmap.mmap:
+    """Map a file, allocated now, so that a full disk is an error here and not a crash during a later write."""
+    length = max(1, _num_bytes(like, size))
+    os.posix_fallocate(file.fileno(), 0, length)
+    return mmap.mmap(file.fileno(), length)
 
 
 def _num_bytes(like: Tensor, size: int) -> int:

@@ -18,7 +18,7 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
-from bespokefl.engines.transports.processes import Pool
+from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
 from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
 
@@ -29,8 +29,7 @@ class LocalTransport:
     """Trains the clients of a simulation and keeps their states.
 
     `make_round` makes a round as clients know it, from its number and phase; `start_clients` the states of clients that
-    become active for the first time, from their positions. With one worker, everything runs in this process. States are
-    in files in `state_dir`; without one, in memory if they fit.
+    become active for the first time, from their positions. With one worker, everything runs in this process.
     """
 
     remote = False
@@ -41,11 +40,9 @@ class LocalTransport:
         executor: Executor,
         make_round: Callable[[int, str], Round],
         start_clients: Callable[[Sequence[int]], State],
-        *,
-        workers: int = 1,
-        state_dir: str | None = None,
     ) -> None:
-        self.side, self.executor, self.make_round, self.workers = side, executor, make_round, workers
+        self.side, self.executor, self.make_round = side, executor, make_round
+        self.workers, state_dir = num_workers(side.task, side.settings), side.settings.state_dir
         self.store = ClientStates(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
         self._sizes: list[int] = side.data.train.sizes.tolist()
         self._trained: list[Entry] = []  # new states of the current round, not yet committed
