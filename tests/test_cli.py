@@ -23,7 +23,7 @@ from bespokefl import cli, methods
 from bespokefl.cli import options, terminal
 from bespokefl.cli.commands import tune
 from bespokefl.cli.commands.show import DEMO_METHODS, choose_methods, hyperparameters, reference
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.jobs import Step
 

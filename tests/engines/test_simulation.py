@@ -15,7 +15,7 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local

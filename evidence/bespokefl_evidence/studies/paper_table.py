@@ -24,7 +24,7 @@ from bespokefl import methods
 from bespokefl.core.files import write_text
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.workflows.run.api import run
 
 PART_ROUNDS = 5  # a part has the rounds divided by this

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from bespokefl.engines import progress
+from bespokefl.engines import outcome
 from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.newcomers.result import Newcomers
@@ -23,7 +23,7 @@ from bespokefl.workflows.tune.result import SCORES, Tuning
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
-Step = progress.Progress | jobs.Step  # of a run; of a tuning or comparison
+Step = outcome.Progress | jobs.Step  # of a run; of a tuning or comparison
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -94,7 +94,7 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
 
 def _describe(now: Step) -> tuple[str, Mapping[str, float]]:
     """Return what is running, and its latest scores."""
-    if isinstance(now, progress.Progress):
+    if isinstance(now, outcome.Progress):
         phase = "" if now.phase == "train" else f" ({now.phase})"
         return f"round {now.done}/{now.total}{phase}", now.scores
     if now.rounds is None:

@@ -20,8 +20,7 @@ from torch import nn
 
 from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.import_path import imported, is_named
-from bespokefl.core.spec import bind, parse_call
+from bespokefl.core.spec import bind, imported, is_named, parse_call
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
 from bespokefl.models.text import LSTM, Bag

@@ -27,7 +27,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import Phase
 from bespokefl.data.clients import Clients
 from bespokefl.engines.federation import Draw, Federation
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.compare import api as module
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare.api import compare

@@ -12,7 +12,7 @@ from bespokefl.core.errors import BespokeError, count
 from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from bespokefl.engines.progress import Report
+    from bespokefl.engines.outcome import Report
     from bespokefl.workflows.newcomers.result import Newcomers
     from bespokefl.workflows.results.result import Result
 

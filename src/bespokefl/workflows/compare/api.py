@@ -9,7 +9,7 @@ from typing import Any
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
 from bespokefl.workflows.compare.result import Comparison

@@ -14,7 +14,7 @@ from typing import Any
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate

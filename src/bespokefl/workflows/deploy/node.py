@@ -16,8 +16,7 @@ import torch
 from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
-from bespokefl.core.import_path import imported, is_named
-from bespokefl.core.nn import probe
+from bespokefl.core.spec import imported, is_named
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
@@ -25,7 +24,7 @@ from bespokefl.data.preprocessing.fit import features_of
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
-from bespokefl.engines.chunks import choose_executor
+from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower import supernode
@@ -130,13 +129,10 @@ class LocalHost:
         task = spec.build()
         mark = fingerprint(task, warm=plan.warm)
         data = engine_data(clients, device, PRECISIONS[spec.precision])
-        probe.check(task, data.x[:3], data.y[:3], classes)
-        executor = choose_executor(task, data, plan.settings)
-        if executor.stacked:
-            task.stack()
+        executor = prepare_task(task, data, plan.settings, classes)
         method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, task, data, plan.settings.budget, plan.seed, privacy=privacy)
+        side = ClientSide(method, task, data, plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})

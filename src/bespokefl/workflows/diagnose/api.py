@@ -32,7 +32,7 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.client import Data
-from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.outcome import Progress, Report
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local

@@ -4,6 +4,7 @@ For comparison, every newcomer also fine-tunes the global model (or the initial 
 for as many steps as an average client made.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -11,15 +12,13 @@ from torch import Tensor
 
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
-from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import PARTS, ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite
-from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.transports.processes import num_workers, open_pool
+from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
 
 KINDS = ("personal", "finetune")
@@ -51,13 +50,8 @@ def train_newcomers(
 
     `number` is the round that this counts as: the one after the last.
     """
-    probe.check(task, data.x[:3], data.y[:3], classes)
-    executor = chunks.choose_executor(task, data, settings)
-    task.stacked = False
-    if executor.stacked:
-        task.stack()
-    loop = ReferenceLoop(task) if settings.reference else None
-    side = ClientSide(method, task, data, settings.budget, settings.seed, loop)
+    executor = chunks.prepare_task(task, data, settings, classes)
+    side = ClientSide(method, task, data, settings)
     global_rows = method.global_model(server)
     start = task.start if global_rows is None else global_rows
 
@@ -77,7 +71,7 @@ def train_newcomers(
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)
     names = ["newcomers " + ", ".join(data.names[i] for i in part) for part in parts]
     answers: list[Values] = [{}] * len(parts)
-    with open_pool(train, min(num_workers(task, settings), len(parts))) as pool:
+    with closing(Pool(train, min(num_workers(task, settings), len(parts)))) as pool:
         jobs = [lambda part=part: {"cohort": torch.tensor(part)} for part in parts]
         for at, values in pool.map("serve", jobs, names):
             answers[at] = values

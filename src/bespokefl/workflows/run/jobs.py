@@ -24,7 +24,7 @@ import torch
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
 from bespokefl.core.files import FULL, unwritten
 from bespokefl.engines.interrupts import delay_interrupts
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")

@@ -24,8 +24,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.client import Data
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Outcome, Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError

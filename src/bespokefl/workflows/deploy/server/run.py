@@ -13,8 +13,7 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.method import Method
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
