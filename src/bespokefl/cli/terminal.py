@@ -27,9 +27,17 @@ Step = progress.Progress | jobs.Step  # of a run; of a tuning or comparison
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that wraps at a fixed width where there is no terminal."""
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
+    """Return a console that prints text as it is, and wraps tables at a fixed width where there is no terminal."""
+    found = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not found.is_terminal:
+        found.width = PIPE_WIDTH
+    return found
+
+
+def say(*sentences: str | Text, style: str | None = None) -> None:
+    """Print sentences; only the terminal wraps them, so that paths and commands in them can be copied."""
+    for sentence in sentences:
+        console().print(sentence, soft_wrap=True, style=style)
 
 
 @contextmanager
@@ -112,7 +120,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
         else:
             shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        shown.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        shown.add_row(*row)
     return shown
 
 
