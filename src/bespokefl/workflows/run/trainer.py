@@ -29,16 +29,23 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.metrics.differential_privacy import check_accountant
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
 from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, State, write_state
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run import initial_weights, privacy_accounting
+from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import hold_back
 from bespokefl.workflows.run.code_fingerprint import mark
-from bespokefl.workflows.run.convert import check_clients, engine_data, engine_settings, find_device, in_order
+from bespokefl.workflows.run.convert import (
+    check_clients,
+    engine_data,
+    engine_settings,
+    find_device,
+    in_order,
+    make_result,
+)
 from bespokefl.workflows.run.initial_weights import Start
-from bespokefl.workflows.run.packaging import make_result
 from bespokefl.workflows.run.settings import Mark, RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -167,7 +174,8 @@ class BuiltRun:
 def build(inputs: RunInputs) -> BuiltRun:
     """Check the inputs, preprocess the clients and build the task and its simulation."""
     settings, method = inputs.settings, inputs.method
-    privacy_accounting.check(settings)
+    if settings.noise:
+        check_accountant()  # before training, not when ε is computed at its end
     if settings.state_dir is not None:  # the run may be resumed from another current directory
         settings = replace(settings, state_dir=str(absolute(settings.state_dir)))
     clients, newcomers, preparation = _prepare(inputs.clients, settings)
