@@ -27,6 +27,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
     from bespokefl.methods import REGISTRY, find
+    from bespokefl.workflows.tune.shared_settings import literal
 
     screen = terminal.console()
     if name is None:
@@ -36,7 +37,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
         return
     method = find(name)
     terminal.say(description(method), "")
-    hyper = [(key, terminal.format_value(value), text) for key, value, text in hyperparameters(method)]
+    hyper = [(key, literal(value), text) for key, value, text in hyperparameters(method)]
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
         terminal.say(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}")

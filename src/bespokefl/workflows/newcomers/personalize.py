@@ -20,16 +20,7 @@ from bespokefl.workflows.results import score_tables, server_artifact
 from bespokefl.workflows.results.models import PRECISIONS, InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.run.convert import (
-    check_clients,
-    engine_data,
-    engine_settings,
-    find_device,
-    in_order,
-    labels_of,
-    scores_of,
-    select,
-)
+from bespokefl.workflows.run import convert
 
 log = logging.getLogger("bespokefl")
 
@@ -91,7 +82,7 @@ def personalize(
                 "those of the run."
             )
         chosen, preparation = preparation.prepare_clients(chosen)
-    check_clients(chosen)
+    convert.check_clients(chosen)
     chosen = _with_labels_of(result, chosen)
     return serve(result, chosen, workers=workers, device=device or result.config.device, preparation=preparation)
 
@@ -106,16 +97,16 @@ def serve(
 ) -> Newcomers:
     """Train personal models for clients that are known to fit the run."""
     artifact = _server_artifact(result)
-    where, config = find_device(device), replace(result.config, workers=workers)
+    where, config = convert.find_device(device), replace(result.config, workers=workers)
     task, server = artifact.task(where), artifact.state(where)
-    data = engine_data(clients, where, PRECISIONS[config.precision])
+    data = convert.engine_data(clients, where, PRECISIONS[config.precision])
     lr, momentum = finetuning_rate(artifact.method)
     found = train_newcomers(
         artifact.method,
         task,
         data,
         server,
-        engine_settings(config),
+        convert.engine_settings(config),
         clients.classes,
         number=int(result.about["rounds_done"]) + 1,
         lr=lr,
@@ -141,9 +132,9 @@ def serve(
         origin={"run": str(result.path or "")} | {name: result.about[name] for name in ORIGIN},
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=scores_of(clients, data, found.personal),
-        finetune=scores_of(clients, data, found.finetune),
-        weights=InMemoryModels(artifact.recipe, in_order(clients, data, found.rows)),
+        personal=convert.scores_of(clients, data, found.personal),
+        finetune=convert.scores_of(clients, data, found.finetune),
+        weights=InMemoryModels(artifact.recipe, convert.in_order(clients, data, found.rows)),
         preparation=preparation or result.preparation,
     )
 
@@ -178,7 +169,7 @@ def check_finished(result: Result, what: str) -> None:
 def _only(clients: Clients, name: str) -> Clients:
     if name not in clients.names:
         raise no_client(name, clients.names)
-    return select(clients, [clients.names.index(name)])
+    return convert.select(clients, [clients.names.index(name)])
 
 
 def _from_file(path: str | PathLike[str], result: Result, client: str | None) -> Clients:
@@ -221,9 +212,9 @@ def _with_labels_of(result: Result, clients: Clients) -> Clients:
             f"newcomers must have {kinds[labels is not None]}, as the run was trained with, got "
             f"{kinds[clients.classes is not None]}."
         )
-    if labels is None or labels_of(clients) == tuple(labels):
+    if labels is None or convert.labels_of(clients) == tuple(labels):
         return clients
     used = torch.cat([getattr(clients, part).indices for part in score_tables.SIZES]).unique()
     y = torch.zeros_like(clients.y)
-    y[used] = arrays.recoded(clients.y[used], labels_of(clients), labels, "the newcomers' data")
+    y[used] = arrays.recoded(clients.y[used], convert.labels_of(clients), labels, "the newcomers' data")
     return replace(clients, y=y, classes=len(labels), label_names=tuple(labels))
