@@ -67,12 +67,8 @@ class Newcomers:
 
     def __repr__(self) -> str:
         figures = self.summary()
-        measure = "loss" if figures["personal"]["accuracy"] is None else "accuracy"
-        lines = [f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"]
-        for kind in KINDS:
-            mean = figures[kind][measure]["mean"]
-            lines.append(f"  {kind:<8}  test {measure}: mean {'undefined' if mean is None else f'{mean:.4f}'}")
-        return "\n".join(lines)
+        title = f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"
+        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in KINDS})])
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
         """Write models and scores to a new directory and return it. It appears complete or not at all."""

@@ -45,9 +45,8 @@ class ServerArtifact:
     def task(self, device: torch.device) -> Task:
         """Build the run's task again, with its initial weights."""
         blueprint = self.recipe.blueprint
-        weights = {name: value.cpu() for name, value in self.start.state(0).items()}
         spec = TaskSpec(
-            model=lambda: self.recipe.build(weights),
+            model=lambda: self.recipe.build(self.start.state()),
             shape=blueprint.shape,
             classes=blueprint.outputs if blueprint.outputs > 1 else None,
             tokens=blueprint.tokens,
