@@ -65,10 +65,7 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[Callable[[Step], None] | None]:
-    """Show a progress bar for a run, a tuning or a comparison, and yield the function that advances it.
-
-    Yields None if there is no terminal to show it on, or if `quiet`.
-    """
+    """Show a progress bar and yield the function that advances it; None if `quiet`, or if there is no terminal."""
     if quiet or not screen.is_terminal:
         yield None
         return
@@ -178,10 +175,7 @@ def demo_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """Return a table of the methods of a comparison, the best mean first.
-
-    A star marks the best mean, and = the methods that do not differ significantly from it.
-    """
+    """Return a table of methods: the best mean first, marked by *; = is not significantly different from it."""
     columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
     columns += ["sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []

@@ -1,14 +1,9 @@
 """`bespoke diagnose`: predict whether federating helps each client, before long training."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from bespokefl.cli.options import Quiet, Verbose, takes_run, training_option
 from bespokefl.workflows.run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bespokefl.workflows.diagnose.result import Diagnosis
 
 MAX_CLIENTS = 40  # in the table
 NOT_ACCEPTED = (
@@ -41,12 +36,6 @@ def diagnose(
     if quiet:
         print(found.recommendation.flags)
         return
-    _show(found, path)
-
-
-def _show(found: "Diagnosis", path: "Path") -> None:
-    from bespokefl.cli import terminal
-
     about, advised = found.about, found.recommendation
     terminal.say(
         f"{about['data']}, {about['split']}, {about['clients']} clients, model {about['model']}, seed {about['seed']}"

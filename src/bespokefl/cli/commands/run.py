@@ -61,15 +61,15 @@ def _train(training: "Callable[[Report | None], Result]", title: str, quiet: boo
                 log.warning("%s", note)
             raise
     with options.printing_results(result.path):
-        _show(result, quiet)
+        if quiet:
+            print(result.path)
+        else:
+            _show(result)
     if result.interrupted:
         raise typer.Exit(options.INTERRUPTED)
 
 
-def _show(result: "Result", quiet: bool) -> None:
-    if quiet:
-        print(result.path)
-        return
+def _show(result: "Result") -> None:
     from rich.text import Text
 
     from bespokefl.cli import terminal

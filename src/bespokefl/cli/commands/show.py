@@ -36,7 +36,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
         terminal.say("To show the hyper-parameters of a method: bespoke methods NAME")
         return
     method = find(name)
-    terminal.say(description(method), "")
+    module = inspect.getmodule(method)  # its docstring has the paper, the objective, and differences from the paper
+    terminal.say(inspect.cleandoc((module and module.__doc__) or method.__doc__ or ""), "")
     hyper = [(key, literal(value), text) for key, value, text in hyperparameters(method)]
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
@@ -72,12 +73,6 @@ def reference(method: "type[Method]") -> str:
     venue = next((fields[kind] for kind in ("booktitle", "journal", "school") if kind in fields), "")
     venue = f"{venue} " if len(venue) <= MAX_VENUE_LENGTH else ""
     return f"{who}, {venue}{fields.get('year', '')}".strip()
-
-
-def description(method: "type[Method]") -> str:
-    """Return the docstring of the method's file: what it does, the paper, the objective, differences from the paper."""
-    module = inspect.getmodule(method)
-    return inspect.cleandoc((module.__doc__ if module else None) or method.__doc__ or "")
 
 
 def models() -> None:

@@ -19,7 +19,6 @@ from bespokefl.workflows.newcomers.trainer import train_newcomers
 from bespokefl.workflows.results import score_tables, server_artifact
 from bespokefl.workflows.results.models import PRECISIONS, InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run import convert
 
 log = logging.getLogger("bespokefl")
@@ -88,15 +87,13 @@ def personalize(
 
 
 def serve(
-    result: Result,
-    clients: Clients,
-    *,
-    workers: int = 0,
-    device: str = "cpu",
-    preparation: Preparation | None = None,
+    result: Result, clients: Clients, *, workers: int = 0, device: str = "cpu", preparation: Preparation | None = None
 ) -> Newcomers:
     """Train personal models for clients that are known to fit the run."""
-    artifact = _server_artifact(result)
+    artifact = result.final
+    if artifact is None:
+        assert isinstance(result.weights, SavedModels)
+        artifact = server_artifact.read(result.weights, result.config, result.about)
     where, config = convert.find_device(device), replace(result.config, workers=workers)
     task, server = artifact.task(where), artifact.state(where)
     data = convert.engine_data(clients, where, PRECISIONS[config.precision])
@@ -144,15 +141,6 @@ def finetuning_rate(method: Method) -> tuple[float, float]:
     hyper = method.hyper()
     lr = next((hyper[name] for name in ("lr", "base_lr") if name in hyper), DEFAULT_LR)
     return float(lr), float(hyper.get("momentum", 0.0))
-
-
-def _server_artifact(result: Result) -> ServerArtifact:
-    if result.final is not None:
-        return result.final
-    assert isinstance(result.weights, SavedModels)
-    loss = "mse" if result.about["examples"]["labels"] is None else "cross_entropy"
-    python: dict[str, str] = result.about["python"]
-    return server_artifact.read(result.weights.folder, result.config, result.weights.recipe, loss, python)
 
 
 def check_finished(result: Result, what: str) -> None:

@@ -46,10 +46,7 @@ def train_newcomers(
     lr: float,
     momentum: float,
 ) -> NewcomerModels:
-    """Train personal models by the method's own rule, and fine-tune with this rate for the same budget.
-
-    `number` is the round that this counts as: the one after the last.
-    """
+    """Train personal models by the method's own rule, and fine-tune for the same budget, in the round `number`."""
     probe.check(task, data.x[:3], data.y[:3], classes)
     executor = chunks.choose_executor(task, data, settings)
     task.stacked = False

@@ -48,10 +48,7 @@ def has_foreign_files(path: Path) -> bool:
 
 
 def explain_disk_error(error: DiskError, path: Path, *, unchanged: bool = False) -> DiskError:
-    """Extend an error by what is left of the run in this directory, and by how to resume it.
-
-    unchanged : whether the directory still holds the run that was to be replaced.
-    """
+    """Extend an error by what is left of the run (or, if `unchanged`, of the one to be replaced) and how to resume."""
     left, again = describe_latest(path / CHECKPOINTS), "start it again"
     if unchanged:
         left = f"there is no checkpoint yet, and the previous run in {str(path)!r} is unchanged"
@@ -86,10 +83,7 @@ def _contains_current(path: Path) -> bool:
 
 @contextmanager
 def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
-    """Keep other processes out of a directory; yields its path.
-
-    rename : if the directory exists or is locked, lock name-2, name-3, … instead.
-    """
+    """Lock a directory and yield its path; with `rename`, the first of name, name-2, name-3, … that is free."""
     path = stable_path(path)
     missing = [one for one in path.parents if not one.exists()]
     if rename:

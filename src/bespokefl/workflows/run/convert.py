@@ -63,10 +63,7 @@ def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: tor
 
 
 def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
-    """The settings of an engine: the fields of the same name, and those that are spelled differently in files.
-
-    warm : whether initial weights were given, instead of random ones.
-    """
+    """Return the settings of an engine; `warm` says whether initial weights were given, instead of random ones."""
     shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults"}
     return Settings(
         **{name: getattr(settings, name) for name in shared},
