@@ -3,6 +3,7 @@
 import inspect
 import re
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,17 +51,10 @@ def hyperparameters(method: "type[Method]") -> list[tuple[str, Any, str]]:
     """Return the name, the default and the meaning (the comment next to it) of each hyper-parameter."""
     comments: dict[str, str] = {}
     for base in reversed(method.__mro__[:-1]):  # without object
-        comments |= _comments(base)
+        with suppress(OSError, TypeError):  # a class defined in an interpreter has no file
+            source = textwrap.dedent(inspect.getsource(base))
+            comments |= dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
     return [(name, value, comments.get(name, "")) for name, value in method().hyper().items()]
-
-
-def _comments(cls: type) -> dict[str, str]:
-    """Return the comment at the end of the line of each annotated class attribute."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # a class defined in an interpreter has no file
-        return {}
-    return dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
 
 
 def reference(method: "type[Method]") -> str:

@@ -86,11 +86,15 @@ def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
     """Lock a directory and yield its path; with `rename`, the first of name, name-2, name-3, … that is free."""
     path = stable_path(path)
     missing = [one for one in path.parents if not one.exists()]
-    if rename:
+    if not rename:
+        until = time.monotonic() + LOCK_TIMEOUT
+        while (handle := _try_lock(path)) is None:
+            if time.monotonic() > until:
+                raise InputError(f"another process uses {str(path)!r}; wait until it ends, or use another directory.")
+            time.sleep(0.1)
+    else:
         unused = (one for one in _numbered(path) if not one.exists())
         path, handle = next((one, held) for one in unused if (held := _try_lock(one)) is not None)
-    else:
-        handle = _wait_for_lock(path)
     file = _lock_file(path)
     try:
         remove_leftovers(path)
@@ -101,15 +105,6 @@ def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
         with suppress(OSError):  # they are not empty
             for one in missing:
                 one.rmdir()
-
-
-def _wait_for_lock(path: Path) -> int:
-    until = time.monotonic() + LOCK_TIMEOUT
-    while (handle := _try_lock(path)) is None:
-        if time.monotonic() > until:
-            raise InputError(f"another process uses {str(path)!r}; wait until it ends, or use another directory.")
-        time.sleep(0.1)
-    return handle
 
 
 def _numbered(path: Path) -> Iterator[Path]:
