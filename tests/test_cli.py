@@ -26,6 +26,7 @@ from bespokefl.cli.commands.show import DEMO_METHODS, choose_methods, hyperparam
 from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.jobs import Step
+from bespokefl.workflows.tune.shared_settings import literal
 
 QUICK = "--rounds 2 --workers 1 --clients 4"
 
@@ -535,7 +536,7 @@ def test_a_method_is_explained(name: str, capsys: pytest.CaptureFixture[str]) ->
     method = methods.REGISTRY[name]
     for key, value in method().hyper().items():
         line = next(line for line in printed.splitlines() if line.strip().startswith(f"{key} "))
-        assert terminal.format_value(value) in line
+        assert literal(value) in line
     assert method.citation in printed
     assert "Differs from the paper" in printed
 

@@ -121,13 +121,15 @@ def start(
     """
     from bespokefl import methods, models
     from bespokefl.core.nn.losses import LOSSES
+    from bespokefl.metrics.differential_privacy import check_accountant
     from bespokefl.workflows.deploy import demo, runs
-    from bespokefl.workflows.run import initial_weights, privacy_accounting
+    from bespokefl.workflows.run import initial_weights
     from bespokefl.workflows.run.convert import engine_settings
 
     deployment = Deployment.at(folder)
     engine_settings(settings).privacy.check(methods.build(method, dict(settings.set)))
-    privacy_accounting.check(settings)
+    if settings.noise:
+        check_accountant()
     models.check(settings.model)
     if settings.loss is not None and settings.loss not in LOSSES:
         raise unknown("loss", settings.loss, LOSSES)

@@ -33,8 +33,7 @@ from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.convert import engine_settings
-from bespokefl.workflows.run.packaging import make_result
+from bespokefl.workflows.run.convert import engine_settings, make_result
 from bespokefl.workflows.run.settings import Config
 from bespokefl.workflows.run.task_builder import TaskSpec
 
