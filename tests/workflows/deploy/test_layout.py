@@ -131,7 +131,7 @@ def test_a_port_in_use(host: str, tmp_path: Path) -> None:
 def test_a_node_without_data_or_with_wrong_settings(deployment: Deployment) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match="node hospital-a has no data: name them in"):
-        layout.read_node_settings(own)
+        LocalHost(layout.read_node_settings(own), own).about()
     assert layout.read_node_settings(own, data="records.npz").data == "records.npz"
     (own / "node.toml").write_text('name = "a"\nserver = "b:1"\ndatta = "x"\n')
     with pytest.raises(InputError, match="did you mean 'data'"):

@@ -18,6 +18,7 @@ from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
 from bespokefl.core.import_path import imported, is_named
 from bespokefl.core.nn import probe
+from bespokefl.core.typed_values import frozen
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
@@ -134,7 +135,7 @@ class LocalHost:
         executor = choose_executor(task, data, plan.settings)
         if executor.stacked:
             task.stack()
-        method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
+        method = methods.build(str(recipe["method"]), {key: frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
         side = ClientSide(method, task, data, plan.settings.budget, plan.seed, privacy=privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
@@ -151,7 +152,9 @@ class LocalHost:
 
     def _load(self) -> Clients:
         settings = self.settings
-        assert settings.data is not None
+        if settings.data is None:
+            file = str(self.directory / "node.toml")
+            raise InputError(f"node {self.name} has no data: name them in {file!r}, or with --data.")
         found = _call(settings.data) if is_named(settings.data) else self._read(settings.data)
         if isinstance(found, Clients):
             return found
@@ -190,11 +193,6 @@ class LocalHost:
         code = {name: index for index, name in enumerate(labels)}
         codes = torch.tensor([code[name] for name in own])
         return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
-
-
-def _frozen(value: Any) -> Any:
-    """Turn the lists of JSON into tuples, as hyper-parameters have them."""
-    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
 def _call(source: str) -> Any:
