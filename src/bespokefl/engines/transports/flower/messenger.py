@@ -15,7 +15,6 @@ from flwr.app import Message
 
 from bespokefl.core.errors import BespokeError
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.blob import UnreadableError
 from bespokefl.engines.transports.flower.node import HELLO
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.engines.transports.wire import Values
@@ -192,7 +191,7 @@ class NodeMessenger:
             return
         try:
             values = records.unpack(message.content)
-        except UnreadableError as error:
+        except records.UnreadableError as error:
             values = {"error": f"its reply cannot be read: {error}", "damaged": True}
         if name is None:
             self._register(request, values)

@@ -21,7 +21,7 @@ from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.storage.client_states import repeat_single_rows
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
-from bespokefl.engines.transports.flower import blob
+from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.wire import Values, prefixed, under
@@ -117,7 +117,7 @@ class Node:
         assert states is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
         names, cohort = self._cohort(side, values)
-        digest = blob.digest(values)
+        digest = records.digest(values)
         known = states.find_reply(number, digest)
         if known is not None:
             log.warning("round %d was requested again; answering with the stored reply", number)

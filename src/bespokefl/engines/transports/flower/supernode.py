@@ -22,7 +22,6 @@ from flwr.app import Message
 from bespokefl.core.errors import InputError, TrainingError, said
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.adapter import FleetClient
-from bespokefl.engines.transports.flower.blob import UnreadableError
 from bespokefl.engines.transports.flower.node import Node
 
 log = logging.getLogger("bespokefl")
@@ -83,7 +82,7 @@ def answer(node: Node, message: Message) -> Message:
     """The node's reply to a message."""
     try:
         values = records.unpack(message.content)
-    except UnreadableError as error:
+    except records.UnreadableError as error:
         values = {"what": f"a request that cannot be read ({error})"}
     return Message(records.pack(node.answer(values)), reply_to=message)
 
