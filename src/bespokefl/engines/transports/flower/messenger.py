@@ -7,11 +7,12 @@ is sent again. A node that receives it twice replies from its disk.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message
+from flwr.serverapp import Grid as Grid
 
 from bespokefl.core.errors import BespokeError
 from bespokefl.engines.transports.flower import records
@@ -28,16 +29,6 @@ RETRY = 3.0  # seconds until a request that could not be sent is sent again
 
 class StoppedError(BespokeError):
     """The run is to stop, without waiting for replies."""
-
-
-class Grid(Protocol):
-    """The part of Flower's Grid that is used."""
-
-    def get_nodes(self) -> Iterable[Any]: ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]: ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 @dataclass
@@ -63,15 +54,9 @@ class PendingRequest:
 class NodeMessenger:
     """Sends requests to nodes by name and collects their replies."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        timeouts: Timeouts,
-        clock: Callable[[], float] = time.monotonic,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, grid: Grid, timeouts: Timeouts, stopped: Callable[[], bool] = lambda: False) -> None:
         """`stopped` is asked while waiting whether the run is to stop."""
-        self.grid, self.timeouts, self.clock, self.stopped = grid, timeouts, clock, stopped
+        self.grid, self.timeouts, self.stopped = grid, timeouts, stopped
         self.known: dict[str, NodeInfo] = {}
         self._introducing: dict[int, PendingRequest] = {}
         self._introduced: set[int] = set()
@@ -80,8 +65,8 @@ class NodeMessenger:
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
         """Wait until there are enough nodes, or for the time-out."""
-        until = self.clock() + self.timeouts.gather
-        while not enough(self.known) and self.clock() < until:
+        until = time.monotonic() + self.timeouts.gather
+        while not enough(self.known) and time.monotonic() < until:
             self._step({}, {})
             time.sleep(self.timeouts.poll)
 
@@ -98,8 +83,8 @@ class NodeMessenger:
         over = until or (lambda replies, seconds: seconds >= self.timeouts.timeout)
         pending = {name: PendingRequest(values) for name, values in requests.items()}
         replies: dict[str, Values] = {}
-        began = self.clock()
-        while len(replies) < len(pending) and not over(replies, self.clock() - began):
+        began = time.monotonic()
+        while len(replies) < len(pending) and not over(replies, time.monotonic() - began):
             if not self._step(pending, replies, number):
                 time.sleep(self.timeouts.poll)
         return replies
@@ -110,7 +95,7 @@ class NodeMessenger:
         """Update the connected nodes, send what is due, and collect replies; returns whether there were any."""
         if self.stopped():
             raise StoppedError("the run was stopped.")
-        now = self.clock()
+        now = time.monotonic()
         if now - self._refreshed >= REFRESH:
             self._refreshed = now
             self._refresh_nodes()
@@ -154,8 +139,8 @@ class NodeMessenger:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:
             log.warning("requests could not be sent, trying again: %s", error)
-            ids = [None] * len(due)
-        for (node, request), id in zip(due, ids or [None] * len(due), strict=True):
+            ids = []
+        for (node, request), id in zip(due, ids or [""] * len(due), strict=True):
             if not id:
                 request.not_before = now + RETRY
                 continue

@@ -63,7 +63,7 @@ class Node:
         self.host, self.folder = host, folder
         self._plan: RunPlan | None = None
         self._prepared: Prepared | None = None
-        self._states: ClientStateStore | None = None
+        self._states: ClientStateStore  # of the plan
 
     def answer(self, values: Values) -> Values:
         """Answer a request; an error becomes a sentence in the reply."""
@@ -114,7 +114,6 @@ class Node:
 
     def _train(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         side, states = prepared.side, self._states
-        assert states is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
         names, cohort = self._cohort(side, values)
         digest = records.digest(values)
@@ -157,7 +156,6 @@ class Node:
     def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         """Score the personal models and the global one on each client's data; the final models are stored here."""
         side, states = prepared.side, self._states
-        assert states is not None
         number, keep = int(values["number"]), bool(values["keep"])
         names, cohort = self._cohort(side, values)
         common: Rows | None = values.get("common")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,8 @@ def serve_messages(
         except OSError as error:
             raise InputError(f"cannot read {str(endpoint.root_certificate)!r}: {error.strerror or error}.") from None
 
-    def retry(call: Callable[[], Any]) -> Any:
-        return _retry(stopped, call)
-
     with (
-        FleetClient(endpoint.address, certificate, key, retry) as client,
+        FleetClient(endpoint.address, certificate, key, partial(_retry, stopped)) as client,
         _activated(client, endpoint, stopped) as node_id,
     ):
         ready()
