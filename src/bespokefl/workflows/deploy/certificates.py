@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,19 +59,15 @@ def write_certificate(
         (_key_usage("digital_signature"), True),
     ]
     signed = _sign(signer, _name(hosts[0][:64]), issuer.subject, private.public_key(), days, extensions)
-    contents = {key: _private_pem(private), certificate: signed.public_bytes(PEM)}
-    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
-        for path, data in contents.items():
-            new[path].unlink(missing_ok=True)
-            write_secret(new[path], data)
-        for path in contents:
-            new[path].replace(path)
+        with tempfile.TemporaryDirectory(dir=certificate.parent) as folder:
+            new = {path: Path(folder, path.name) for path in (key, certificate)}
+            write_secret(new[key], _private_pem(private))
+            write_secret(new[certificate], signed.public_bytes(PEM))
+            for path, written in new.items():
+                written.replace(path)
     except OSError as error:
         raise unwritten(certificate.parent, error) from None
-    finally:
-        for path in new.values():
-            path.unlink(missing_ok=True)
 
 
 def write_key_pair(private_file: Path, public_file: Path) -> None:

@@ -47,17 +47,15 @@ def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, 
     torch.set_num_threads(1)
     host = LocalHost(settings, directory)
     log.info("node %s has %s", settings.name, count(len(host.about()["clients"]), "client"))
-    certificate, key = directory / "ca.crt", directory / "node.key"
-    secure = key.is_file()
+    secure = (directory / "node.key").is_file()
     if not secure and not is_loopback(host_of(settings.server)):
         raise InputError(
             f"node {settings.name} has no key, node.key, in {str(directory)!r}: without one it may only connect to "
             "127.0.0.1."
         )
     state = directory / settings.state
-    endpoint = supernode.Endpoint(
-        settings.server, certificate if secure else None, key if secure else None, state / NODE_ID
-    )
+    certificate, key = (directory / "ca.crt", directory / "node.key") if secure else (None, None)
+    endpoint = supernode.Endpoint(settings.server, certificate, key, state / NODE_ID)
     supernode.serve_messages(endpoint, Node(host, state), stopped, ready)
 
 
@@ -80,7 +78,9 @@ class LocalHost:
         return clients
 
     def about(self) -> dict[str, Any]:
-        clients = self.clients
+        clients, sums = self.clients, None
+        if self.features.kind == "table":  # for scaling: of each feature the count, sum and sum of squares
+            sums = FeatureSums.of(clients.x.numpy()[clients.train.indices.numpy()], self.features).to_dict()
         sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
         return {
             "clients": {
@@ -90,7 +90,7 @@ class LocalHost:
             },
             "features": self.features.to_dict(),
             "tokens": None if clients.x.is_floating_point() else int(clients.x.max()) + 1,
-            "sums": self._sums(),
+            "sums": sums,
             "labels": None if clients.classes is None else list(labels_of(clients)),
             "version": version("bespokefl"),
         }
@@ -143,12 +143,6 @@ class LocalHost:
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
 
     # -- inside
-
-    def _sums(self) -> dict[str, Any] | None:
-        """For tables: the number of values of each feature, their sum and sum of squares, over all clients."""
-        if self.features.kind != "table":
-            return None
-        return FeatureSums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
 
     def _load(self) -> Clients:
         settings = self.settings
