@@ -16,7 +16,7 @@ from bespokefl.workflows.deploy import node as nodes
 from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings, host_of
 from bespokefl.workflows.deploy.node import LocalHost
-from bespokefl.workflows.deploy.run_files import RESULT, update_status
+from bespokefl.workflows.deploy.runs import RESULT, update_status
 from bespokefl.workflows.deploy.server import supervisor
 
 
