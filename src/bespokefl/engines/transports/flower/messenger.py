@@ -45,6 +45,7 @@ class PendingRequest:
     """A request that has no reply yet."""
 
     values: Values
+    name: str | None = None  # the node's; None: it has yet to introduce itself
     sent: float | None = None
     ids: set[str] = field(default_factory=set)  # one for each time that it was sent
     to: tuple[int, str] | None = None  # the node's id, and since when it was connected
@@ -81,7 +82,7 @@ class NodeMessenger:
         `until(replies, seconds)` says whether to stop waiting. By default the time-out decides.
         """
         over = until or (lambda replies, seconds: seconds >= self.timeouts.timeout)
-        pending = {name: PendingRequest(values) for name, values in requests.items()}
+        pending = {name: PendingRequest(values, name) for name, values in requests.items()}
         replies: dict[str, Values] = {}
         began = time.monotonic()
         while len(replies) < len(pending) and not over(replies, time.monotonic() - began):
@@ -148,12 +149,8 @@ class NodeMessenger:
             request.ids.add(id)
 
     def _collect(self, requests: Mapping[str, PendingRequest], replies: dict[str, Values], now: float) -> bool:
-        wanted: dict[str, tuple[str | None, PendingRequest]] = {}
-        for request in self._introducing.values():
-            wanted |= dict.fromkeys(request.ids, (None, request))
-        for name, request in requests.items():
-            if name not in replies:
-                wanted |= dict.fromkeys(request.ids, (name, request))
+        unanswered = (request for name, request in requests.items() if name not in replies)
+        wanted = {id: request for request in (*self._introducing.values(), *unanswered) for id in request.ids}
         if not wanted:
             return False
         try:
@@ -162,15 +159,13 @@ class NodeMessenger:
             log.warning("replies could not be fetched, trying again: %s", error)
             return False
         for message in messages:
-            name_and_request = wanted.get(message.metadata.reply_to_message_id)
-            if name_and_request is not None:
-                name_and_request[1].ids.discard(message.metadata.reply_to_message_id)
-                self._accept(*name_and_request, message, replies, now)
+            request = wanted.get(message.metadata.reply_to_message_id)
+            if request is not None:
+                request.ids.discard(message.metadata.reply_to_message_id)
+                self._accept(request, message, replies, now)
         return bool(messages)
 
-    def _accept(
-        self, name: str | None, request: PendingRequest, message: Message, replies: dict[str, Values], now: float
-    ) -> None:
+    def _accept(self, request: PendingRequest, message: Message, replies: dict[str, Values], now: float) -> None:
         if message.has_error():  # the node disconnected, or its process died: it is asked again
             request.sent, request.not_before = None, now + RETRY
             return
@@ -178,12 +173,12 @@ class NodeMessenger:
             values = records.unpack(message.content)
         except records.UnreadableError as error:
             values = {"error": f"its reply cannot be read: {error}", "damaged": True}
-        if name is None:
+        if request.name is None:
             self._register(request, values)
             return
         if "error" in values and not values.get("damaged"):
-            log.warning("node %s: %s", name, values["error"])
-        replies[name] = values
+            log.warning("node %s: %s", request.name, values["error"])
+        replies[request.name] = values
 
     def _register(self, request: PendingRequest, values: Values) -> None:
         """Register a node that introduces itself. It is rejected if its key belongs to another name."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing, said
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.engines import chunks
@@ -83,8 +83,7 @@ class Node:
             return {"node": self.host.name, "error": str(error)}
         except Exception as error:  # a node must always answer: the server would wait for it
             log.exception("a request failed")
-            first = str(error).splitlines()[0] if str(error) else ""
-            return {"node": self.host.name, "error": f"{type(error).__name__}: {first}"}
+            return {"node": self.host.name, "error": said(error)}
 
     # -- a run
 
