@@ -15,7 +15,6 @@ import ipaddress
 import logging
 import math
 import re
-import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ from typing import Any
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.core.typed_values import convert
-from bespokefl.engines.transports.flower.run_names import check_run
+from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.timeouts import Timeouts
+from bespokefl.workflows.run import settings as configs
 
 log = logging.getLogger("bespokefl")
 
@@ -124,7 +124,7 @@ class Deployment:
     def run_directory(self, name: str) -> Path:
         if name == NODE_ID:
             raise InputError(f"a run cannot be named {name!r}: nodes have a file of that name; choose another.")
-        return self.server / "runs" / check_run(name)
+        return self.server / "runs" / check_name(name, "a run")
 
 
 def find_node(directory: Path, name: str | None) -> Path:
@@ -195,12 +195,7 @@ def make_private(directory: Path) -> None:
 
 def _read(path: Path, kind: type) -> dict[str, Any]:
     """Read a TOML file whose keys are the fields of a class."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} must be a TOML file: {error}.") from None
+    values = configs.read(path)
     known = {field.name: field for field in fields(kind) if field.name != "poll"}
     for key in values:
         if key not in known:

@@ -30,8 +30,8 @@ from bespokefl.engines.chunks import choose_executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower import supernode
+from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.node import Node, Prepared
-from bespokefl.engines.transports.flower.run_names import check_run
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.workflows.deploy.layout import NODE_ID, NodeSettings, host_of, is_loopback
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
@@ -226,6 +226,6 @@ def _run_directory(state: Path, run: str | None) -> Path:
     written = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
     if not written:
         raise InputError(f"there is no model in {str(state)!r} yet: a node has its clients' models when a run is done.")
-    if run is not None and check_run(run) not in written:
+    if run is not None and check_name(run, "a run") not in written:
         raise unknown("run", run, written)
     return state / (run or max(written, key=lambda name: written[name]))

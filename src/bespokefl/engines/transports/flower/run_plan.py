@@ -11,7 +11,7 @@ from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.safetensors_writer import tensor_bytes
-from bespokefl.engines.transports.flower.run_names import check_run
+from bespokefl.engines.transports.flower.names import check_name
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RunPlan:
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_run(self.run)
+        check_name(self.run, "a run")
 
     @classmethod
     def of(
