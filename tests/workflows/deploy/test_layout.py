@@ -203,6 +203,14 @@ def test_clients_are_those_of_the_column(tmp_path: Path) -> None:
     assert alone.about()["clients"].keys() == {"clinic"}
 
 
+@pytest.mark.parametrize("written", ["[0.5, 0.5]", "0.6", '["a", "b", "c"]'])
+def test_fractions_that_are_not_three_numbers(written: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "alone.npz", x=np.eye(20), y=np.arange(20) % 2)
+    (tmp_path / "node.toml").write_text(f'name = "a"\nserver = "b:1"\ndata = "alone.npz"\nfractions = {written}\n')
+    with pytest.raises(InputError, match="fractions must be three numbers"):
+        LocalHost(layout.read_node_settings(tmp_path), tmp_path).about()
+
+
 def test_the_server_cannot_name_code_that_the_node_has_not_agreed_to(tmp_path: Path) -> None:
     host = hosts(tmp_path)["hospital-a"]
     plan = RunPlan.of("run", ("0", "1", "2"), None, Settings(), recipe(model="tests.federations:mlp"))
