@@ -157,11 +157,11 @@ class FlowerTransport:
             nonlocal warned
             if seconds < timeouts.timeout:
                 return False
-            if num_clients(answers) >= needed or seconds >= timeouts.give_up:
+            count = num_clients(answers)
+            if count >= needed or seconds >= timeouts.give_up:
                 return True
             if not warned:
-                counts = num_clients(answers), needed
-                log.warning("round %d has %d of at least %d clients and keeps waiting", number, *counts)
+                log.warning("round %d has %d of at least %d clients and keeps waiting", number, count, needed)
                 warned = True
             return False
 
