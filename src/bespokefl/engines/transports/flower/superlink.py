@@ -102,13 +102,11 @@ async def _hold(delivered: asyncio.Event, receive: Any) -> Any:
 
 def _is_local(scope: Any) -> bool:
     """Whether a request comes from a loopback address, or from the address at which this machine received it."""
-    client, server = scope.get("client"), scope.get("server")
+    client, server = ((scope.get(end) or ("",))[0] for end in ("client", "server"))
     try:
-        source = ipaddress.ip_address(client[0]) if client else None
-        return source is not None and (
-            source.is_loopback or (bool(server) and source == ipaddress.ip_address(server[0]))
-        )
-    except ValueError:
+        source = ipaddress.ip_address(client)
+        return source.is_loopback or source == ipaddress.ip_address(server)
+    except ValueError:  # unknown, or a socket that is a file
         return False
 
 
