@@ -16,7 +16,7 @@ from bespokefl.core.method import Method
 from bespokefl.workflows.compare.result import BASELINES, Entry
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Grid, Point, expand
 from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
 
@@ -195,7 +195,9 @@ def _settings(result: Result) -> dict[str, Any]:
 # -- repeating a comparison
 
 
-def command(config: Config, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]) -> str:
+def command(
+    config: RunSettings, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]
+) -> str:
     """Return the command that makes this comparison."""
     words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]

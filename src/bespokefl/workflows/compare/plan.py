@@ -24,7 +24,7 @@ from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run import initial_weights, jobs, toml
 from bespokefl.workflows.run.convert import check_clients, find_device, labels_of
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.api import tune as run_tuning
 from bespokefl.workflows.tune.grid import Grid
@@ -47,7 +47,7 @@ class ComparisonPlan:
     candidates: list[Candidate]
     clients: Clients
     seeds: list[int]
-    config: Config  # settings of all runs
+    config: RunSettings  # settings of all runs
     settings: dict[str, Any]  # the same as keyword arguments of `run`
     model: Model
     train: Train

@@ -45,7 +45,7 @@ from bespokefl.workflows.results.models import PRECISIONS
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
-from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.settings import LOADING, Mark, RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 from bespokefl.workflows.tune import shared_settings
 
@@ -54,7 +54,7 @@ Indices = NDArray[np.int64]
 STEPS, LR = 50, 0.1  # of each fit
 BATCH_SIZE = 50
 COMPUTING = ("workers", "chunk", "device", "precision")
-SETTINGS = ("model", "seed", "start", "head", "loss", *shared_settings.PREPARATION, *COMPUTING)
+SETTINGS = ("model", "seed", "start", "head", "loss", *RunSettings.marked(Mark.PREPARATION), *COMPUTING)
 NUM_NEAREST = 3  # peers listed per client
 MAX_SURVEYED = 300  # clients; every number of streams up to theirs is tried
 
@@ -123,7 +123,7 @@ def diagnose(
 
 
 def diagnose_config(
-    config: Config, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
+    config: RunSettings, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
 ) -> tuple[Diagnosis, Path]:
     """Diagnose the clients of a config and write the result to its output directory."""
     _check(steps, lr)
@@ -150,11 +150,10 @@ def _check(steps: int, lr: float) -> None:
 
 
 def _diagnose(
-    clients: Clients, config: Config, given: dict[str, Any], steps: int, lr: float, report: Report
+    clients: Clients, config: RunSettings, given: dict[str, Any], steps: int, lr: float, report: Report
 ) -> tuple[Diagnosis, dict[str, Any]]:
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
-    preparing = {name: getattr(config, name) for name in shared_settings.PREPARATION}
-    ready, preparation = prepare(clients, **preparing)
+    ready, preparation = prepare(clients, **config.select(Mark.PREPARATION))
     device, seed, start = find_device(config.device), config.seed, given.get("start")
     spec = TaskSpec.of(
         config,
