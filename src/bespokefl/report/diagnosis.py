@@ -55,8 +55,7 @@ def read(file: Path) -> dict[str, Any]:
 
 def html(diagnosis: Mapping[str, Any]) -> str:
     """Return the page of a diagnosis."""
-    about, advised = diagnosis["about"], diagnosis["recommendation"]
-    figures = _figures(diagnosis)
+    about, figures = diagnosis["about"], _figures(diagnosis)
     heading = f"{about['data']}, {about['split']}"
     numbers = {
         "percent": False,
@@ -70,24 +69,17 @@ def html(diagnosis: Mapping[str, Any]) -> str:
         "diagnosis.html",
         f"Diagnosis: {heading}",
         numbers,
+        diagnosis=diagnosis,
+        about=about,
         heading=heading,
         facts=[(name, about[name]) for name in ("data", "split", "clients", "model")]
         + [("steps of each fit", about["steps"]), ("seed", about["seed"])],
         cards=_cards(diagnosis),
-        sentences=diagnosis["sentences"],
-        alternatives=advised["alternatives"],
         kinds=KINDS,
-        strengths=diagnosis["kinds"],
-        present=diagnosis["present"],
         section=Section("Who resembles whom", "", figures),
         clients=_clients(diagnosis),
         grouped=diagnosis["likeness"] in GROUPED,
         command=_command(about),
-        split_hash=about["split_hash"][:12],
-        versions=", ".join(f"{name} {number}" for name, number in about["versions"].items()),
-        seconds=about["seconds"],
-        numbers_sent=sum(about["sent"].values()),
-        version=about["versions"].get("bespokefl", ""),
     )
 
 
