@@ -119,6 +119,6 @@ def compare_config(
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)
 
     settings = shared_settings.settings_of(config, without=("seed", *NOT_ACCEPTED))
-    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, settings, config.model, train)
-    plan.command = candidates.command(config, methods, sorted_seeds, tune, grids)
+    command = candidates.command(config, methods, sorted_seeds, tune, grids)
+    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, settings, config.model, train, command)
     return run_comparison(plan, tune, grids, target, config.overwrite, progress)

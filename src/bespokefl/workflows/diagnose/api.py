@@ -49,8 +49,6 @@ from bespokefl.workflows.run.settings import LOADING, Mark, RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 from bespokefl.workflows.tune import shared_settings
 
-Indices = NDArray[np.int64]
-
 STEPS, LR = 50, 0.1  # of each fit
 BATCH_SIZE = 50
 COMPUTING = ("workers", "chunk", "device", "precision")
@@ -169,10 +167,8 @@ def _diagnose(
         rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
     )
     data = engine_data(ready, device, PRECISIONS[config.precision])
-    data = replace(data, test=ClientIndex.of_lists([np.zeros(0, dtype=np.int64)] * len(data)))
-    server = (
-        Simulation(UCFL(), task, data, settings, ready.classes).run().server
-    )  # only its survey: there are no rounds
+    data = replace(data, test=ClientIndex.of_lists([np.zeros(0)] * len(data)))
+    server = Simulation(UCFL(), task, data, settings, ready.classes).run().server  # its survey: there are no rounds
     report(Progress(1, 3, "survey"))
     first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
     report(Progress(2, 3, "fits"))
@@ -198,7 +194,11 @@ def _diagnose(
 
 def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: float) -> tuple[Rows, Rows]:
     """Return how far a few local steps move the weights, on the first and the second half of every client's data."""
-    halves = [half for i, name in enumerate(data.names) for half in _halves(data.train.of(i).numpy(), settings, name)]
+    halves = []
+    for i, name in enumerate(data.names):
+        own = data.train.of(i).numpy()
+        shuffled, middle = rng.generator(settings.seed, "diagnose", "halves", name).permutation(own), len(own) // 2
+        halves += [shuffled[:middle], shuffled[middle:]] if middle else [own, own]  # a single example is in both
     twice = np.repeat(np.arange(len(data)), 2)
     both = Data(
         x=data.x,
@@ -212,13 +212,6 @@ def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: f
     moved = outcome.personal_rows - task.start
     at = 2 * torch.arange(len(data))
     return moved[at], moved[at + 1]
-
-
-def _halves(own: Indices, settings: Settings, name: str) -> Sequence[Indices]:
-    """Return both halves of the shuffled examples; a single example is used for both."""
-    shuffled = rng.generator(settings.seed, "diagnose", "halves", name).permutation(own)
-    middle = len(own) // 2
-    return (shuffled[:middle], shuffled[middle:]) if middle else (own, own)
 
 
 def _diagnosis(
