@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.report.diagnosis import write
+from bespokefl.report import write
 from tests.report.chromium import Chromium, chromium
 
 pytestmark = pytest.mark.slow  # they need a browser

@@ -1,7 +1,6 @@
-"""Write the page of a diagnosis: expected gains, similar clients, and why a method is recommended."""
+"""The page of a diagnosis: expected gains, similar clients, and why a method is recommended."""
 
 import json
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
 from bespokefl.report.figures import Figure, Section, make_figure, rounded
 from bespokefl.report.method_figures import any_shared, collaboration_map
 from bespokefl.report.overview import Card
@@ -25,20 +23,6 @@ KINDS = {
     "concept": ("Concept shift", "the same with labels as they are, if matching the labels explains it"),
     "shift": ("Feature or concept shift", "the same, if labels are too skewed to distinguish the two"),
 }
-
-
-def is_diagnosis(path: Path) -> bool:
-    """Return whether the path is a diagnosis.json or a directory that contains one."""
-    return path.name == SOURCE_NAME or (path / SOURCE_NAME).is_file()
-
-
-def write(source: str | os.PathLike[str], target: str | os.PathLike[str] | None = None) -> Path:
-    """Write the page of a diagnosis, by default diagnosis.html next to its diagnosis.json, and return its path."""
-    path = Path(source)
-    file = path / SOURCE_NAME if path.is_dir() else path
-    output = file.with_name(FILE_NAME) if target is None else Path(target)
-    write_text(output, html(read(file)))
-    return output
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -32,24 +32,23 @@ PARTS = ("train", "validation", "test")
 def read_document(path: Path) -> Document:
     """Return the document of a comparison (its directory or compare.json) or of the directory of a run."""
     directory = path.parent if path.is_file() else path
+    reader: Callable[[Path], Document]
     if (directory / COMPARISON_FILE).is_file():
-        return _checked(directory / COMPARISON_FILE, _read_comparison)
-    if all((directory / name).is_file() for name in RUN_FILES):
-        return _checked(directory, _read_run)
-    if (directory / RUN_FILES[0]).is_file() and any(directory.glob(CHECKPOINTS)):
-        return _checked(directory, _read_interrupted_run)
-    raise InputError(
-        f"{str(path)!r} must be the directory of a comparison, a run or a diagnosis, but it has neither "
-        f"{COMPARISON_FILE} nor {' and '.join(RUN_FILES)} nor diagnosis.json; create one with bespoke compare, bespoke "
-        "run or bespoke diagnose."
-    )
-
-
-def _checked(path: Path, reader: Callable[[Path], Document]) -> Document:
+        file, reader = directory / COMPARISON_FILE, _read_comparison
+    elif all((directory / name).is_file() for name in RUN_FILES):
+        file, reader = directory, _read_run
+    elif (directory / RUN_FILES[0]).is_file() and any(directory.glob(CHECKPOINTS)):
+        file, reader = directory, _read_interrupted_run
+    else:
+        raise InputError(
+            f"{str(path)!r} must be the directory of a comparison, a run or a diagnosis, but it has neither "
+            f"{COMPARISON_FILE} nor {' and '.join(RUN_FILES)} nor diagnosis.json; create one with bespoke compare, "
+            "bespoke run or bespoke diagnose."
+        )
     try:
-        return reader(path)
+        return reader(file)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise InputError(f"{str(path)!r} is damaged and cannot be shown: {error!r}.") from error
+        raise InputError(f"{str(file)!r} is damaged and cannot be shown: {error!r}.") from error
 
 
 def _read_comparison(path: Path) -> Document:
