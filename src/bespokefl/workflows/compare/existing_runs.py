@@ -9,7 +9,7 @@ from typing import Any
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE
-from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata
+from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, data_of
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run import toml
@@ -77,9 +77,8 @@ def _compare(results: Sequence[Result], notes: Sequence[str] = (), **metadata: A
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
     config = {"rounds": about["rounds"], **settings}
-    data = {name: about[name] for name in ("split", "split_hash", "split_seed", "clients")}
     facts = ComparisonMetadata(
-        data={"name": about["data"], **data, **{name: about["examples"][name] for name in ("shape", "labels")}},
+        data=data_of(about),
         model=about["model"],
         config=config,
         config_text=toml.dumps({"data": about["data"], "split": about["split"], "model": about["model"], **config}),

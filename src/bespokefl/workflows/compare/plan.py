@@ -18,12 +18,13 @@ from bespokefl.engines.progress import Report
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry
+from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
+from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights, jobs, toml
-from bespokefl.workflows.run.convert import check_clients, find_device, labels_of
+from bespokefl.workflows.run.convert import check_clients, find_device
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.api import tune as run_tuning
@@ -133,15 +134,7 @@ class ComparisonPlan:
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
         facts = ComparisonMetadata(
-            data={
-                "name": clients.data_name,
-                "split": clients.split_name,
-                "split_hash": clients.hash,
-                "split_seed": clients.seed,
-                "clients": len(clients),
-                "shape": clients.shape,
-                "labels": None if clients.classes is None else labels_of(clients),
-            },
+            data=data_of(origin_of(clients) | {"clients": len(clients)}),
             model=config.model,
             config={name: value for name, value in common.items() if name != "model"},
             config_text=toml.dumps(written, comments),

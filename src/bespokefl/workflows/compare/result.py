@@ -69,6 +69,12 @@ class ComparisonMetadata:
     planned: int | None = None  # number of runs; None: those given are all
 
 
+def data_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `data` of `ComparisonMetadata` from the description of a run."""
+    data = {name: about[name] for name in ("split", "split_hash", "split_seed", "clients")}
+    return {"name": about["data"], **data, **{name: about["examples"][name] for name in ("shape", "labels")}}
+
+
 class Comparison:
     """Scores of methods × seeds × clients, with gains, tests and verdicts. `print(comparison)` shows the table.
 

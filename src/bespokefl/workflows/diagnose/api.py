@@ -42,6 +42,7 @@ from bespokefl.workflows.diagnose import heterogeneity, similarity
 from bespokefl.workflows.diagnose.result import FILE, KIND, MARKERS, Client, Diagnosis, Survey
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import PRECISIONS
+from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
@@ -177,10 +178,7 @@ def _diagnose(
     found = _diagnosis(ready, alike, how, _survey_result(server, alike))
     report(Progress(3, 3, "sums"))
     return found, {
-        "data": clients.data_name,
-        "split": clients.split_name,
-        "split_hash": clients.hash,
-        "split_seed": clients.seed,
+        **{name: value for name, value in origin_of(clients).items() if name != "examples"},
         "clients": len(clients),
         "model": config.model,
         "parameters": task.layout.width,
