@@ -26,7 +26,7 @@ def diagnose(
     bespoke diagnose --data digits --split "iid + rotation(groups=4)" --out runs/diagnosis
     """
     from bespokefl.cli import terminal
-    from bespokefl.report.diagnosis import write
+    from bespokefl.report import write
     from bespokefl.workflows.diagnose.api import diagnose_config
 
     errors = terminal.console(stderr=True)
