@@ -23,9 +23,10 @@ from bespokefl import cli, methods
 from bespokefl.cli import options, terminal
 from bespokefl.cli.commands import tune
 from bespokefl.cli.commands.show import DEMO_METHODS, choose_methods, hyperparameters, reference
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.jobs import Step
+from bespokefl.workflows.tune.shared_settings import literal
 
 QUICK = "--rounds 2 --workers 1 --clients 4"
 
@@ -535,7 +536,7 @@ def test_a_method_is_explained(name: str, capsys: pytest.CaptureFixture[str]) ->
     method = methods.REGISTRY[name]
     for key, value in method().hyper().items():
         line = next(line for line in printed.splitlines() if line.strip().startswith(f"{key} "))
-        assert terminal.format_value(value) in line
+        assert literal(value) in line
     assert method.citation in printed
     assert "Differs from the paper" in printed
 

@@ -191,7 +191,7 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
     made = simulation(method, SINGLE, chunk=2, **HALF)
 
     class Backwards:
-        def __init__(self, answer: Callable[[str, Any], Any]) -> None:
+        def __init__(self, answer: Callable[[str, Any], Any], size: int) -> None:
             self.answer = answer
 
         def map(self, what: str, jobs: Sequence[Callable[[], Any]], names: Sequence[str]) -> Iterator[tuple[int, Any]]:
@@ -203,7 +203,7 @@ def test_same_seed_same_bits_in_whatever_order(method: Method, monkeypatch: pyte
 
     sample = rng.sample
     monkeypatch.setattr(rng, "sample", lambda *key, **options: sample(*key, **options)[::-1].copy())
-    monkeypatch.setattr("bespokefl.engines.transports.processes.InProcessPool", Backwards)
+    monkeypatch.setattr("bespokefl.engines.transports.local.Pool", Backwards)
     assert same_bits(result(made, made.run()), expected)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from bespokefl.core.method import Message, Method
 from bespokefl.core.rows import Rows
-from bespokefl.engines.traffic import DownlinkCounter
+from bespokefl.engines.federation import DownlinkCounter
 from bespokefl.methods import REGISTRY, UCFL, UCFLParallel
 from bespokefl.metrics.communication import SYSTEMS, times
 from tests.contract.conftest import params, quick

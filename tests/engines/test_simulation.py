@@ -15,10 +15,10 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.methods import Ditto, FedAvg, Local
+from bespokefl.methods import Ditto, FedAvg, FedPer, Local
 from tests.federations import CLASSES, NAMES, SIZES, federation, mlp, run, same_bits, simulation
 
 DATA = federation()
@@ -59,6 +59,20 @@ class TestCohorts:
                 after = made.store.get(range(6))["personal"]
                 changed = ((after - before).square_norm() > 0).nonzero().flatten().tolist()
                 assert changed == rng.sample(6, 0.5, 0, "cohort", number).tolist()
+
+    def test_stragglers_train_in_every_round_and_report_by_chance(self) -> None:
+        """A straggler's state moves on; the server hears of it with probability `participation`."""
+        made, outcome = run(FedPer(), DATA, rounds=4, participation=0.5, stragglers=True)
+        expected = [len(rng.sample(6, 0.5, 0, "cohort", number, sampling="bernoulli")) for number in range(1, 5)]
+        assert [line["reported"] for line in outcome.history] == expected
+        assert [line["trained"] for line in outcome.history] == [6] * 4
+        assert len(made.store) == 6
+        heads = made.store.get(range(6))["head"]
+        assert ((heads - made.task.start.block("head")).square_norm() > 0).all()
+
+    def test_stragglers_without_a_state_would_train_in_vain(self) -> None:
+        _, outcome = run(FedAvg(), DATA, rounds=4, participation=0.5, stragglers=True)
+        assert all(line["trained"] == line["reported"] for line in outcome.history)
 
     def test_only_the_active_have_a_row(self) -> None:
         made, _ = run(Local(), DATA, rounds=1, participation=0.34)

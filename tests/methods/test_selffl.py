@@ -284,6 +284,33 @@ def test_the_server_weighs_by_both_variances():
     assert server["variances"].isnan().all() and server["between"] == 77  # functions are pure
 
 
+def test_the_trace_of_the_scatter_matrix_is_the_mean_times_the_number_of_vectors():
+    """§3.2 prints Σ ‖x − x̄‖², undivided, for σ_m² as for σ_0²; (18) divides by the number of vectors."""
+    matrix, client, others = np.array(THETAS), Client(), variances(4.0, 5.0, 6.0)
+    for reading, divisor in (("mean", 4), ("trace", 1)):
+        new = aggregated(SelfFL(variance=reading), variances(0.5, 1.0, 2.0, 0.1))[1]
+        expected = np.square(matrix - matrix.mean(0)).sum() / divisor
+        assert new["between"].item() == pytest.approx(expected, rel=1e-12)
+    for reading, divisor in (("mean", 3), ("trace", 1)):
+        upload, _ = client.update(SelfFL(variance=reading), 3, others)
+        past = np.stack([one.matrix().numpy() for one in client.past])
+        expected = np.square(past - past.mean(0)).sum((0, 2)) / divisor
+        np.testing.assert_allclose(upload["variance"], expected, rtol=1e-10)
+    assert client.update(SelfFL(variance="trace"), 1, others)[0]["variance"].isnan().all()  # undefined, not zero
+
+
+def test_where_a_step_overshoots_the_client_takes_one_or_all():
+    """η/(Bσ²) >= 1 for clients 0 and 1, where (8) has no solution; client 2 has one."""
+    client, given = Client(), {"0": 1e-4, "1": 2e-4, "2": 50.0}
+    known = dict(zip(client.data.names, given.values(), strict=True))
+    for overshoot, expected in (("one", 1), ("max", 7)):
+        method = SelfFL(lr=0.03, max_steps=7, overshoot=overshoot, variances=known)
+        client.update(method, 3, variances(1.0, 1.0, 1.0))
+        steps = client.work.notes["steps"].tolist()
+        assert steps[:2] == [expected, expected]
+        assert steps[2] == local_steps(50.0, 1.0, 0.03, 20, 7)
+
+
 def aggregated(
     method: SelfFL, own: Tensor, known: Tensor | None = None, clients: tuple[int, ...] = (0, 1, 2, 3)
 ) -> Any:

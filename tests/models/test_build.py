@@ -323,6 +323,15 @@ class TestInit:
                 assert layer.weight.var().item() == pytest.approx(expected, rel=6 * (2 / num) ** 0.5)
                 assert not layer.bias.any()
 
+    def test_he_for_convolutions_and_glorot_for_linear_layers(self) -> None:
+        torch.manual_seed(0)
+        layers = build('lenet(init="he-glorot")', (3, 32, 32), 10)().modules()
+        for layer in (one for one in layers if isinstance(one, nn.Linear | nn.Conv2d)):
+            outs, ins = layer.weight.shape[0], layer.weight[0].numel()
+            bound = (6 / (ins + outs)) ** 0.5 if isinstance(layer, nn.Linear) else (6 / ins) ** 0.5  # both uniform
+            assert 0.95 * bound < layer.weight.abs().max().item() <= bound
+            assert not layer.bias.any()
+
     def test_torchs_own_is_the_default(self) -> None:
         torch.manual_seed(0)
         plain = build("mlp", (4,), 2)().state_dict()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.report.diagnosis import write
+from bespokefl.report import write
 from tests.report.chromium import Chromium, chromium
 
 pytestmark = pytest.mark.slow  # they need a browser
@@ -112,4 +112,4 @@ def test_other_files_are_rejected(tmp_path: Path, text: str) -> None:
 
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
-        write(tmp_path)
+        write(tmp_path / "diagnosis.json")

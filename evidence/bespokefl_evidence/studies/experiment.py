@@ -21,7 +21,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run.api import run
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.commands import compare, data, deploy, diagnose, newcomers, report, run, show, split, tune
+from bespokefl.cli.commands import compare, data, deploy, diagnose, newcomers, run, show, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL, absolute
@@ -40,7 +40,7 @@ for command in (
     tune.tune,
     compare.compare,
     diagnose.diagnose,
-    report.report,
+    compare.report,
     newcomers.personalize,
     newcomers.predict,
     show.methods,

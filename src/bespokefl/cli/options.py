@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,9 @@ import typer
 
 from bespokefl.core.errors import DiskError, InputError
 from bespokefl.core.files import FULL
-from bespokefl.workflows.run.settings import OUTPUT, RunSettings, read
+from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, read
 
+training_option = partial(typer.Option, rich_help_panel=TRAINING)
 INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
 
 

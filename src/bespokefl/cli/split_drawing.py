@@ -15,19 +15,15 @@ COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#2
 def statistics(clients: Clients) -> list[tuple[str, str, str]]:
     """How different the clients are: name, value and meaning of each statistic."""
     found = split_statistics.measure(clients)
-    rows = []
-    if found.label_distance is not None:
-        meaning = "mean over pairs; 0: same proportions, 1: no class in common"
-        rows.append(("label distance", f"{found.label_distance:.3f}", meaning))
-    if found.effective_classes is not None:
-        meaning = f"mean over clients, of {clients.classes}"
-        rows.append(("effective classes", f"{found.effective_classes:.2f}", meaning))
-    rows.append(("size Gini", f"{found.size_gini:.3f}", "0: equal sizes, near 1: one client has nearly all examples"))
     sizes = f"{found.smallest} / {found.median:g} / {found.largest}"
-    rows.append(("sizes", sizes, "training examples of the smallest, the median and the largest client"))
-    if found.untested:
-        rows.append(("without test", str(found.untested), "clients without test examples"))
-    return rows
+    rows: list[tuple[str, float | str | None, str, str]] = [
+        ("label distance", found.label_distance, ".3f", "mean over pairs; 0: same proportions, 1: no class in common"),
+        ("effective classes", found.effective_classes, ".2f", f"mean over clients, of {clients.classes}"),
+        ("size Gini", found.size_gini, ".3f", "0: equal sizes, near 1: one client has nearly all examples"),
+        ("sizes", sizes, "", "training examples of the smallest, the median and the largest client"),
+        ("without test", found.untested or None, "", "clients without test examples"),
+    ]
+    return [(name, format(value, form), meaning) for name, value, form, meaning in rows if value is not None]
 
 
 def heading(clients: Clients) -> str:

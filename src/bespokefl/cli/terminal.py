@@ -11,25 +11,34 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from bespokefl.engines import progress
+from bespokefl.engines import outcome
 from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
-from bespokefl.workflows.newcomers.result import Newcomers
+from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import column_title, format_score, unit
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune.result import SCORES, Tuning
+from bespokefl.workflows.tune.shared_settings import literal
 
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
-Step = progress.Progress | jobs.Step  # of a run; of a tuning or comparison
+Step = outcome.Progress | jobs.Step  # of a run; of a tuning or comparison
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that wraps at a fixed width where there is no terminal."""
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
+    """Return a console that prints text as it is, and wraps tables at a fixed width where there is no terminal."""
+    found = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not found.is_terminal:
+        found.width = PIPE_WIDTH
+    return found
+
+
+def say(*sentences: str | Text, style: str | None = None) -> None:
+    """Print sentences; only the terminal wraps them, so that paths and commands in them can be copied."""
+    for sentence in sentences:
+        console().print(sentence, soft_wrap=True, style=style)
 
 
 @contextmanager
@@ -56,10 +65,7 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[Callable[[Step], None] | None]:
-    """Show a progress bar for a run, a tuning or a comparison, and yield the function that advances it.
-
-    Yields None if there is no terminal to show it on, or if `quiet`.
-    """
+    """Show a progress bar and yield the function that advances it; None if `quiet`, or if there is no terminal."""
     if quiet or not screen.is_terminal:
         yield None
         return
@@ -94,7 +100,7 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
 
 def _describe(now: Step) -> tuple[str, Mapping[str, float]]:
     """Return what is running, and its latest scores."""
-    if isinstance(now, progress.Progress):
+    if isinstance(now, outcome.Progress):
         phase = "" if now.phase == "train" else f" ({now.phase})"
         return f"round {now.done}/{now.total}{phase}", now.scores
     if now.rounds is None:
@@ -112,7 +118,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
         else:
             shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        shown.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        shown.add_row(*row)
     return shown
 
 
@@ -120,15 +126,10 @@ def result_table(result: Result) -> Table:
     """Return a table of the test scores of a run, and of its newcomers if it has any."""
     newcomers = {} if result.newcomers is None else result.newcomers.summary()
     kinds = {kind: result.summary()[kind] for kind in ("personal", "global")}
-    return _score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in ("personal", "finetune")})
+    return score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in KINDS})
 
 
-def newcomer_table(newcomers: Newcomers) -> Table:
-    """Return a table of the test scores of newcomers."""
-    return _score_table({kind: newcomers.summary()[kind] for kind in ("personal", "finetune")})
-
-
-def _score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
+def score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
     """Return a table of scores by kind of model; a kind that a method does not have is None."""
     rows = [
         [f"{kind} {column_title(score)}", *(format_score(value, score) for value in statistics.values())]
@@ -148,7 +149,7 @@ def tuning_table(tuning: Tuning) -> Table:
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
         found = ["failed" if line["failed"] else format_score(line[name], name) for name in scores]
-        rows.append([mark, *(format_value(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
+        rows.append([mark, *(literal(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
     columns = ["", *keys, *(column_title(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
@@ -174,10 +175,7 @@ def demo_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """Return a table of the methods of a comparison, the best mean first.
-
-    A star marks the best mean, and = the methods that do not differ significantly from it.
-    """
+    """Return a table of methods: the best mean first, marked by *; = is not significantly different from it."""
     columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
     columns += ["sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
@@ -188,6 +186,7 @@ def comparison_table(found: Comparison) -> Table:
             rows.append([name, why, *["-"] * (len(columns) - 2)])
             continue
         score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
+        shares = [gain.get(share) for share in ("improved_share", "decreased_share")]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
         spread = "" if score["sem"] is None else f" ± {found.format_score(score['sem'])}"
         style = "bold" if one["best"] else ""
@@ -197,7 +196,7 @@ def comparison_table(found: Comparison) -> Table:
                 Text(f"{found.format_score(score['mean'])}{spread} {mark}", style),
                 found.format_score(score["std"]),
                 found.format_score(score["worst_decile"]),
-                *(_percent(gain.get(share)) for share in ("improved_share", "decreased_share")),
+                *("-" if share is None else f"{share:.0f} %" for share in shares),
                 format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
                 "-" if time is None else f"{next(iter(time.values())):,.0f}",
@@ -207,10 +206,6 @@ def comparison_table(found: Comparison) -> Table:
     return table(columns, rows)
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f} %"
-
-
 def format_bytes(count: float) -> str:
     """Return a number of bytes with a unit, such as "6.0 MB"."""
     for symbol in ("B", "kB", "MB", "GB"):
@@ -218,8 +213,3 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {symbol}" if symbol == "B" else f"{count:.1f} {symbol}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def format_value(value: Any) -> str:
-    """Return a value as it is typed on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

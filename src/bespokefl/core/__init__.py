@@ -8,10 +8,9 @@ local_sgd           local training
 method              the interface of a method
 uploads             declarations of what a client uploads
 hyper_parameters    types and limits of hyper-parameters
-typed_values, spec  values and calls as users write them
+spec                what users write: calls, functions of theirs ("module:function") and typed values
 confusion           counts by class, for F1, precision and recall
 rng                 random generators by key
 errors              errors that users can fix
 files, memory       atomic files and locks; available memory
-import_path         functions of users, named as "module:function"
 """

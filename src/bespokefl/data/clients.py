@@ -5,7 +5,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any
 
@@ -54,6 +54,7 @@ class Clients:
     data_name: str
     split_name: str
     hash: str
+    source: Dataset  # the data before the split
     groups: tuple[int, ...] | None = None
     label_names: tuple[str, ...] = ()
     seed: int = 0
@@ -62,7 +63,6 @@ class Clients:
     transforms: tuple[Transform, ...] | None = None  # applied to each client's examples
     origin: Tensor | None = None  # the original example of each entry of x; None: x is unchanged
     preparation: Any = None  # the `Preparation` of the examples; None: they are unchanged
-    source: Dataset | None = None  # the data before the split
 
     @classmethod
     def from_arrays(
@@ -121,10 +121,7 @@ class Clients:
         self, split: Split | str, *, clients: int | None = None, seed: int = 0, fractions: Fractions = FRACTIONS
     ) -> "Clients":
         """Pool the original examples of all clients and split them again; see `Dataset.split`."""
-        pooled = self.source
-        if pooled is None:
-            pooled = Dataset(self.data_name, self.x, self.y, self.client, self.classes, self.label_names)
-        return pooled.split(split, clients=clients, seed=seed, fractions=fractions)
+        return self.source.split(split, clients=clients, seed=seed, fractions=fractions)
 
     def save_split(self, path: str | PathLike[str]) -> None:
         """Write the split as JSON, for `Dataset.with_split` and other tools."""
@@ -242,7 +239,7 @@ def split_hash(
     header: dict[str, Any] = {"fingerprint": fingerprint, "names": list(names)}
     header["groups"] = None if groups is None else list(groups)
     if transforms is not None:
-        header["transforms"] = [one.to_dict() for one in transforms]
+        header["transforms"] = [asdict(one) for one in transforms]
     sha = hashlib.sha256((json.dumps(header, sort_keys=True) + "\n").encode())
     for part in parts:
         sha.update(part.offsets.numpy().astype("<i8").tobytes())

@@ -250,8 +250,6 @@ def _check_one_each(key: str, values: np.ndarray, examples: int, what: str) -> N
 
 
 def _check_finite(what: str, values: np.ndarray, locate: Locate) -> None:
-    if values.dtype.kind != "f":
-        return
     finite = np.isfinite(values)
     if finite.all():
         return

@@ -25,6 +25,7 @@ import numpy as np
 
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.files import sync
 from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import PARTS
@@ -39,17 +40,18 @@ def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:
         raise InputError(f"the directory to export to must be new, but {str(target)!r} exists; use another name")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        try:
-            temporary.mkdir(parents=True)
-            LAYOUTS[to](clients, temporary)
-            known = {"data": clients.data_name, "split": clients.split_name, "seed": clients.seed, "hash": clients.hash}
-            more = {"names": clients.names, "groups": clients.groups, "label_names": clients.label_names}
-            _write_json(temporary / "bespoke.json", {**known, **more})
-            temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        LAYOUTS[to](clients, temporary)
+        known = {"data": clients.data_name, "split": clients.split_name, "seed": clients.seed, "hash": clients.hash}
+        more = {"names": clients.names, "groups": clients.groups, "label_names": clients.label_names}
+        (temporary / "bespoke.json").write_text(json.dumps({**known, **more}), encoding="utf-8")
+        for written in temporary.rglob("*"):
+            sync(written)
+        temporary.rename(target)
     except OSError as error:
         raise InputError(f"cannot export to {str(target)!r}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
@@ -61,9 +63,7 @@ def _write_pflib(clients: Clients, directory: Path) -> None:
         for client in range(len(clients)):
             chosen = part.of(client)
             content = {"x": clients.x[chosen].numpy(), "y": clients.y[chosen].numpy()}
-            with (directory / name / f"{client}.npz").open("wb") as file:
-                np.savez_compressed(file, data=np.array(content, dtype=object))
-                _sync(file)
+            np.savez_compressed(directory / name / f"{client}.npz", data=np.array(content, dtype=object))
     config = {  # the keys that PFLlib's generators write and compare, to see whether data exist already
         "num_clients": len(clients),
         "num_classes": clients.classes,
@@ -77,16 +77,14 @@ def _write_pflib(clients: Clients, directory: Path) -> None:
         "alpha": None,
         "batch_size": 10,
     }
-    _write_json(directory / "config.json", config)
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _write_flower(clients: Clients, directory: Path) -> None:
     for name, part, original in zip(PARTS, clients.parts, clients.original_parts, strict=True):
-        if len(original.indices) == 0:
-            continue
-        with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(_json_lines(clients, part, original))
-            _sync(file)
+        if len(original.indices):
+            with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(_json_lines(clients, part, original))
 
 
 def _json_lines(clients: Clients, part: ClientIndex, original: ClientIndex) -> Iterator[str]:
@@ -102,19 +100,7 @@ def _to_short_floats(values: np.ndarray) -> Any:
     """Nested lists; floats have the fewest digits that give the same float32."""
     if values.dtype.kind != "f":
         return values.tolist()
-    short = np.array([float(str(one)) for one in values.ravel()], dtype=np.float64)
-    return short.reshape(values.shape).tolist()
+    return values.astype(np.str_).astype(np.float64).tolist()
 
 
 LAYOUTS: dict[str, Callable[[Clients, Path], None]] = {"pflib": _write_pflib, "flower": _write_flower}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        _sync(file)
-
-
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())

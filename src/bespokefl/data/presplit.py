@@ -90,8 +90,8 @@ def _check_pair(
         raise InputError(f"x and y in {where} must have one entry per example each, got {sizes[0]} and {sizes[1]}")
     if sizes[0] == 0:
         return np.zeros(0), np.zeros(0)
-    for what, one, other in () if first is None else (("x", x, first[0]), ("y", y, first[1])):
-        origin = first[2] if first else ""
+    first_x, first_y, origin = first or (x, y, where)
+    for what, one, other in (("x", x, first_x), ("y", y, first_y)):
         if one.shape[1:] != other.shape[1:]:
             raise InputError(
                 f"{what} in {where} must have examples of shape {other.shape[1:]} as in {origin}, got {one.shape[1:]}"

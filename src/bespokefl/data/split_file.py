@@ -16,6 +16,7 @@ hash          sha256 of fingerprint, names, parts, groups and transforms (see `s
 """
 
 import json
+from dataclasses import asdict
 from itertools import chain, pairwise
 from os import PathLike
 from pathlib import Path
@@ -46,7 +47,7 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
         "hash": clients.hash,
         "names": clients.names,
         "groups": clients.groups,
-        "transforms": None if clients.transforms is None else [one.to_dict() for one in clients.transforms],
+        "transforms": None if clients.transforms is None else [asdict(one) for one in clients.transforms],
     }
     for name, part in zip(PARTS, clients.original_parts, strict=True):
         flat, offsets = part.indices.tolist(), part.offsets.tolist()

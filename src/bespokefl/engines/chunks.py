@@ -60,13 +60,21 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
     return Executor(size, True, f"small steps ({cost / 1e6:.1f} million multiply-adds) are stacked")
 
 
-def choose_executor(task: Task, data: Data, settings: Settings) -> Executor:
-    """Choose how to cut and compute these clients."""
-    if settings.reference:
-        return Executor(1, False, "the plain PyTorch loop")
-    typical = int(data.train.sizes.float().mean())
-    size = min(settings.batch_size, typical)
-    return choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
+def prepare_task(task: Task, data: Data, settings: Settings, classes: int | None) -> Executor:
+    """Try the task on a few examples, choose how to cut and compute these clients, and stack the task accordingly.
+
+    Raises an InputError if the model does not fit the examples and `classes`, which is None for regression.
+    """
+    x, y = data.x[:3], data.y[:3]
+    probe.check(task, x, y, classes)
+    executor = Executor(1, False, "the plain PyTorch loop")
+    if not settings.reference:
+        typical = int(data.train.sizes.float().mean())
+        executor = choose(task, x, y, batch_size=min(settings.batch_size, typical), chunk=settings.chunk)
+    task.stacked = False  # the task may come from another run
+    if executor.stacked:
+        task.stack()
+    return executor
 
 
 def to_score(task: Task, data: Data, clients: Sequence[int] | None = None) -> int:

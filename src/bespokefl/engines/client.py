@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.cohort_data import BatchSchedule, CohortData, Loop
+from bespokefl.core.cohort_data import BatchSchedule, CohortData
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
+from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.client_states import repeat_single_rows
 
 PARTS = ("train", "validation", "test")
@@ -36,16 +38,6 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How much a client trains in a round."""
-
-    batch_size: int
-    epochs: int
-    steps: int | None = None
-    expected_rounds: int = 1
-
-
-@dataclass(frozen=True)
 class ClientResult:
     """The result of local training of a cohort, one row per client."""
 
@@ -59,35 +51,30 @@ class ClientSide:
     """Runs the client half of a method for any cohort of the clients whose data it holds."""
 
     def __init__(
-        self,
-        method: Method,
-        task: Task,
-        data: Data,
-        budget: Budget,
-        seed: int,
-        loop: Loop | None = None,
-        privacy: Privacy | None = None,
+        self, method: Method, task: Task, data: Data, settings: Settings, privacy: Privacy | None = None
     ) -> None:
-        self.method, self.task, self.data, self.budget = method, task, data, budget
-        self.seed, self.loop, self.privacy = seed, loop, privacy or Privacy()
+        self.method, self.task, self.data, self.settings = method, task, data, settings
+        self.privacy = privacy or settings.privacy
+        self._loop = ReferenceLoop(task) if settings.reference else None
 
     def cohort_data(self, cohort: Sequence[int], number: int) -> CohortData:
         """The training and validation data of a cohort in a round."""
+        settings = self.settings
         return CohortData(
             x=self.data.x,
             y=self.data.y,
             train=self.data.train.take(cohort),
             validation=self.data.validation.take(cohort),
             names=tuple(self.data.names[i] for i in cohort),
-            seed=self.seed,
+            seed=settings.seed,
             seeds=tuple(self.data.seeds[i] for i in cohort) if self.data.seeds else (),
             round=number,
-            batch_size=self.budget.batch_size,
-            epochs=self.budget.epochs,
-            steps=self.budget.steps,
-            expected_rounds=self.budget.expected_rounds,
+            batch_size=settings.batch_size,
+            epochs=settings.local_epochs,
+            steps=settings.local_steps,
+            expected_rounds=settings.expected_rounds,
             keyed=self.task.draws,
-            loop=self.loop,
+            loop=self._loop,
         )
 
     def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> ClientResult:

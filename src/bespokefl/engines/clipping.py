@@ -52,19 +52,14 @@ class Privacy:
         if self.clip is None or not upload:
             return upload
         declared = method.upload(message) or {}
-        references = {name: reference_of(declared.get(name), name, task, message) for name in upload}
-        vectors = {
-            name: _vector(method, name, value, declared.get(name), references[name]) for name, value in upload.items()
-        }
+        kinds = {name: (declared.get(name), reference_of(declared.get(name), name, task, message)) for name in upload}
+        vectors = {name: _vector(method, name, value, *kinds[name]) for name, value in upload.items()}
         flat = torch.cat(list(vectors.values()), dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
             flat += self.noise * self.clip * self._normal(flat, data)
         pieces = flat.split([vector.shape[1] for vector in vectors.values()], dim=1)
-        return {
-            name: _value(piece, upload[name], declared.get(name), references[name])
-            for name, piece in zip(vectors, pieces, strict=True)
-        }
+        return {name: _value(piece, upload[name], *kinds[name]) for name, piece in zip(vectors, pieces, strict=True)}
 
     def _normal(self, like: Tensor, data: CohortData) -> Tensor:
         """Noise per client, which does not depend on the other clients of the cohort."""

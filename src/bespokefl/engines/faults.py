@@ -59,9 +59,6 @@ class Faults:
         return None
 
 
-NO_FAULTS = Faults()
-
-
 def break_upload(upload: State, kind: str, rng: np.random.Generator) -> State:
     """Break one client's upload."""
     if kind == "wrong-shape":  # of one value only, so that the others do not reveal it

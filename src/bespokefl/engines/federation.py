@@ -1,8 +1,8 @@
 """The server's side of one federation: its state, who is drawn, which uploads count, and what is recorded."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,14 +14,57 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import break_upload
-from bespokefl.engines.screening import Entry, Screening
+from bespokefl.engines.screening import Entry, Screening, select
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.traffic import DownlinkCounter, Traffic, columns
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply
 
 DROPPED, TOO_LATE = "dropped out", "too late"  # reasons why an upload is lost, beside those of the screening
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes and numbers sent up (by clients) and down (by the server)."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    up_floats: int = 0
+    down_floats: int = 0
+
+    def plus(self, *, up: tuple[int, int] = (0, 0), down: tuple[int, int] = (0, 0)) -> "Traffic":
+        """Add (bytes, numbers) in either direction."""
+        return Traffic(
+            self.up_bytes + up[0], self.down_bytes + down[0], self.up_floats + up[1], self.down_floats + down[1]
+        )
+
+
+class DownlinkCounter:
+    """Counts the columns that the server sends in a round if identical rows are sent once; numbers are ignored."""
+
+    def __init__(self) -> None:
+        self._shared = 0
+        self._by_stream: dict[int, int] = {}
+        self._own = 0  # rows that only one client receives
+
+    def add(self, message: Message, clients: int) -> None:
+        """Count a message to this many clients."""
+        self._shared = max(self._shared, columns(message.shared))  # the same in all messages of a round
+        own = columns(message.own)
+        if message.stream is None:
+            self._own += own
+        else:
+            self._by_stream |= dict.fromkeys(message.stream.tolist(), own // clients)
+
+    @property
+    def columns(self) -> int:
+        """The number of columns so far."""
+        return self._shared + sum(self._by_stream.values()) + self._own
+
+
+def columns(values: Mapping[str, Any]) -> int:
+    """The number of columns of all rows among these values."""
+    return sum(len(value) * value.layout.width for value in values.values() if isinstance(value, Rows))
 
 
 class Federation:
@@ -39,7 +82,7 @@ class Federation:
         self.uploaded: Counter[str] = Counter()  # by client: uploads that left it, whether they were used or not
         self.by_client: set[str] = set()  # names in the history with a value for every client
         self.kept: list[Rows] = []  # the global model after each round, if requested
-        self._sent = 0  # bytes sent down up to the last round
+        self.recorded = Traffic()  # up to the last round
         self._has_client_states = bool(method.start_clients(start, data.names[:1]))
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
@@ -97,7 +140,6 @@ class Federation:
         """Aggregate a round's uploads and record it; returns the clients whose uploads were not used, and why."""
         draw = self._without_missing(draw, replies)
         workload = self.method.workload(self.server, draw.round) if self.settings.record else None
-        before = self.communication
         uploads, lost = self._usable(draw, replies)
         if len(uploads):
             accepted = replace(draw.round, reporting=uploads.clients) if lost else draw.round
@@ -109,7 +151,7 @@ class Federation:
         if global_model is not None:
             self.kept.append(global_model)
         if self.settings.record:
-            self._record(draw, replies, uploads, lost, before, workload)
+            self._record(draw, replies, uploads, lost, workload)
         else:
             self.history.append({"round": draw.round.number})
         return lost
@@ -142,34 +184,32 @@ class Federation:
             kept = [at for at, client in enumerate(reply.clients) if client in reports]
             if not kept:
                 continue
-            upload = reply.upload
+            clients, upload = select((reply.clients, reply.upload), kept)
             if upload:
-                self.uploaded.update(self.data.names[reply.clients[at]] for at in kept)
-            if len(kept) < len(reply.clients):
-                upload = {name: value[torch.tensor(kept)] for name, value in upload.items()}
+                self.uploaded.update(self.data.names[client] for client in clients)
             if self.settings.record:
                 self.communication = self.communication.plus(up=wire.size(upload))
-            entries += self._with_faults(draw.round.number, [reply.clients[at] for at in kept], upload, lost)
+            entries += self._with_faults(draw.round.number, (clients, upload), lost)
         used, refused = self._screening(entries, self.server, draw.round) if self.settings.record else (entries, {})
         clients = [client for own, _ in used for client in own]
         sizes = torch.tensor([self.sizes[client] for client in clients])
         return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
 
-    def _with_faults(self, number: int, clients: list[int], upload: State, lost: dict[int, str]) -> list[Entry]:
+    def _with_faults(self, number: int, entry: Entry, lost: dict[int, str]) -> list[Entry]:
         """A chunk of uploads after simulated faults."""
+        clients, upload = entry
         faults = [self._fault(number, client) for client in clients]
         if not upload or not any(faults):  # a client that sends nothing sends nothing broken
-            return [(clients, upload)]
-        lost |= {client: TOO_LATE for client, fault in zip(clients, faults, strict=True) if fault == "slow"}
+            return [entry]
         sound = [at for at, fault in enumerate(faults) if fault is None]
-        index = torch.tensor(sound, dtype=torch.int64)
-        entries = [([clients[at] for at in sound], {name: value[index] for name, value in upload.items()})]
-        for at, fault in enumerate(faults):
-            if fault is not None and fault != "slow":
-                own = {name: value[at : at + 1] for name, value in upload.items()}
-                rng = rngs.generator(self.settings.seed, "spoil", number, self.data.names[clients[at]])
-                entries.append(([clients[at]], break_upload(own, fault, rng)))
-        return entries if sound else entries[1:]
+        entries = [select(entry, sound)] if sound else []
+        for at, (client, fault) in enumerate(zip(clients, faults, strict=True)):
+            if fault == "slow":
+                lost[client] = TOO_LATE
+            elif fault is not None:
+                rng = rngs.generator(self.settings.seed, "spoil", number, self.data.names[client])
+                entries.append(([client], break_upload(select(entry, [at])[1], fault, rng)))
+        return entries
 
     def _fault(self, number: int, client: int) -> str | None:
         return self.settings.faults.of_client(self.settings.seed, number, self.data.names[client])
@@ -177,27 +217,25 @@ class Federation:
     # -- records
 
     def _record(
-        self,
-        draw: Draw,
-        replies: Sequence[TrainReply],
-        uploads: Uploads,
-        lost: dict[int, str],
-        before: Traffic,
-        workload: float | None,
+        self, draw: Draw, replies: Sequence[TrainReply], uploads: Uploads, lost: dict[int, str], workload: float | None
     ) -> None:
         """Append a line to the history, and clients' notes."""
-        number, width = draw.round.number, self.start.layout.width
+        number, width, names = draw.round.number, self.start.layout.width, self.data.names
+        now, before = self.communication, self.recorded
         for reply in replies:
-            self._keep_notes(number, reply)
+            notes = {name: _plain(values) for name, values in reply.notes.items()}
+            for at, client in enumerate(reply.clients if notes else ()):
+                row = {name: values[at] for name, values in notes.items()}
+                self.client_notes.append({"round": number, "client": names[client]} | row)
         self.history.append(
             {
                 "round": number,
                 "phase": draw.round.phase,
                 "trained": len(draw.trains),
                 "reported": len(uploads),
-                **({"lost": {self.data.names[client]: reason for client, reason in lost.items()}} if lost else {}),
-                "up_bytes": self.communication.up_bytes - before.up_bytes,
-                "down_bytes": before.down_bytes - self._sent,
+                **({"lost": {names[client]: reason for client, reason in lost.items()}} if lost else {}),
+                "up_bytes": now.up_bytes - before.up_bytes,
+                "down_bytes": now.down_bytes - before.down_bytes,
                 "down_streams": self._down.columns / width,
                 "up_models": sum(map(columns, uploads)) / width,
                 "workload": workload,
@@ -206,22 +244,14 @@ class Federation:
             }
         )
         self.by_client |= set(draw.round.client_notes)
-        self._sent = before.down_bytes
-        self._down = DownlinkCounter()
-
-    def _keep_notes(self, number: int, reply: TrainReply) -> None:
-        notes = {name: _plain(values) for name, values in reply.notes.items()}
-        for at, client in enumerate(reply.clients if notes else ()):
-            row = {name: values[at] for name, values in notes.items()}
-            self.client_notes.append({"round": number, "client": self.data.names[client]} | row)
+        self.recorded, self._down = now, DownlinkCounter()
 
     def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
         """Add the mean scores to the last round; returns those on validation data, for a progress display."""
         found = means(personal)
         if self.history:
             self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
-        shown = {name: value for name, value in found.items() if name.startswith("validation")}
-        return {name: value for name, value in shown.items() if value is not None}
+        return {name: value for name, value in found.items() if name.startswith("validation") and value is not None}
 
     # -- checkpoints
 
@@ -232,7 +262,7 @@ class Federation:
             "history": [dict(line) for line in self.history],
             "client_notes": list(self.client_notes),
             "by_client": sorted(self.by_client),
-            "sent": self._sent,
+            "sent": self.recorded.down_bytes,
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
         }
@@ -242,8 +272,9 @@ class Federation:
         record = checkpoint.record
         self.server, self.kept = checkpoint.server, checkpoint.kept_models
         self.communication = Traffic(**record["communication"])
+        self.recorded = replace(self.communication, down_bytes=record["sent"])
         self.history, self.client_notes = record["history"], record["client_notes"]
-        self.by_client, self._sent = set(record["by_client"]), record["sent"]
+        self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
         self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
 

@@ -6,10 +6,10 @@ commits. Nothing of a round is visible before it is complete: a round that fails
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import TypeVar
 
 from bespokefl.core.errors import BespokeError, TrainingError, listing
@@ -18,12 +18,11 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import evaluation
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.interrupts import delay_interrupts
+from bespokefl.engines.outcome import Outcome, Progress, Report
 from bespokefl.engines.stacking import Members, divide, merge, mergeable
 from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
-from bespokefl.engines.traffic import Traffic
 from bespokefl.engines.transports.protocol import Draw, ScoreRequest, TrainReply, TrainRequest, Transport
 
 log = logging.getLogger("bespokefl")
@@ -68,20 +67,16 @@ class RoundLoop:
         """Run all rounds, from the start or from the last checkpoint."""
         return self.run_all(report, checkpoints)[0]
 
-    def run_all(
-        self,
-        report: Report | None = None,
-        checkpoints: Checkpoints | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> list[Outcome]:
+    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
         """Run all rounds and return every federation's outcome.
 
-        `stopped` is asked after each round whether to end the run early, with a checkpoint.
+        Ctrl-C ends a simulation after the current round, with a checkpoint; a deployment is stopped by its transport.
         """
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
         self._checkpoints = checkpoints
         with ExitStack() as resources:
+            interrupted = None if self.transport.remote else resources.enter_context(delay_interrupts())
             resources.enter_context(self.open())
             if checkpoints is not None:
                 resources.callback(checkpoints.wait_ignoring_errors)  # no checkpoint is being written afterwards
@@ -91,7 +86,7 @@ class RoundLoop:
             schedule = enumerate((phase for phase in phases for _ in range(phase.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
                 self.round(number, phase)
-                stop = stopped()
+                stop = interrupted is not None and interrupted()
                 self._evaluate_if_due(number, planned)
                 self._save_if_due(number, planned, stop)
                 if report is not None:
@@ -106,7 +101,8 @@ class RoundLoop:
         """Run one round and commit it."""
         began = time.perf_counter()
         draws = [federation.draw(number, phase) for federation in self.federations]
-        replies = list(self._guarded(self.transport.exchange(self._train_requests(draws))))
+        trains = [client for at, draw in enumerate(draws) for client in self._members.joint(at, draw.trains)]
+        replies = list(self._guarded(self.transport.exchange(self._train_requests(draws, trains))))
         own: list[list[TrainReply]] = [[] for _ in draws]
         for reply in replies:
             for member, part in divide(reply, self._members.split(reply.clients)):
@@ -117,24 +113,19 @@ class RoundLoop:
         for at, (federation, draw, parts) in enumerate(zip(self.federations, draws, own, strict=True)):
             refused = federation.commit(draw, parts)
             lost |= dict(zip(self._members.joint(at, list(refused)), refused.values(), strict=True))
-        self.transport.commit(replace(draws[0], trains=self._joint_trains(draws)), lost)
+        self.transport.commit(replace(draws[0], trains=trains), lost)
         seconds = time.perf_counter() - began
         self._seconds.append(seconds)
         for federation in self.federations:
             federation.history[-1]["seconds"] = seconds / len(self.federations)
 
-    def _joint_trains(self, draws: Sequence[Draw]) -> list[int]:
-        return [client for at, draw in enumerate(draws) for client in self._members.joint(at, draw.trains)]
-
-    def _train_requests(self, draws: Sequence[Draw]) -> list[TrainRequest]:
-        clients = self._joint_trains(draws)
-        if len(draws) == 1:
-            parts = self.transport.partition(clients)
-        elif mergeable(self.federations[0].message(draws[0].trains[:1], draws[0].round)):
+    def _train_requests(self, draws: Sequence[Draw], clients: Sequence[int]) -> list[TrainRequest]:
+        """One request for each group of the clients that train, which are positions among those of all federations."""
+        if len(draws) > 1 and mergeable(self.federations[0].message(draws[0].trains[:1], draws[0].round)):
             parts = [sorted(part) for part in self.transport.partition(clients)]
         else:
-            groups = groupby(clients, key=lambda client: self._members.split([client])[0][0])
-            parts = [part for _, own in groups for part in self.transport.partition(list(own))]
+            members = [self._members.joint(at, draw.trains) for at, draw in enumerate(draws)]
+            parts = [part for own in members for part in self.transport.partition(own)]
         reports = frozenset(draws[0].reports) if len(draws) == 1 else frozenset(clients)
 
         def request(part: list[int]) -> TrainRequest:
@@ -193,12 +184,12 @@ class RoundLoop:
         federation = self.federations[member]
         size, offset = len(federation.data), self._members.offsets[member]
         global_model = self.method.global_model(federation.server)
-        shared = global_model is not None and type(self.method).personal is Method.personal
+        shared = global_model if type(self.method).personal is Method.personal else None  # everybody's personal model
         round = federation.round(number, "evaluate")
 
         def request(part: list[int]) -> ScoreRequest:
             own = [client - offset for client in part]
-            message = None if shared else (lambda: federation.message(own, round))
+            message = (lambda: federation.message(own, round)) if shared is None else None
             return ScoreRequest(part, round, message, global_model, final)
 
         parts = self.transport.partition(self._members.joint(member, range(size)), scoring=True)
@@ -208,20 +199,14 @@ class RoundLoop:
         for reply in self._guarded(self.transport.evaluate([request(part) for part in parts])):
             own = [client - offset for client in reply.clients]
             scored.update(own)
-            if reply.personal is not None:
-                evaluation.scatter(personal, own, reply.personal, size)
-            if reply.globally is not None:
-                evaluation.scatter(globally, own, reply.globally, size)
-        personal = globally if shared else personal
+            evaluation.scatter(personal, own, reply.personal or {}, size)
+            evaluation.scatter(globally, own, reply.globally or {}, size)
+        personal = personal if shared is None else globally
         unscored = self._check_scores(federation, number, scored, personal, globally)
         models: Rows | None = None
         if final and not self.transport.remote:
-            models = (
-                self.transport.personal_models(offset, size)
-                if global_model is None or not shared
-                else global_model.expand(size)
-            )
-        return personal, (globally if global_model is not None else None), models, unscored
+            models = self.transport.personal_models(offset, size) if shared is None else shared.expand(size)
+        return personal, (None if global_model is None else globally), models, unscored
 
     def _check_scores(
         self, federation: Federation, number: int, scored: set[int], personal: Scores, globally: Scores
@@ -313,19 +298,18 @@ class RoundLoop:
 
     def _guarded(self, replies: Iterator[T]) -> Iterator[T]:
         """Pass replies on. If an exchange fails, nothing of this round has changed yet: save the rounds before it."""
-        sent = [federation.communication for federation in self.federations]
         try:
             yield from replies
         except Exception:
-            self._rescue(sent)
+            self._rescue()
             raise
 
-    def _rescue(self, sent: Sequence[Traffic]) -> None:
+    def _rescue(self) -> None:
         """Save the completed rounds after a failure."""
         self.failed = True
         self.transport.close()  # the machine may be short of memory
-        for federation, before in zip(self.federations, sent, strict=True):
-            federation.communication = before  # messages are counted when they are made
+        for federation in self.federations:
+            federation.communication = federation.recorded  # messages are counted when they are made
         checkpoints, number = self._checkpoints, len(self._seconds)
         if checkpoints is None:
             return

@@ -1,13 +1,27 @@
-"""What a run leaves, simulated or deployed: the server's state, scores per client, and records."""
+"""What a run reports, simulated or deployed: its progress after every round, and at the end its outcome."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.evaluation import Scores
-from bespokefl.engines.traffic import Traffic
+from bespokefl.engines.federation import Traffic
+
+
+@dataclass
+class Progress:
+    """The progress of a run, with the latest mean scores on validation data."""
+
+    done: int
+    total: int
+    phase: str
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+Report = Callable[[Progress], None]  # is called after every round
 
 
 @dataclass

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from bespokefl.core import rng
 from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.local_sgd import Gradient, Stop
 from bespokefl.core.nn.losses import cross_entropy
@@ -46,55 +45,39 @@ class ReferenceLoop:
         stop: Stop | None,
     ) -> Rows:
         fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
-        rows = rows.expand(len(data)).freeze(fixed)
-        results = []
-        for k in range(len(data)):
-            rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
-            own = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
-            sgd: dict[str, Any] = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
-            batches = [one.tolist() for one in data.batches(k, epochs=epochs, steps=steps, purpose=purpose)]
-            tag = data.tag(k, purpose)
-            results.append(self._client(gradient, rows[k : k + 1], data, batches, sgd, own, stop, tag))
-        return Rows.cat(results).freeze(())
-
-    def _client(
-        self,
-        gradient: Gradient,
-        row: Rows,
-        data: CohortData,
-        batches: list[list[int]],
-        sgd: dict[str, Any],
-        per_row: Sequence[Any],
-        stop: Stop | None,
-        tag: tuple[rng.Key, ...],
-    ) -> Rows:
-        module = self.module
-        module.load_state_dict(row.state(), strict=False)
-        set_mode(module, True)
+        module, layout, rows = self.module, rows.layout, rows.expand(len(data))
         named = dict(module.named_parameters())
-        trained = [named[name] for name in row.layout.names]
-        for name, parameter in zip(row.layout.names, trained, strict=True):
-            parameter.requires_grad_(name not in row.frozen)
-        optimizer = torch.optim.SGD([p for p in trained if p.requires_grad], **sgd)
-        loader = DataLoader(TensorDataset(data.x, data.y), batch_sampler=batches, generator=torch.Generator())
+        trained = [named[name].requires_grad_(name not in fixed) for name in layout.names]
+        set_mode(module, True)
         plain = gradient == self.task.gradient and not self.task.draws
         usual = self.task.loss is cross_entropy
         mean_loss = F.cross_entropy if usual else lambda outputs, y: self.task.loss(outputs, y).mean()
-        for step, (x, y) in enumerate(loader):
-            optimizer.zero_grad()
-            if plain:
-                mean_loss(module(x), y).backward()
-                for parameter in trained:
-                    if parameter.requires_grad and parameter.grad is None:  # unused: SGD would not decay it
-                        parameter.grad = torch.zeros_like(parameter)
-            else:
-                now = Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained], row.frozen)
-                batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))
-                for parameter, block in zip(trained, gradient(now, batch, *per_row).blocks, strict=True):
-                    parameter.grad = block[0].clone() if parameter.requires_grad else None
-            optimizer.step()
-            if stop is not None:
-                now = Rows(row.layout, [p.detach().unsqueeze(0) for p in trained])
-                if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),)))[0]):
-                    break
-        return Rows(row.layout, [p.detach().clone().unsqueeze(0) for p in trained])
+        results = []
+        for k in range(len(data)):
+            module.load_state_dict(rows.state(k), strict=False)
+            rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
+            free = [parameter for parameter in trained if parameter.requires_grad]
+            optimizer = torch.optim.SGD(free, lr=rate, momentum=momentum, weight_decay=weight_decay)
+            batches = [one.tolist() for one in data.batches(k, epochs=epochs, steps=steps, purpose=purpose)]
+            loader = DataLoader(TensorDataset(data.x, data.y), batch_sampler=batches, generator=torch.Generator())
+            own = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
+            tag = data.tag(k, purpose)
+            for step, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                if plain:
+                    mean_loss(module(x), y).backward()
+                    for parameter in free:
+                        if parameter.grad is None:  # unused: SGD would not decay it
+                            parameter.grad = torch.zeros_like(parameter)
+                else:
+                    now = Rows(layout, [p.detach().clone().unsqueeze(0) for p in trained], fixed)
+                    batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))
+                    for parameter, block in zip(trained, gradient(now, batch, *own).blocks, strict=True):
+                        parameter.grad = block[0].clone() if parameter.requires_grad else None
+                optimizer.step()
+                if stop is not None:
+                    now = Rows(layout, [p.detach().unsqueeze(0) for p in trained])
+                    if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),)))[0]):
+                        break
+            results.append(Rows(layout, [p.detach().clone().unsqueeze(0) for p in trained]))
+        return Rows.cat(results)

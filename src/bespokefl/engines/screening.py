@@ -32,6 +32,15 @@ Entry = tuple[list[int], State]  # clients, and their uploads: one row each
 Signature = tuple[tuple[object, ...], ...]  # per name: layout or shape, and dtype
 
 
+def select(entry: Entry, positions: Sequence[int]) -> Entry:
+    """The clients at these positions, and their values."""
+    clients, values = entry
+    if len(positions) == len(clients):
+        return entry
+    index = torch.tensor(positions)
+    return [clients[at] for at in positions], {name: value[index] for name, value in values.items()}
+
+
 def largest_plausible_entry(start: Rows) -> float:
     """The largest entry of a row that training from this model can lead to."""
     return GROWTH_FACTOR * (1 + float(start.largest().max()))
@@ -60,11 +69,8 @@ class Screening:
         for (clients, upload), own in zip(matching, faults, strict=True):
             rejected |= {clients[at]: reason for at, reason in own.items()}
             sound = [at for at in range(len(clients)) if at not in own]
-            if len(sound) == len(clients):
-                kept.append((clients, upload))
-            elif sound:
-                index = torch.tensor(sound)
-                kept.append(([clients[at] for at in sound], {name: value[index] for name, value in upload.items()}))
+            if sound:
+                kept.append(select((clients, upload), sound))
         return kept, rejected
 
     def _matching(

@@ -1,10 +1,9 @@
 """The settings of the engines: rounds, batches, workers, faults, privacy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bespokefl.engines.client import Budget
 from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.faults import NO_FAULTS, Faults
+from bespokefl.engines.faults import Faults
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,16 @@ class Settings:
     warm: bool = False  # the run starts from given weights, not from random ones
     reference: bool = False  # the plain PyTorch loop instead of the fast engine
     keep_rounds: bool = False  # keep the global model of every round
-    faults: Faults = NO_FAULTS  # simulated client failures
+    faults: Faults = field(default_factory=Faults)  # simulated client failures
     clip: float | None = None  # the largest norm of an upload, relative to its reference
     noise: float | None = None  # standard deviation of the noise on uploads, in units of clip
     state_dir: str | None = None  # keep clients' states in files here; None: in memory if they fit
     record: bool = True  # False: no counting, notes or screening, for studies of many small runs
 
     @property
-    def budget(self) -> Budget:
-        expected_rounds = max(1, int(self.rounds * self.participation + 1e-9))
-        return Budget(self.batch_size, self.local_epochs, self.local_steps, expected_rounds)
+    def expected_rounds(self) -> int:
+        """The number of rounds in which an average client trains."""
+        return max(1, int(self.rounds * self.participation + 1e-9))
 
     @property
     def privacy(self) -> Privacy:

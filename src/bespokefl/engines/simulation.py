@@ -4,22 +4,16 @@ import logging
 from collections.abc import Callable, Sequence
 
 from bespokefl.core.method import Method, State
-from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
-from bespokefl.engines import chunks, stacking
+from bespokefl.engines import stacking
+from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.federation import Federation
-from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.loop import RoundLoop
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Report
-from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.storage.client_states import ClientStates, repeat_single_rows
 from bespokefl.engines.transports.local import LocalTransport
-from bespokefl.engines.transports.processes import num_workers
 
 log = logging.getLogger("bespokefl")
 
@@ -45,24 +39,12 @@ class Simulation(RoundLoop):
         settings = [settings] if isinstance(settings, Settings) else settings
         first, joint = settings[0], stacking.join(data, [one.seed for one in settings])
         self.task, self.data = task, joint
-        probe.check(task, joint.x[:3], joint.y[:3], classes)
-        self.executor = chunks.choose_executor(task, joint, first)
-        task.stacked = False  # the task may come from another run
-        if self.executor.stacked:
-            task.stack()
+        self.executor = prepare_task(task, joint, first, classes)
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        loop = ReferenceLoop(task) if first.reference else None
-        self.side = ClientSide(method, task, joint, first.budget, first.seed, loop, first.privacy)
+        self.side = ClientSide(method, task, joint, first)
         members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
-        transport = LocalTransport(
-            self.side,
-            self.executor,
-            federations[0].round,
-            _start_clients(federations),
-            workers=num_workers(task, first),
-            state_dir=first.state_dir,
-        )
+        transport = LocalTransport(self.side, self.executor, federations[0].round, _start_clients(federations))
         super().__init__(federations, transport)
 
     @property
@@ -70,28 +52,17 @@ class Simulation(RoundLoop):
         """The clients' states."""
         return self.transport.store
 
-    def run_all(
-        self,
-        report: Report | None = None,
-        checkpoints: Checkpoints | None = None,
-        stopped: Callable[[], bool] | None = None,
-    ) -> list[Outcome]:
-        """Run all rounds. Ctrl-C ends the run after the current round, with a checkpoint."""
-        with delay_interrupts() as interrupted:
-            return super().run_all(report, checkpoints, stopped or interrupted)
-
 
 def _start_clients(federations: Sequence[Federation]) -> Callable[[Sequence[int]], State]:
     """A function that makes the first states of clients, each from its own federation's start."""
     members = stacking.Members([len(one.data) for one in federations])
 
-    def of_member(federation: Federation, clients: Sequence[int]) -> State:
-        names = [federation.data.names[client] for client in clients]
-        states = federation.method.start_clients(federation.start, names)
-        return states if len(federations) == 1 else repeat_single_rows(states, len(clients))
-
     def start(clients: Sequence[int]) -> State:
-        states = [of_member(federations[at], own) for at, own in members.split(clients)]
+        states = []
+        for at, own in members.split(clients):
+            federation = federations[at]
+            names = [federation.data.names[client] for client in own]
+            states.append(repeat_single_rows(federation.method.start_clients(federation.start, names), len(own)))
         return {name: concatenate([state[name] for state in states]) for name in states[0]}
 
     return start

@@ -52,6 +52,8 @@ def drop_missing(values: Values, what: str = "values") -> Array:
     return array[~np.isnan(array)]
 
 
-def by_name(named: Mapping[str, Values]) -> dict[str, Array]:
-    """Return the values of the same clients (and seeds), such as the scores of each method."""
+def by_name(named: Mapping[str, Values], what: str = "scores") -> dict[str, Array]:
+    """Return the values of the same clients (and seeds) with each method; there must be at least one method."""
+    if not named:
+        raise InputError(f"there is nothing to compare: pass the {what} of at least one method.")
     return dict(zip(named, same_shape(*named.items()), strict=True))

@@ -95,8 +95,6 @@ def standing(scores: Mapping[str, Values], *, level: float = 0.05, higher_is_bet
     `scores` has the scores of each method on the same clients; pairs in which one is missing are left out. `level` is
     that of significance; `higher_is_better` is False for losses. Of methods with equal means the first is the best.
     """
-    if not scores:
-        raise InputError("there is nothing to compare: pass the scores of at least one method.")
     arrays = by_name(scores)
     sign = 1.0 if higher_is_better else -1.0
     means = {name: sign * float(found.mean()) for name, array in arrays.items() if len(found := drop_missing(array))}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, count, listing
+from bespokefl.core.errors import count, listing
 from bespokefl.metrics import fairness
 from bespokefl.metrics.client_values import Array, Values, by_name, drop_missing
 from bespokefl.metrics.improvement import improved_share, improvements
@@ -103,7 +103,7 @@ def best_performing(
 
 def performing(gains: Mapping[str, Values]) -> list[str]:
     """Return the methods that perform, as defined above, by their clients' gains, (M,) or (S, M)."""
-    return _performing(_per_client(_tables(gains)))
+    return _performing(_per_client(by_name(gains, "gains")))
 
 
 def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200) -> Verdict:
@@ -112,7 +112,7 @@ def fairest(gains: Mapping[str, Values], *, seed: int = 0, resamples: int = 200)
     `gains` has the clients' gains with each method, which are averaged over seeds. Of methods with equally many votes,
     the one with the higher mean gain is chosen. `seed` and `resamples` are those of the bootstrap.
     """
-    arrays = _tables(gains)
+    arrays = by_name(gains, "gains")
     averaged = _per_client(arrays)
     candidates = _performing(averaged)
     winner, votes = _majority(averaged)
@@ -156,12 +156,6 @@ def _majority(gains: Mapping[str, Array]) -> tuple[str | None, dict[str, str]]:
         value = {name: sign * round(one[measure] or 0.0, 12) for name, one in found.items()}
         votes[measure] = max(names, key=lambda name, value=value: value[name])  # type: ignore[misc]
     return max(names, key=lambda name: list(votes.values()).count(name)), votes
-
-
-def _tables(gains: Mapping[str, Values]) -> dict[str, Array]:
-    if not gains:
-        raise InputError("there is nothing to judge: pass the gains of at least one method.")
-    return by_name(gains)
 
 
 def _per_client(tables: Mapping[str, Array], counts: Array | None = None) -> dict[str, Array]:

@@ -5,8 +5,9 @@ convolutional  networks for images and series
 text           bag of words and LSTM
 
 All are created with the shape of one example and the number of outputs, `classes` (1 for regression); `init` selects
-the initial weights: "torch", "glorot" or "he". A built-in model has its last linear layer under the name `head` and all
-layers before it under `base`. Models for text have an embedding with one row for each of the `tokens` word ids.
+the initial weights: "torch", "glorot", "he" or "he-glorot". A built-in model has its last linear layer under the name
+`head` and all layers before it under `base`. Models for text have an embedding with one row for each of the `tokens`
+word ids.
 """
 
 import copy
@@ -20,8 +21,7 @@ from torch import nn
 
 from bespokefl.core import memory
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.import_path import imported, is_named
-from bespokefl.core.spec import bind, parse_call
+from bespokefl.core.spec import bind, imported, is_named, parse_call
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
 from bespokefl.models.text import LSTM, Bag

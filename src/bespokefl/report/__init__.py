@@ -1,7 +1,7 @@
 """The HTML page of a comparison, a run or a diagnosis: tables and figures in one file that opens without a network.
 
-page                 writes the page of a comparison or a run
-diagnosis            writes the page of a diagnosis
+page                 writes the page of a comparison, a run or a diagnosis
+diagnosis            the page of a diagnosis
 document             reads the results from disk
 overview             verdicts, warnings and references
 tables               the ranking of the methods, the table of clients, and how numbers are printed

@@ -1,7 +1,6 @@
-"""Write the page of a diagnosis: expected gains, similar clients, and why a method is recommended."""
+"""The page of a diagnosis: expected gains, similar clients, and why a method is recommended."""
 
 import json
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
 from bespokefl.report.figures import Figure, Section, make_figure, rounded
 from bespokefl.report.method_figures import any_shared, collaboration_map
 from bespokefl.report.overview import Card
@@ -27,20 +25,6 @@ KINDS = {
 }
 
 
-def is_diagnosis(path: Path) -> bool:
-    """Return whether the path is a diagnosis.json or a directory that contains one."""
-    return path.name == SOURCE_NAME or (path / SOURCE_NAME).is_file()
-
-
-def write(source: str | os.PathLike[str], target: str | os.PathLike[str] | None = None) -> Path:
-    """Write the page of a diagnosis, by default diagnosis.html next to its diagnosis.json, and return its path."""
-    path = Path(source)
-    file = path / SOURCE_NAME if path.is_dir() else path
-    output = file.with_name(FILE_NAME) if target is None else Path(target)
-    write_text(output, html(read(file)))
-    return output
-
-
 def read(file: Path) -> dict[str, Any]:
     """Return the contents of a diagnosis.json."""
     try:
@@ -55,8 +39,7 @@ def read(file: Path) -> dict[str, Any]:
 
 def html(diagnosis: Mapping[str, Any]) -> str:
     """Return the page of a diagnosis."""
-    about, advised = diagnosis["about"], diagnosis["recommendation"]
-    figures = _figures(diagnosis)
+    about, figures = diagnosis["about"], _figures(diagnosis)
     heading = f"{about['data']}, {about['split']}"
     numbers = {
         "percent": False,
@@ -70,24 +53,17 @@ def html(diagnosis: Mapping[str, Any]) -> str:
         "diagnosis.html",
         f"Diagnosis: {heading}",
         numbers,
+        diagnosis=diagnosis,
+        about=about,
         heading=heading,
         facts=[(name, about[name]) for name in ("data", "split", "clients", "model")]
         + [("steps of each fit", about["steps"]), ("seed", about["seed"])],
         cards=_cards(diagnosis),
-        sentences=diagnosis["sentences"],
-        alternatives=advised["alternatives"],
         kinds=KINDS,
-        strengths=diagnosis["kinds"],
-        present=diagnosis["present"],
         section=Section("Who resembles whom", "", figures),
         clients=_clients(diagnosis),
         grouped=diagnosis["likeness"] in GROUPED,
         command=_command(about),
-        split_hash=about["split_hash"][:12],
-        versions=", ".join(f"{name} {number}" for name, number in about["versions"].items()),
-        seconds=about["seconds"],
-        numbers_sent=sum(about["sent"].values()),
-        version=about["versions"].get("bespokefl", ""),
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics import significance, spread, summarize
-from bespokefl.metrics.communication import SYSTEMS, times
+from bespokefl.metrics import round_records, significance, spread, summarize
+from bespokefl.metrics.communication import SYSTEMS
 
 Document = dict[str, Any]
 
@@ -27,33 +27,28 @@ RUN_FILES = ("config.toml", "result.json")
 CHECKPOINTS = "checkpoints/round-*/record.json"
 MODELS = {"personal": "personal model", "global": "global model"}
 PARTS = ("train", "validation", "test")
-ROUND_KEYS = {  # that every line of rounds.jsonl has; the method recorded all others
-    *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
-    *("seconds", "personal", "global"),
-}
 
 
 def read_document(path: Path) -> Document:
     """Return the document of a comparison (its directory or compare.json) or of the directory of a run."""
     directory = path.parent if path.is_file() else path
+    reader: Callable[[Path], Document]
     if (directory / COMPARISON_FILE).is_file():
-        return _checked(directory / COMPARISON_FILE, _read_comparison)
-    if all((directory / name).is_file() for name in RUN_FILES):
-        return _checked(directory, _read_run)
-    if (directory / RUN_FILES[0]).is_file() and any(directory.glob(CHECKPOINTS)):
-        return _checked(directory, _read_interrupted_run)
-    raise InputError(
-        f"{str(path)!r} must be the directory of a comparison, a run or a diagnosis, but it has neither "
-        f"{COMPARISON_FILE} nor {' and '.join(RUN_FILES)} nor diagnosis.json; create one with bespoke compare, bespoke "
-        "run or bespoke diagnose."
-    )
-
-
-def _checked(path: Path, reader: Callable[[Path], Document]) -> Document:
+        file, reader = directory / COMPARISON_FILE, _read_comparison
+    elif all((directory / name).is_file() for name in RUN_FILES):
+        file, reader = directory, _read_run
+    elif (directory / RUN_FILES[0]).is_file() and any(directory.glob(CHECKPOINTS)):
+        file, reader = directory, _read_interrupted_run
+    else:
+        raise InputError(
+            f"{str(path)!r} must be the directory of a comparison, a run or a diagnosis, but it has neither "
+            f"{COMPARISON_FILE} nor {' and '.join(RUN_FILES)} nor diagnosis.json; create one with bespoke compare, "
+            "bespoke run or bespoke diagnose."
+        )
     try:
-        return reader(path)
+        return reader(file)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise InputError(f"{str(path)!r} is damaged and cannot be shown: {error!r}.") from error
+        raise InputError(f"{str(file)!r} is damaged and cannot be shown: {error!r}.") from error
 
 
 def _read_comparison(path: Path) -> Document:
@@ -137,7 +132,7 @@ def _run_document(
 ) -> Document:
     """Return a run in the format of a comparison; `scores` holds the clients' scores by model and score."""
     score = "accuracy" if any("accuracy" in found for found in scores.values()) else "loss"
-    details = _details(rounds, client_rounds, clients["names"])
+    details = round_records.method_records(rounds, client_rounds, clients["names"])
     return {
         "kind": "run",
         "title": f"{about['method']} on {about['data']}, {about['split']}",
@@ -174,7 +169,9 @@ def _model_entry(
     details: Document,
 ) -> Document:
     """Return the personal or the global model of a run in the format of a method of a comparison."""
-    history = _history(rounds, kind, score)
+    history = round_records.history(rounds)
+    if kind == "global":
+        history[score] = history[f"global_{score}"]
     run = {key: about[key] for key in ("seed", "interrupted", "rounds_done", "rounds_planned")} | {
         "failed": None,
         "personal": {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()},
@@ -214,44 +211,6 @@ def _model_entry(
         "figures": figures,
         "runs": [run],
     }
-
-
-def _history(rounds: list[Document], kind: str, score: str) -> Document:
-    """Return columns with one entry per round."""
-    try:
-        model_time = {system.name: np.cumsum(times(rounds, system)).tolist() for system in SYSTEMS}
-    except InputError:  # an earlier version wrote this run
-        model_time = None
-    return {
-        "round": [line["round"] for line in rounds],
-        score: [(line.get(kind) or {}).get(f"test_{score}") for line in rounds],
-        "up_bytes": np.cumsum([line.get("up_bytes", 0) for line in rounds], dtype=np.float64).tolist(),
-        "down_bytes": np.cumsum([line.get("down_bytes", 0) for line in rounds], dtype=np.float64).tolist(),
-        "model_time": model_time,
-    }
-
-
-def _details(rounds: list[Document], client_rounds: list[Document], names: list[str]) -> Document:
-    """Return what the method recorded, per round and per client, by name."""
-    per_round: dict[str, Document] = {}
-    for line in rounds:
-        for name in line.keys() - ROUND_KEYS:
-            series = per_round.setdefault(name, {"round": [], "values": []})
-            series["round"].append(line["round"])
-            series["values"].append(line[name])
-    per_client: dict[str, Document] = {}
-    index = {name: at for at, name in enumerate(names)}
-    for line in client_rounds:
-        client = index.get(str(line["client"]))
-        if client is None:
-            continue
-        for name in line.keys() - {"round", "client"}:
-            series = per_client.setdefault(name, {"round": [], "values": []})
-            if not series["round"] or series["round"][-1] != line["round"]:
-                series["round"].append(line["round"])
-                series["values"].append([None] * len(names))
-            series["values"][-1][client] = line[name]
-    return {"rounds": per_round, "clients": per_client}
 
 
 def _read_lines(path: Path) -> list[Document]:

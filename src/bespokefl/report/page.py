@@ -36,12 +36,13 @@ def write(
         The file that was written.
     """
     path = Path(source)
-    if diagnosis.is_diagnosis(path):
-        return diagnosis.write(path, target)
-    document = read_document(path)
-    directory = path.parent if path.is_file() else path
-    output = directory / FILE_NAME if target is None else Path(target)
-    write_text(output, comparison_html(document, citations or {}))
+    directory = path if path.is_dir() else path.parent
+    if path.name == diagnosis.SOURCE_NAME or (path / diagnosis.SOURCE_NAME).is_file():
+        name, page = diagnosis.FILE_NAME, diagnosis.html(diagnosis.read(directory / diagnosis.SOURCE_NAME))
+    else:
+        name, page = FILE_NAME, comparison_html(read_document(path), citations or {})
+    output = directory / name if target is None else Path(target)
+    write_text(output, page)
     return output
 
 
@@ -69,15 +70,11 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         styles=styles,
         sections=sections,
         runs=[run for method in document["methods"] for run in finished_runs(method)],
-        score=document["score"],
         percent=document["score"] == "accuracy",
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
         ranking_table=tables.ranking(document, methods, styles) if methods else None,
         focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
         clients=tables.clients(document, methods) if methods else None,
-        command=(document["command"] or "").strip(),
-        config=document["config_text"].strip(),
         bibtex=overview.bibtex(document, citations),
-        version=document["versions"].get("bespokefl", ""),
     )

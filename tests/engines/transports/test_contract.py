@@ -10,8 +10,7 @@ import torch
 from bespokefl.core.method import Method
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.loop import RoundLoop
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import REGISTRY, Ditto, FedAvg, PFedMe, SelfFL
 from tests.engines.transports.flower.grid import deployment

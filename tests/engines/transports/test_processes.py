@@ -14,7 +14,7 @@ import torch
 
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.processes import InProcessPool, Pool, Values
+from bespokefl.engines.transports.processes import Pool, Values
 
 Job = Callable[[], Values]
 
@@ -78,7 +78,7 @@ def test_a_pool_can_be_used_again(pool: Pool) -> None:
 
 
 def test_in_this_process() -> None:
-    here = InProcessPool(answer)
+    here = Pool(answer, 1)
     found = list(here.map("double", jobs(3, 4), names(2)))
     assert [(at, values["x"].item(), values["process"]) for at, values in found] == [
         (0, 6, os.getpid()),

@@ -27,7 +27,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.core.method import Phase
 from bespokefl.data.clients import Clients
 from bespokefl.engines.federation import Draw, Federation
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.compare import api as module
 from bespokefl.workflows.compare import candidates
 from bespokefl.workflows.compare.api import compare
@@ -37,7 +37,7 @@ from bespokefl.workflows.compare.plan import ComparisonPlan
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.api import tune
 
 pytestmark = pytest.mark.slow  # they train several methods each
@@ -145,7 +145,7 @@ def test_processes_change_nothing(clients: Clients, found: Comparison) -> None:
 
 
 def test_large_federations_are_run_one_at_a_time(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(method="compare", workers=3)
+    config = RunSettings(method="compare", workers=3)
     plan = ComparisonPlan(candidates.of(["ditto"]), clients, [0], config, {}, "logistic", None)  # type: ignore[arg-type]
     assert plan.parallel() == (3, 1)
     monkeypatch.setattr(jobs, "MAX_PARAMETERS", 7 * (4 * 3 + 3) - 1)

@@ -16,7 +16,7 @@ from bespokefl.workflows.deploy import node as nodes
 from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings, host_of
 from bespokefl.workflows.deploy.node import LocalHost
-from bespokefl.workflows.deploy.run_files import RESULT, update_status
+from bespokefl.workflows.deploy.runs import RESULT, update_status
 from bespokefl.workflows.deploy.server import supervisor
 
 
@@ -164,6 +164,8 @@ def test_the_certificate_must_be_for_the_address_to_listen_on(capfd: pytest.Capt
         ("resend = nan", "resend in server.toml must be"),
         ("minimum = 0", "minimum in server.toml must be at least 1 client, got 0"),
         ('listen = "all of them"', "listen in server.toml must be an address such as 0.0.0.0"),
+        ("minimum = 1.5", r"minimum in '.*server\.toml' must be an integer, got 1\.5"),
+        ('insecure = "no"', r"insecure in '.*server\.toml' must be true or false, got 'no'"),
     ],
 )
 def test_invalid_settings_are_rejected(line: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_a_port_in_use(host: str, tmp_path: Path) -> None:
 def test_a_node_without_data_or_with_wrong_settings(deployment: Deployment) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match="node hospital-a has no data: name them in"):
-        layout.read_node_settings(own)
+        LocalHost(layout.read_node_settings(own), own).about()
     assert layout.read_node_settings(own, data="records.npz").data == "records.npz"
     (own / "node.toml").write_text('name = "a"\nserver = "b:1"\ndatta = "x"\n')
     with pytest.raises(InputError, match="did you mean 'data'"):
@@ -201,6 +201,14 @@ def test_clients_are_those_of_the_column(tmp_path: Path) -> None:
     np.savez(tmp_path / "alone.npz", x=np.eye(20), y=np.arange(20) % 2)
     alone = LocalHost(NodeSettings("clinic", "a:1", data=str(tmp_path / "alone.npz")), tmp_path)
     assert alone.about()["clients"].keys() == {"clinic"}
+
+
+@pytest.mark.parametrize("written", ["[0.5, 0.5]", "0.6", '["a", "b", "c"]'])
+def test_fractions_that_are_not_three_numbers(written: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "alone.npz", x=np.eye(20), y=np.arange(20) % 2)
+    (tmp_path / "node.toml").write_text(f'name = "a"\nserver = "b:1"\ndata = "alone.npz"\nfractions = {written}\n')
+    with pytest.raises(InputError, match="fractions must be three numbers"):
+        LocalHost(layout.read_node_settings(tmp_path), tmp_path).about()
 
 
 def test_the_server_cannot_name_code_that_the_node_has_not_agreed_to(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from bespokefl.workflows.deploy import certificates, demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import Process, end, spawn
-from bespokefl.workflows.deploy.run_files import is_locked, read_status
+from bespokefl.workflows.deploy.runs import is_locked, read_status
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
 from bespokefl.workflows.results.result import Result, load_run

@@ -15,10 +15,10 @@ import pytest
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
-from bespokefl.workflows.deploy import demo, processes, run_files, runs
+from bespokefl.workflows.deploy import demo, processes, runs
 from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
-from bespokefl.workflows.deploy.run_files import RESULT, read_status, update_status
+from bespokefl.workflows.deploy.runs import RESULT, read_status, update_status
 from bespokefl.workflows.deploy.server import run as serve
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.run.settings import Config
@@ -79,9 +79,9 @@ def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
 
     def work() -> None:
         where = deployment.run_directory(name)
-        with run_files.try_lock(where) as mine:
+        with runs.try_lock(where) as mine:
             assert mine
-            while not run_files.stop_requested(where):
+            while not runs.stop_requested(where):
                 update_status(where, state="running", pid=1, round=2)
                 begun.set()
                 time.sleep(0.01)
@@ -94,7 +94,7 @@ def app(deployment: Deployment, name: str) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        run_files.request_stop(deployment.run_directory(name))
+        runs.request_stop(deployment.run_directory(name))
         thread.join(30)
 
 
@@ -206,20 +206,20 @@ def test_a_stopped_run_stays_stopped(deployment: Deployment, flower: Flower) -> 
     where = deployment.run_directory("mine")
     with app(deployment, "mine") as process:
         runs.stop(deployment, "mine")
-        assert not run_files.is_locked(where)
+        assert not runs.is_locked(where)
         assert read_status(where)["state"] == "stopped" and read_status(where)["round"] == 3
         process.join(30)
     supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"] and read_status(where)["state"] == "stopped"
     runs.start(deployment, CONFIG, "mine")
-    assert submitted(flower) == ["mine", "mine"] and not run_files.stop_requested(where)
+    assert submitted(flower) == ["mine", "mine"] and not runs.stop_requested(where)
 
 
 def test_a_run_that_is_to_stop_is_not_resumed(deployment: Deployment, flower: Flower) -> None:
     """Its process has ended, and the status does not say yet that it is stopped."""
     runs.start(deployment, CONFIG, "mine")
     update_status(deployment.run_directory("mine"), state="running", pid=1)
-    run_files.request_stop(deployment.run_directory("mine"))
+    runs.request_stop(deployment.run_directory("mine"))
     supervisor._resume_killed(deployment, {})
     assert submitted(flower) == ["mine"]
 
@@ -231,17 +231,17 @@ def test_a_process_that_ignores_the_stop_request_is_killed(
     runs.start(deployment, CONFIG, "mine")
     where = deployment.run_directory("mine")
     code = (
-        "import sys, time, pathlib; from bespokefl.workflows.deploy.run_files import try_lock\n"
+        "import sys, time, pathlib; from bespokefl.workflows.deploy.runs import try_lock\n"
         "with try_lock(pathlib.Path(sys.argv[1]), record_pid=True): print(flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(where)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
         update_status(where, state="running", pid=process.pid)
-        assert run_files.locking_pid(where) == process.pid
+        assert runs.locking_pid(where) == process.pid
         monkeypatch.setattr(runs, "END_TIMEOUT", 0.2)
         runs.stop(deployment, "mine")
         assert process.wait(30) < 0
-    assert read_status(where)["state"] == "stopped" and run_files.locking_pid(where) is None
+    assert read_status(where)["state"] == "stopped" and runs.locking_pid(where) is None
 
 
 def test_a_run_can_be_stopped_while_the_server_is_away(deployment: Deployment, flower: Flower) -> None:
@@ -271,7 +271,7 @@ def test_a_run_that_was_done_first(deployment: Deployment, flower: Flower, monke
     monkeypatch.setattr(flower, "stop", lambda number: update_status(where, state="done"))
     with pytest.raises(InputError, match="the run mine was done before it could be stopped"):
         runs.stop(deployment, "mine")
-    assert read_status(where)["state"] == "done" and not run_files.stop_requested(where)
+    assert read_status(where)["state"] == "done" and not runs.stop_requested(where)
 
 
 # -- fetch
@@ -306,7 +306,7 @@ def test_a_run_whose_process_died_resumes(deployment: Deployment, flower: Flower
     with app(deployment, "mine"):
         supervisor._resume_killed(deployment, {})
         assert submitted(flower) == ["mine"]
-    run_files.withdraw_stop_request(deployment.run_directory("mine"))
+    runs.withdraw_stop_request(deployment.run_directory("mine"))
     supervisor._resume_killed(deployment, {})
     assert flower.runs == {1: "finished:stopped", 2: "pending"} and submitted(flower) == ["mine", "mine"]
     assert read_status(deployment.run_directory("mine"))["round"] == 3
@@ -421,7 +421,7 @@ def test_an_app_waits_until_the_command_that_started_it_is_over(
     held = threading.Event()
 
     def command() -> None:
-        with run_files.try_lock(deployment.run_directory("mine")):
+        with runs.try_lock(deployment.run_directory("mine")):
             held.set()
             time.sleep(0.3)
             update_status(deployment.run_directory("mine"), flower=7)
@@ -437,7 +437,7 @@ def test_an_app_that_is_asked_to_stop_does(
     where = deployment.run_directory("mine")
 
     def run(messenger: NodeMessenger, *_: Any) -> None:
-        run_files.request_stop(where)
+        runs.request_stop(where)
         messenger.gather(lambda known: False)  # would take ten minutes
 
     monkeypatch.setattr(serve, "run", run)

@@ -20,7 +20,7 @@ import bespokefl as bf
 from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.newcomers.personalize import finetuning_rate, personalize
 from bespokefl.workflows.newcomers.result import Newcomers, load_newcomers
 from bespokefl.workflows.results.result import Result, load_run

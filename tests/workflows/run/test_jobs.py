@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bespokefl.core.errors import DiskError, InputError, TrainingError
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.jobs import Job, Step
 

@@ -23,7 +23,7 @@ import bespokefl as bf
 from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.score_tables import dumps, plain
 from bespokefl.workflows.run import api

@@ -25,7 +25,7 @@ from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.client_loading import hold_back
 from bespokefl.workflows.run.jobs import Step
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import api as tuning_module
 from bespokefl.workflows.tune.api import tune, tune_config
 from bespokefl.workflows.tune.grid import expand
@@ -488,7 +488,7 @@ def test_the_command_is_what_was_tuned(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     grid = {"imitations": [(0.0,), (0.0, 0.5)], "batch_size": [8, 16]}
     settings: dict[str, Any] = {"rounds": 2, "workers": 1, "clients": 4, "model": "mlp(hidden=(5,))"}
-    config = Config(method="persfl", set={"distil_epochs": 1, "weights": "equal"}, batch_size=4, **settings)
+    config = RunSettings(method="persfl", set={"distil_epochs": 1, "weights": "equal"}, batch_size=4, **settings)
     found = tune_config(config, grid, None)
     line = run_command(config, found)
     assert line.startswith("bespoke run persfl ") and found.flags in line and "--batch-size 4" not in line

@@ -1,4 +1,4 @@
-"""`bespoke compare`: compare methods over several seeds on one split, or compare existing runs."""
+"""`bespoke compare`: compare methods on one split, or existing runs; `bespoke report`: write the page of results."""
 
 import shlex
 import sys
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bespokefl.cli.commands.tune import read_grid
-from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, numbers, printing_results, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, numbers, printing_results, takes_run, training_option
 from bespokefl.core.errors import DiskError, InputError, count
-from bespokefl.workflows.run.settings import TRAINING, RunSettings
+from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
@@ -28,26 +28,18 @@ def compare(
     ],
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="0,1,2",
-            help="Run every method with each of these seeds, on the split of --seed. Default: 0,1,2.",
-            rich_help_panel=TRAINING,
+        training_option(
+            metavar="0,1,2", help="Run every method with each of these seeds, on the split of --seed. Default: 0,1,2."
         ),
     ] = None,
     tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            help="First choose the hyper-parameters of every method on validation data.",
-            rich_help_panel=TRAINING,
-        ),
+        bool, training_option("--tune", help="First choose the hyper-parameters of every method on validation data.")
     ] = False,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
+        training_option(
             metavar="METHOD.KEY=VALUES",
             help='Values to try when tuning a method, such as "ditto.prox_weight=0.1,1". Can be repeated.',
-            rich_help_panel=TRAINING,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -91,32 +83,45 @@ def compare(
         raise typer.Exit(INTERRUPTED)
 
 
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a comparison, a run or a diagnosis.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. Default: report.html in DIR; diagnosis.html for a diagnosis.")
+    ] = None,
+) -> None:
+    """Write an HTML report: tables and figures in one file that needs no network.
+
+    bespoke report runs/compare
+    """
+    from bespokefl.methods import REGISTRY
+    from bespokefl.report import write
+    from bespokefl.workflows.compare import storage
+    from bespokefl.workflows.compare.existing_runs import compare_unfinished
+
+    if storage.is_unfinished(folder):
+        compare_unfinished(folder).save(folder)  # as Ctrl-C would have left it
+    path = write(folder, out, citations={name: method.citation for name, method in REGISTRY.items()})
+    print(f"Written to {path}; open it in a browser.")
+
+
 def _show(found: "Comparison", target: Path, quiet: bool) -> None:
     if quiet:
         print(target)
     else:
         from bespokefl.cli import terminal
 
-        screen = terminal.console()
         data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
-        screen.print(
+        terminal.say(
             f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.facts.model}, "
-            f"seed{'s' * (len(found.seeds) != 1)} {seeds}",
-            markup=False,
-            soft_wrap=True,
+            f"seed{'s' * (len(found.seeds) != 1)} {seeds}"
         )
-        screen.print(terminal.comparison_table(found))
+        terminal.console().print(terminal.comparison_table(found))
         sentences = [found.best.sentence, found.fairest.sentence, *found.notes]
         if found.standing is not None and len(found.methods) > 1:
             ties = "; = not significantly different from it (Wilcoxon's paired test, Holm, 5 %)"
             sentences.insert(0, f"* the best mean{ties if found.standing.ties else ''}.")
-        for sentence in sentences:
-            screen.print(sentence, markup=False, soft_wrap=True)
-        screen.print(
-            f"Written to {target}: report.html is the full report, clients.csv has one line per method, seed and "
-            "client.",
-            markup=False,
-        )
+        files = "report.html is the full report, clients.csv has one line per method, seed and client"
+        terminal.say(*sentences, f"Written to {target}: {files}.")
     if found.interrupted:
         _print_how_to_resume(found.facts.command or "", target)
 

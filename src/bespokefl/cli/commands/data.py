@@ -22,7 +22,7 @@ def list_() -> None:
     screen = terminal.console()
     rows = [(one.name, one.description, fetching.describe_location(one)) for one in CATALOGUE.values()]
     screen.print(terminal.table(["data", "description", "location, or how to get it"], rows, left=3))
-    screen.print("Details of one: bespoke data info NAME. Your own data need no name: --data PATH", markup=False)
+    screen.print("Details of one: bespoke data info NAME. Your own data need no name: --data PATH")
 
 
 @app.command()

@@ -1,21 +1,19 @@
 """`bespoke deploy`: the same methods over several machines, on Flower."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count, unknown
-from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, node_state, read_node_settings
+from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, read_node_settings
 from bespokefl.workflows.run.settings import RunSettings
-
-if TYPE_CHECKING:
-    import threading
 
 app = typer.Typer(name="deploy", help="Run a method over several machines. Try bespoke deploy demo first.")
 
@@ -121,13 +119,15 @@ def start(
     """
     from bespokefl import methods, models
     from bespokefl.core.nn.losses import LOSSES
+    from bespokefl.metrics.differential_privacy import check_accountant
     from bespokefl.workflows.deploy import demo, runs
-    from bespokefl.workflows.run import initial_weights, privacy_accounting
+    from bespokefl.workflows.run import initial_weights
     from bespokefl.workflows.run.convert import engine_settings
 
     deployment = Deployment.at(folder)
     engine_settings(settings).privacy.check(methods.build(method, dict(settings.set)))
-    privacy_accounting.check(settings)
+    if settings.noise:
+        check_accountant()
     models.check(settings.model)
     if settings.loss is not None and settings.loss not in LOSSES:
         raise unknown("loss", settings.loss, LOSSES)
@@ -211,7 +211,9 @@ def predict(
     from bespokefl.workflows.newcomers import predict as predictions
 
     predictions.check(out, overwrite)
-    who, found = nodes.predict(node_state(find_node(folder, name)), data, client=client, run=run)
+    directory = find_node(folder, name)
+    state = directory / read_node_settings(directory).state
+    who, found = nodes.predict(state, data, client=client, run=run)
     found.save(out, overwrite)
     print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 
@@ -275,7 +277,7 @@ def _timed_print() -> Callable[[str], None]:
     return lambda line: print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
 
 
-def _foreground(work: Callable[["threading.Event"], Any]) -> None:
+def _foreground(work: Callable[[threading.Event], Any]) -> None:
     """Work until Ctrl-C or SIGTERM, and print log messages."""
     from bespokefl.cli import terminal
     from bespokefl.workflows.deploy import processes

@@ -1,16 +1,9 @@
 """`bespoke diagnose`: predict whether federating helps each client, before long training."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from bespokefl.cli.options import Quiet, Verbose, takes_run
-from bespokefl.workflows.run.settings import TRAINING, RunSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bespokefl.workflows.diagnose.result import Diagnosis
+from bespokefl.cli.options import Quiet, Verbose, takes_run, training_option
+from bespokefl.workflows.run.settings import RunSettings
 
 MAX_CLIENTS = 40  # in the table
 NOT_ACCEPTED = (
@@ -23,11 +16,8 @@ NOT_ACCEPTED = (
 @takes_run(without=NOT_ACCEPTED)
 def diagnose(
     settings: RunSettings,
-    steps: Annotated[
-        int,
-        typer.Option(help="Local steps of each short fit.", rich_help_panel=TRAINING),
-    ] = 50,
-    lr: Annotated[float, typer.Option(help="Learning rate of the short fits.", rich_help_panel=TRAINING)] = 0.1,
+    steps: Annotated[int, training_option(help="Local steps of each short fit.")] = 50,
+    lr: Annotated[float, training_option(help="Learning rate of the short fits.")] = 0.1,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -36,7 +26,7 @@ def diagnose(
     bespoke diagnose --data digits --split "iid + rotation(groups=4)" --out runs/diagnosis
     """
     from bespokefl.cli import terminal
-    from bespokefl.report.diagnosis import write
+    from bespokefl.report import write
     from bespokefl.workflows.diagnose.api import diagnose_config
 
     errors = terminal.console(stderr=True)
@@ -46,17 +36,9 @@ def diagnose(
     if quiet:
         print(found.recommendation.flags)
         return
-    _show(found, path)
-
-
-def _show(found: "Diagnosis", path: "Path") -> None:
-    from bespokefl.cli import terminal
-
-    screen, about = terminal.console(), found.about
-    screen.print(
-        f"{about['data']}, {about['split']}, {about['clients']} clients, model {about['model']}, seed {about['seed']}",
-        markup=False,
-        soft_wrap=True,
+    about, advised = found.about, found.recommendation
+    terminal.say(
+        f"{about['data']}, {about['split']}, {about['clients']} clients, model {about['model']}, seed {about['seed']}"
     )
     grouped = found.likeness in ("groups", "partly")
     columns = ["client", "advice", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
@@ -66,18 +48,16 @@ def _show(found: "Diagnosis", path: "Path") -> None:
         group = [str(one.group + 1)] if grouped else []
         gains = [f"{value:.2f}" for value in (one.gain, one.gain_with_all, one.paper_gain)]
         rows.append([one.name, one.advice, str(one.examples), *group, *gains])
-    screen.print(terminal.table(columns, rows, left=2))
+    terminal.console().print(terminal.table(columns, rows, left=2))
     if len(shown) < len(found.clients):
-        screen.print(f"The {len(shown)} of {len(found.clients)} clients with the largest gain; diagnosis.json has all.")
-    screen.print(
+        terminal.say(f"The {len(shown)} of {len(found.clients)} clients with the largest gain; diagnosis.json has all.")
+    terminal.say(
         "Gain: factor by which the variance of its model shrinks when it learns from others optimally; 1 is no gain.",
-        markup=False,
+        *found.sentences(),
     )
-    for sentence in found.sentences():
-        screen.print(sentence, markup=False, soft_wrap=True)
-    advised = found.recommendation
-    screen.print(f"Recommended: {advised.flags}", style="bold", markup=False, soft_wrap=True)
-    for reason in advised.reasons:
-        screen.print(f"  {reason}", markup=False, soft_wrap=True)
-    screen.print(f"  Also worth trying: {', '.join(advised.alternatives)}.", markup=False)
-    screen.print(f"Written to {path.parent}: diagnosis.html is the full report, diagnosis.json the data.", markup=False)
+    terminal.say(f"Recommended: {advised.flags}", style="bold")
+    terminal.say(
+        *(f"  {reason}" for reason in advised.reasons),
+        f"  Also worth trying: {', '.join(advised.alternatives)}.",
+        f"Written to {path.parent}: diagnosis.html is the full report, diagnosis.json the data.",
+    )

@@ -36,9 +36,11 @@ def personalize(
 
     bespoke personalize runs/ditto --data new.npz --client ward-7 --out runs/ward-7
     """
+    from rich.text import Text
+
     from bespokefl.cli import terminal
     from bespokefl.workflows.newcomers import personalize as newcomers
-    from bespokefl.workflows.newcomers.result import KIND, MARKERS
+    from bespokefl.workflows.newcomers.result import KIND, KINDS, MARKERS
     from bespokefl.workflows.results import run_directory
 
     target = run_directory.fresh(run_directory.RUNS, "newcomers") if out is None else Path(out)
@@ -49,20 +51,14 @@ def personalize(
     if quiet:
         print(path)
         return
-    screen = terminal.console()
-    origin = found.origin
-    screen.print(
-        f"[bold]{origin['method']}[/] on {origin['data']}: {count(len(found.names), 'newcomer')} from {data}",
-        highlight=False,
-    )
-    screen.print(terminal.newcomer_table(found))
-    for note in (finetune_note(found), *found.notes):
-        screen.print(note, markup=False)
-    screen.print(
+    settings = f" on {found.origin['data']}: {count(len(found.names), 'newcomer')} from {data}"
+    terminal.say(Text.assemble((found.origin["method"], "bold"), settings))
+    terminal.console().print(terminal.score_table({kind: found.summary()[kind] for kind in KINDS}))
+    terminal.say(
+        finetune_note(found),
+        *found.notes,
         f"Written to {path}: newcomers.csv has one line per client. To use a model: "
         f"bespoke predict {path} --client {shlex.quote(found.names[0])} --data x.npz",
-        markup=False,
-        soft_wrap=True,
     )
 
 

@@ -12,7 +12,7 @@ from bespokefl.core.errors import BespokeError, count
 from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from bespokefl.engines.progress import Report
+    from bespokefl.engines.outcome import Report
     from bespokefl.workflows.newcomers.result import Newcomers
     from bespokefl.workflows.results.result import Result
 
@@ -61,35 +61,35 @@ def _train(training: "Callable[[Report | None], Result]", title: str, quiet: boo
                 log.warning("%s", note)
             raise
     with options.printing_results(result.path):
-        _show(result, quiet)
+        if quiet:
+            print(result.path)
+        else:
+            _show(result)
     if result.interrupted:
         raise typer.Exit(options.INTERRUPTED)
 
 
-def _show(result: "Result", quiet: bool) -> None:
-    if quiet:
-        print(result.path)
-        return
+def _show(result: "Result") -> None:
+    from rich.text import Text
+
     from bespokefl.cli import terminal
 
-    screen = terminal.console()
     about, sent = result.about, result.communication
-    screen.print(
-        f"[bold]{result.method}[/] on {about['data']}, {about['split']}, {count(about['clients'], 'client')}, "
+    settings = (
+        f" on {about['data']}, {about['split']}, {count(about['clients'], 'client')}, "
         f"{count(about['rounds_done'], 'round')}; {terminal.format_bytes(sent['up_bytes'])} up, "
         f"{terminal.format_bytes(sent['down_bytes'])} down, {about['timing']['seconds_per_round']:.3g} s per round"
     )
-    screen.print(terminal.result_table(result))
-    newcomers = result.newcomers
-    for note in [*result.notes, *([] if newcomers is None else [finetune_note(newcomers), *newcomers.notes])]:
-        screen.print(note, markup=False)
-    path = result.path
+    terminal.say(Text.assemble((result.method, "bold"), settings))
+    terminal.console().print(terminal.result_table(result))
+    newcomers, path = result.newcomers, result.path
+    of_newcomers = [] if newcomers is None else [finetune_note(newcomers), *newcomers.notes]
     files = "clients.csv" if newcomers is None else "clients.csv (and newcomers.csv)"
-    screen.print(f"Written to {path}: {files} has a line for each client, result.json these figures.", markup=False)
     again = f"To repeat with another seed: bespoke run --config {path}/config.toml --seed {about['seed'] + 1}"
     if result.interrupted:
         again = f"To resume: bespoke resume {shlex.quote(str(path))}"
-    screen.print(again, markup=False, soft_wrap=True)
+    written = f"Written to {path}: {files} has a line for each client, result.json these figures."
+    terminal.say(*result.notes, *of_newcomers, written, again)
 
 
 def finetune_note(newcomers: "Newcomers") -> str:

@@ -3,6 +3,7 @@
 import inspect
 import re
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,39 +28,33 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
     from bespokefl.methods import REGISTRY, find
+    from bespokefl.workflows.tune.shared_settings import literal
 
     screen = terminal.console()
     if name is None:
         rows = [(key, method.summary(), reference(method)) for key, method in REGISTRY.items()]
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
-        screen.print("To show the hyper-parameters of a method: bespoke methods NAME", markup=False)
+        terminal.say("To show the hyper-parameters of a method: bespoke methods NAME")
         return
     method = find(name)
-    screen.print(description(method), markup=False, soft_wrap=True)
-    hyper = [(key, terminal.format_value(value), text) for key, value, text in hyperparameters(method)]
-    screen.print()
+    module = inspect.getmodule(method)  # its docstring has the paper, the objective, and differences from the paper
+    terminal.say(inspect.cleandoc((module and module.__doc__) or method.__doc__ or ""), "")
+    hyper = [(key, literal(value), text) for key, value, text in hyperparameters(method)]
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
-        screen.print(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}", markup=False)
+        terminal.say(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}")
     if method.citation:
-        screen.print("\n" + method.citation, markup=False, soft_wrap=True)
+        terminal.say("\n" + method.citation)
 
 
 def hyperparameters(method: "type[Method]") -> list[tuple[str, Any, str]]:
     """Return the name, the default and the meaning (the comment next to it) of each hyper-parameter."""
     comments: dict[str, str] = {}
     for base in reversed(method.__mro__[:-1]):  # without object
-        comments |= _comments(base)
+        with suppress(OSError, TypeError):  # a class defined in an interpreter has no file
+            source = textwrap.dedent(inspect.getsource(base))
+            comments |= dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
     return [(name, value, comments.get(name, "")) for name, value in method().hyper().items()]
-
-
-def _comments(cls: type) -> dict[str, str]:
-    """Return the comment at the end of the line of each annotated class attribute."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # a class defined in an interpreter has no file
-        return {}
-    return dict(re.findall(r"^    (\w+): [^#\n]*# *(.*)$", source, re.MULTILINE))
 
 
 def reference(method: "type[Method]") -> str:
@@ -74,24 +69,15 @@ def reference(method: "type[Method]") -> str:
     return f"{who}, {venue}{fields.get('year', '')}".strip()
 
 
-def description(method: "type[Method]") -> str:
-    """Return the docstring of the method's file: what it does, the paper, the objective, differences from the paper."""
-    module = inspect.getmodule(method)
-    return inspect.cleandoc((module.__doc__ if module else None) or method.__doc__ or "")
-
-
 def models() -> None:
     """List the built-in models."""
     from bespokefl.cli import terminal
     from bespokefl.models import names
 
-    screen = terminal.console()
-    screen.print(terminal.table(["model", "description"], list(names().items()), left=2))
-    screen.print(
+    terminal.console().print(terminal.table(["model", "description"], list(names().items()), left=2))
+    terminal.say(
         "Your own model: --model module:function, where the function returns a torch.nn.Module. It may have the "
-        "parameters shape and classes.",
-        markup=False,
-        soft_wrap=True,
+        "parameters shape and classes."
     )
 
 
@@ -106,36 +92,32 @@ def demo(
     from bespokefl.data import load
     from bespokefl.workflows.run.api import run
 
-    screen, error_screen = terminal.console(), terminal.console(stderr=True)
+    errors = terminal.console(stderr=True)
     clients = load("digits").split("classes(k=3)", clients=20, seed=seed)
     settings: dict[str, Any] = {"model": "mlp", "participation": 1.0, "batch_size": 10, "local_epochs": 2}
-    screen.print(
+    terminal.say(
         f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
         "clients; each client has only three of the ten digits.\nEach method trains the same model "
-        f"({settings['model']}) from the same initial weights, in {count(rounds, 'round')}.",
-        markup=False,
-        soft_wrap=True,
+        f"({settings['model']}) from the same initial weights, in {count(rounds, 'round')}."
     )
     results = []
-    with terminal.messages(error_screen, verbose=False):
+    with terminal.messages(errors, verbose=False):
         names, unfit = choose_methods(clients, all_)
         for name in names:
-            with terminal.progress_bar(error_screen, name) as progress:
+            with terminal.progress_bar(errors, name) as progress:
                 results.append(run(name, clients, rounds=rounds, seed=seed, progress=progress, **settings))
             if results[-1].interrupted:
                 raise KeyboardInterrupt
-    screen.print(terminal.demo_table(results))
-    screen.print(
+    terminal.console().print(terminal.demo_table(results))
+    more = {} if all_ else {"bespoke demo --all": "all methods, in up to three minutes"}
+    terminal.say(
         "Accuracy is the mean over clients, each on its own test data; worst decile is the mean of the worst 10 % of "
         "the clients.\nPersonal: the model that each client uses. Global: the model that all clients share, if the "
         "method has one.\n"
         + (f"Left out, because the true groups of the clients are unknown: {', '.join(unfit)}.\n" if unfit else ""),
-        soft_wrap=True,
+        "Next steps:",
+        *(f"  {command:<51} {purpose}" for command, purpose in (more | NEXT_STEPS).items()),
     )
-    more = {} if all_ else {"bespoke demo --all": "all methods, in up to three minutes"}
-    screen.print("Next steps:")
-    for command, purpose in (more | NEXT_STEPS).items():
-        screen.print(f"  {command:<51} {purpose}", markup=False, soft_wrap=True)
 
 
 def choose_methods(clients: "Clients", everything: bool) -> tuple[list[str], list[str]]:

@@ -134,7 +134,7 @@ def list_() -> None:
         for kind in SPLITS.values()
     ]
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
-    screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n', markup=False)
+    screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n')
     named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]
     screen.print(terminal.table(["name", "definition", "clients", "paper"], named, left=4))
 
@@ -166,7 +166,7 @@ def _print_statistics(clients: "Clients") -> None:
     from bespokefl.cli.split_drawing import heading, statistics
 
     screen = terminal.console()
-    screen.print(heading(clients), markup=False, soft_wrap=True)
+    screen.print(heading(clients), soft_wrap=True)
     screen.print(terminal.table(["statistic", "", "meaning"], statistics(clients), left=3))
 
 
@@ -200,9 +200,9 @@ def _draw(clients: "Clients", all_: bool) -> None:
         size = str(int(counts[client].sum()))
         table.add_row(Text(clients.names[client]), *group, size, *(cells if show_names else [Text.assemble(*cells)]))
     screen.print(table)
-    screen.print(f"{LEVELS[-1]} means {largest} examples, {LEVELS[0]} few, and a blank none.", markup=False)
+    screen.print(f"{LEVELS[-1]} means {largest} examples, {LEVELS[0]} few, and a blank none.")
     if len(shown) < num:
-        screen.print(f"{len(shown)} of {num} clients, evenly spaced; use --all to draw all of them.", markup=False)
+        screen.print(f"{len(shown)} of {num} clients, evenly spaced; use --all to draw all of them.")
 
 
 def _cell(count: int, largest: int) -> "Text":

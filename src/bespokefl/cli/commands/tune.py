@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, literal, numbers, takes_run
+from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, literal, numbers, takes_run, training_option
 from bespokefl.core.errors import InputError
-from bespokefl.workflows.run.settings import TRAINING, RunSettings
+from bespokefl.workflows.run.settings import RunSettings
 
 
 @takes_run(without=("eval_every", "keep_rounds", "checkpoint_every"))
@@ -14,18 +14,14 @@ def tune(
     settings: RunSettings,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
+        training_option(
             metavar="KEY=VALUES",
             help='Values to try for a hyper-parameter, such as "prox_weight=0.1,1,2", or for rounds, participation, '
             "batch_size, local_epochs or local_steps. Can be repeated.",
-            rich_help_panel=TRAINING,
         ),
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="0,1,2", help="Average over runs with these seeds, on the same split.", rich_help_panel=TRAINING
-        ),
+        str | None, training_option(metavar="0,1,2", help="Average over runs with these seeds, on the same split.")
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -44,25 +40,22 @@ def tune(
     errors = terminal.console(stderr=True)
     with terminal.messages(errors, verbose), terminal.progress_bar(errors, settings.method, quiet) as progress:
         tuning = tune_config(settings, values, seed_list, progress)
-    screen = terminal.console()
     if not quiet and tuning.cells:
-        screen.print(terminal.tuning_table(tuning))
-        screen.print(f"Written to {tuning.path}: grid.csv has one line per point.", markup=False)
+        terminal.console().print(terminal.tuning_table(tuning))
+        terminal.say(f"Written to {tuning.path}: grid.csv has one line per point.")
     if tuning.interrupted:
         if not tuning.cells:
             raise KeyboardInterrupt
-        screen.print(f"Interrupted. To resume: the same command with --out {tuning.path}", markup=False, soft_wrap=True)
+        terminal.say(f"Interrupted. To resume: the same command with --out {tuning.path}")
         raise typer.Exit(INTERRUPTED)
     if quiet:
         print(tuning.flags)
         return
     seeds_used = f", mean of {len(tuning.seeds)} seeds" if len(tuning.seeds) > 1 else ""
-    screen.print(
+    terminal.say(
         f"Chosen by the clients' mean {tuning.by.replace('_', ' ')}{seeds_used}: {in_words(tuning.best)}",
-        markup=False,
-        soft_wrap=True,
+        f"To use it: {run_command(settings, tuning)}",
     )
-    screen.print(f"To use it: {run_command(settings, tuning)}", markup=False, soft_wrap=True)
 
 
 def read_grid(entries: list[str]) -> dict[str, list[Any]]:

@@ -84,16 +84,14 @@ class FeatureSums:
         variance = np.divide(self.squares, self.count, out=np.full_like(mean, np.nan), where=self.count > 0) - mean**2
         return np.where(variance <= CONSTANT * mean**2, 0.0, np.sqrt(np.maximum(variance, 0.0)))
 
-    def reshape_rows(self, features: int) -> "FeatureSums":
-        """The sums of several clients as (clients, features); JSON loses the second dimension if there are none."""
-        return FeatureSums(*(one.reshape(-1, features) for one in (self.count, self.total, self.squares)))
-
     def to_dict(self) -> dict[str, Any]:
         return {"count": self.count.tolist(), "total": self.total.tolist(), "squares": self.squares.tolist()}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "FeatureSums":
-        return cls(*(np.array(content[name], dtype=np.float64) for name in ("count", "total", "squares")))
+    def from_dict(cls, content: Mapping[str, Any], *shape: int) -> "FeatureSums":
+        """Read what `to_dict` returned; JSON loses the second dimension of the shape if there are no clients."""
+        names = ("count", "total", "squares")
+        return cls(*(np.array(content[name], dtype=np.float64).reshape(shape or -1) for name in names))
 
 
 def blocks(rows: int, x: np.ndarray) -> list[slice]:

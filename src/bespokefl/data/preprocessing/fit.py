@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation, check_own_scale, reject_missing
+from bespokefl.data.splits.transform import renumber
 from bespokefl.data.tables import text
 from bespokefl.data.tables.features import WORD_KINDS, Features, Table
 from bespokefl.data.tables.table import MISSING
@@ -58,11 +58,15 @@ def prepare(
         if scale in ("pooled", "own"):
             raise InputError(f"words cannot be scaled, got scale {scale!r}; leave it out")
         if known.kind == "tokens" and vocabulary is None and length is None:  # keep the user's own ids
-            return _with_preparation(clients, Preparation(known, missing=missing, tokens=int(clients.x.max()) + 1))
-        return _with_preparation(*_prepare_words(clients, known, learners, vocabulary, length, missing))
-    if vocabulary is not None or length is not None:
+            ready, made = clients, Preparation(known, missing=missing, tokens=int(clients.x.max()) + 1)
+        else:
+            ready, made = _prepare_words(clients, known, learners, vocabulary, length, missing)
+    elif vocabulary is not None or length is not None:
         raise InputError("vocabulary and length are for text, but these data are numbers; leave them out")
-    return _prepare_numbers(clients, known, learners, scale or ("pooled" if known.kind == "table" else "none"), missing)
+    else:
+        scale = scale or ("pooled" if known.kind == "table" else "none")
+        ready, made = _prepare_numbers(clients, known, learners, scale, missing)
+    return replace(ready, preparation=made), made  # so that they are not prepared twice
 
 
 def features_of(clients: Clients) -> Features:
@@ -70,11 +74,6 @@ def features_of(clients: Clients) -> Features:
     if isinstance(clients.source, Table):
         return clients.source.features
     return Features.of_arrays(clients.shape, not clients.x.is_floating_point())
-
-
-def _with_preparation(clients: Clients, preparation: Preparation) -> tuple[Clients, Preparation]:
-    """Store the preparation in the clients, so that they are not prepared twice."""
-    return replace(clients, preparation=preparation), preparation
 
 
 def _prepare_numbers(
@@ -85,7 +84,7 @@ def _prepare_numbers(
     if has_missing and missing != "mean":
         reject_missing(x, features)
     if scale == "none" and not has_missing and not features.are("category").any():
-        return _with_preparation(clients, Preparation(features, scale, missing))
+        return clients, Preparation(features, scale, missing)
     pooled = FeatureSums.of(x[clients.train.take(learners).indices.numpy()], features)
     empty = next((name for name, count in zip(features.names, pooled.count, strict=True) if not count), None)
     if empty is not None:
@@ -96,7 +95,7 @@ def _prepare_numbers(
         clients = _copy_shared_examples(clients)
     made = Preparation(features, scale, missing, pooled, clients.names if own is not None else (), own)
     ready = made.fill_and_scale(clients.x.numpy(), own, _owners(clients))
-    return _with_preparation(replace(clients, x=torch.from_numpy(ready)), made)
+    return replace(clients, x=torch.from_numpy(ready)), made
 
 
 def _prepare_words(
@@ -148,19 +147,12 @@ def _owners(clients: Clients) -> np.ndarray:
 def _copy_shared_examples(clients: Clients) -> Clients:
     """The same clients, with a separate copy of every example that several of them have."""
     num = len(clients)
-
-    def keys(part: ClientIndex) -> np.ndarray:
-        """One number for each pair of an example and its client."""
-        return part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy())
-
-    pairs = np.unique(np.concatenate([keys(part) for part in clients.parts]))
-    examples = pairs // num
-    if (examples[1:] != examples[:-1]).all():
+    # one number for each pair of an example and its client
+    keys = [part.indices.numpy() * num + np.repeat(np.arange(num), part.sizes.numpy()) for part in clients.parts]
+    pairs, (train, validation, test) = renumber(clients.parts, keys)
+    copied = torch.from_numpy(pairs // num)
+    if (copied[1:] != copied[:-1]).all():
         return clients
-    train, validation, test = (
-        ClientIndex(torch.from_numpy(np.searchsorted(pairs, keys(part))), part.offsets) for part in clients.parts
-    )
-    copied = torch.from_numpy(examples)
     return replace(
         clients,
         x=clients.x[copied],

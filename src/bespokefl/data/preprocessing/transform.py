@@ -5,7 +5,7 @@ A run stores its `Preparation`, for examples that are predicted later.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,16 +112,7 @@ class Preparation:
 
     def to_json(self) -> str:
         """The content of preparation.json; `from_json` restores it exactly."""
-        content = {
-            "features": self.features.to_dict(),
-            "scale": self.scale,
-            "missing": self.missing,
-            "pooled": None if self.pooled is None else self.pooled.to_dict(),
-            "names": list(self.names),
-            "own": None if self.own is None else self.own.to_dict(),
-            "tokens": self.tokens,
-        }
-        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+        return json.dumps(asdict(self), default=np.ndarray.tolist, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Preparation":
@@ -136,7 +127,7 @@ class Preparation:
                 missing=content["missing"],
                 pooled=None if pooled is None else FeatureSums.from_dict(pooled),
                 names=tuple(content["names"]),
-                own=None if own is None else FeatureSums.from_dict(own).reshape_rows(features.channels),
+                own=None if own is None else FeatureSums.from_dict(own, -1, features.channels),
                 tokens=content["tokens"],
             )
         except (ValueError, KeyError, TypeError) as error:

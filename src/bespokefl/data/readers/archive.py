@@ -4,14 +4,13 @@ import lzma
 import shutil
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Report
+from bespokefl.data.readers.files import DamagedError, Report
 
 KIND = "a tar or zip archive"
 MAX_FILES = 100_000
@@ -27,28 +26,18 @@ def unpack(path: Path, directory: Path, report: Report = files.no_report) -> Non
     Paths that lead out of it, links, devices and more than `files.LIMIT` bytes in total are rejected.
     """
     left = files.LIMIT
-    try:
+    with files.reading(path, KIND, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError):
         for count, (name, size, file) in enumerate(_members(path)):
             report("unpacking", files.LIMIT - left, 0)
             left -= size
             if left < 0 or count >= MAX_FILES:
-                raise files.unreadable(
-                    path, KIND, f"it unpacks to more than {files.LIMIT:,} bytes or {MAX_FILES:,} files"
-                )
+                raise DamagedError(f"it unpacks to more than {files.LIMIT:,} bytes or {MAX_FILES:,} files")
             target = directory / _relative_path(path, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as written:
                 shutil.copyfileobj(file, written, 1 << 20)
             if target.stat().st_size != size:
-                raise files.unreadable(path, KIND, f"{name!r} in it is truncated")
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"no file {str(path)!r}") from None
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
-        raise files.unreadable(path, KIND, str(error) or type(error).__name__) from None
-    except (RuntimeError, NotImplementedError, ValueError) as error:  # encrypted, or an unsupported compression
-        raise files.unreadable(path, KIND, str(error)) from None
+                raise DamagedError(f"{name!r} in it is truncated")
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
@@ -59,7 +48,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 if entry.is_dir():
                     continue
                 if entry.external_attr >> 16 & 0o170000 not in (0, 0o100000):
-                    raise files.unreadable(path, KIND, f"{entry.filename!r} in it is not a regular file")
+                    raise DamagedError(f"{entry.filename!r} in it is not a regular file")
                 with archive.open(entry) as file:
                     yield entry.filename, entry.file_size, file
         return
@@ -69,7 +58,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 continue
             content = archive.extractfile(member) if member.isreg() else None
             if content is None:
-                raise files.unreadable(path, KIND, f"{member.name!r} in it is not a regular file")
+                raise DamagedError(f"{member.name!r} in it is not a regular file")
             yield member.name, member.size, content
 
 

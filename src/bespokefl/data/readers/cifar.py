@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, said
+from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files, safe_pickle
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, Report
 
 SHAPE = (3, 32, 32)
 SIZE = 3 * 32 * 32
 NAMES_10 = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 NAMES_100 = ("train", "test")
-KIND = "a CIFAR batch"
-KIND_BINARY = "a CIFAR binary file"
-KIND_LABELS = "a JSON list of labels"
-KIND_PNG = "a PNG image"
 PNG_MODES = ("L", "LA", "RGB", "RGBA")  # 8 bits per channel
 
 
@@ -47,16 +43,17 @@ def read(path: Path, keys: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     """Images and labels of one pickle."""
     found = safe_pickle.read(path)
     pixels = found.get("data")
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != SIZE:
-        raise files.unreadable(path, KIND, "it has no array data of images with 3072 bytes each")
-    return pixels.reshape(-1, *SHAPE), *(_check_labels(path, key, found.get(key), len(pixels)) for key in keys)
+    with files.reading(path, "a CIFAR batch"):
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE,):
+            raise DamagedError("it has no array data of images with 3072 bytes each")
+        return pixels.reshape(-1, *SHAPE), *(_check_labels(key, found.get(key), len(pixels)) for key in keys)
 
 
 def read_binary(path: Path, labels: int) -> tuple[np.ndarray, ...]:
     """Images and labels of one binary file; each image has `labels` labels, the finest last."""
-    content = files.read_bytes(path, KIND_BINARY)
-    if not content or len(content) % (labels + SIZE):
-        raise files.unreadable(path, KIND_BINARY, f"{len(content):,} bytes are not a multiple of {labels + SIZE}")
+    with files.content(path, "a CIFAR binary file") as content:
+        if not content or len(content) % (labels + SIZE):
+            raise DamagedError(f"{len(content):,} bytes are not a multiple of {labels + SIZE}")
     rows = np.frombuffer(content, np.uint8).reshape(-1, labels + SIZE)
     fine_first = rows[:, :labels].T[::-1].astype(np.int64)
     return rows[:, labels:].reshape(-1, *SHAPE), *fine_first
@@ -65,8 +62,9 @@ def read_binary(path: Path, labels: int) -> tuple[np.ndarray, ...]:
 def read_sheet(path: Path) -> np.ndarray:
     """Images of one PNG sheet."""
     sheet = read_png(path)
-    if sheet.shape[1:] != (32 * 32, 3):
-        raise files.unreadable(path, "a sheet of CIFAR images", f"it has shape {sheet.shape}, not rows of 1024 pixels")
+    with files.reading(path, "a sheet of CIFAR images"):
+        if sheet.shape[1:] != (32 * 32, 3):
+            raise DamagedError(f"it has shape {sheet.shape}, not rows of 1024 pixels")
     return sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
@@ -74,30 +72,28 @@ def read_png(path: Path) -> np.ndarray:
     """A PNG image as (height, width, channels), uint8."""
     from PIL import Image, UnidentifiedImageError  # not at the top: few data sets need it, and importing it takes time
 
-    content = files.read_bytes(path, KIND_PNG)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with (
+        files.content(path, "a PNG image", SyntaxError, Image.DecompressionBombError, Warning) as content,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
             with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
                 image.verify()  # checks checksums; after it, the image must be opened again
-            with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-                if image.mode not in PNG_MODES:
-                    raise files.unreadable(
-                        path, KIND_PNG, f"expected grey or RGB with 8 bits per channel, got {image.mode}"
-                    )
-                pixels = np.array(image)
-    except UnidentifiedImageError:
-        raise files.unreadable(path, KIND_PNG, "it is damaged or has another format") from None
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Warning) as error:
-        raise files.unreadable(path, KIND_PNG, said(error)) from None
+        except UnidentifiedImageError:
+            raise DamagedError("it is damaged or has another format") from None
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            if image.mode not in PNG_MODES:
+                raise DamagedError(f"expected grey or RGB with 8 bits per channel, got {image.mode}")
+            pixels = np.array(image)
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _check_labels(path: Path, key: str, values: Any, count: int) -> np.ndarray:
+def _check_labels(key: str, values: Any, count: int) -> np.ndarray:
     if not isinstance(values, list) or len(values) != count or not all(type(one) is int for one in values):
-        raise files.unreadable(path, KIND, f"{key} must be a list of {count} integers")
+        raise DamagedError(f"{key} must be a list of {count} integers")
     if not all(0 <= one <= 255 for one in values):
-        raise files.unreadable(path, KIND, f"{key} must be numbers from 0 to 255")
+        raise DamagedError(f"{key} must be numbers from 0 to 255")
     return np.array(values, dtype=np.int64)
 
 
@@ -141,11 +137,9 @@ def _read_labels(directory: Path, part: str) -> np.ndarray:
     path = next(iter(files.find(directory, part + r"_la(bel|ble)s\.json")), None)  # both spellings exist
     if path is None:
         raise InputError(f"{str(directory)!r} has sheets of images, but no {part}_labels.json")
-    try:
-        values = json.loads(files.read_bytes(path, KIND_LABELS))
-    except (ValueError, RecursionError) as error:
-        raise files.unreadable(path, KIND_LABELS, str(error)) from None
-    return _check_labels(path, "it", values, len(values) if isinstance(values, list) else 0)
+    with files.content(path, "a JSON list of labels") as content:
+        values = json.loads(content)
+        return _check_labels("it", values, len(values) if isinstance(values, list) else 0)
 
 
 def _join_batches(batches: list[tuple[np.ndarray, ...]]) -> Arrays:

@@ -1,6 +1,7 @@
-"""What the readers share: finding files, limiting their size, and the error for a damaged file."""
+"""What the readers share: finding files, limiting their size, and errors of damaged files."""
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,37 +34,43 @@ def reported(items: Iterable[T], report: Report) -> Iterator[T]:
         yield item
 
 
-def unreadable(path: Path, kind: str, what: str) -> InputError:
-    """The error for a file that does not have the expected format."""
-    return InputError(f"cannot read {str(path)!r} as {kind}: {in_brief(what)}; get the file again or use another one")
+class DamagedError(ValueError):
+    """What is wrong with a file; `reading` adds which file it is."""
 
 
 @contextmanager
-def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
-    """Open a file, decompressing gzip; errors while reading it become an InputError."""
+def reading(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn the usual errors of damaged files, and those in `errors`, into an InputError that names the file."""
     refuse_pipe(path)
+    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, RuntimeError, zlib.error, *errors)
     try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            if is_gzip:
-                with gzip.open(file) as content:
-                    yield cast("BinaryIO", content)
-            else:
-                yield file
+        yield
     except FileNotFoundError:
         raise InputError(f"no file {str(path)!r}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, kind, str(error) or type(error).__name__) from None
+    except expected as error:
+        what = in_brief(str(error) or type(error).__name__)
+        raise InputError(
+            f"cannot read {str(path)!r} as {kind}: {what}; get the file again or use another one"
+        ) from None
 
 
-def read_bytes(path: Path, kind: str, limit: int = LIMIT) -> bytes:
-    """All bytes of a file, decompressed; at most `limit`."""
-    with opened(path, kind) as file:
-        found = file.read(limit + 1)
-    if len(found) > limit:
-        raise unreadable(path, kind, f"it has more than {limit:,} bytes")
-    return found
+@contextmanager
+def opened(path: Path, kind: str, *errors: type[Exception]) -> Iterator[BinaryIO]:
+    """Open a file for `reading`, decompressing gzip."""
+    with reading(path, kind, *errors), path.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else file
+
+
+@contextmanager
+def content(path: Path, kind: str, *errors: type[Exception]) -> Iterator[bytes]:
+    """All bytes of a file for `reading`, decompressed; at most `LIMIT`."""
+    with opened(path, kind, *errors) as file:
+        found = file.read(LIMIT + 1)
+        if len(found) > LIMIT:
+            raise DamagedError(f"it has more than {LIMIT:,} bytes")
+        yield found
 
 
 def find(directory: Path, pattern: str) -> list[Path]:
@@ -73,18 +80,11 @@ def find(directory: Path, pattern: str) -> list[Path]:
     """
     matches = re.compile(pattern).fullmatch
     found: list[Path] = []
-    level = [directory]
-    for _ in range(MAX_DEPTH + 1):
-        below: list[Path] = []
-        for one in level:
-            try:
-                entries = sorted(one.iterdir())
-            except OSError:  # not readable for this user
-                continue
-            found += [entry for entry in entries if matches(entry.name) and entry.is_file()]
-            below += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
-        level = below
-    return found
+    for parent, below, names in os.walk(directory):  # skips directories that this user cannot read
+        found += [Path(parent, name) for name in names if matches(name)]
+        if len(Path(parent).relative_to(directory).parts) == MAX_DEPTH:
+            below.clear()
+    return sorted((path for path in found if path.is_file()), key=lambda path: (len(path.parts), path))
 
 
 def join_parts(train: tuple[np.ndarray, ...], test: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:

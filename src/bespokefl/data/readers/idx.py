@@ -12,7 +12,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, Report
 
 KIND = "an IDX file"
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -24,19 +24,19 @@ def read(path: Path) -> np.ndarray:
     with files.opened(path, KIND) as file:
         start = file.read(4)
         if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in DTYPES or not 1 <= start[3] <= 4:
-            raise files.unreadable(path, KIND, f"it starts with {start!r}")
+            raise DamagedError(f"it starts with {start!r}")
         dimensions, dtype = start[3], np.dtype(DTYPES[start[2]])
         header = file.read(4 * dimensions)
         if len(header) < 4 * dimensions:
-            raise files.unreadable(path, KIND, "it ends within its header")
+            raise DamagedError("it ends within its header")
         shape = tuple(np.frombuffer(header, ">u4").tolist())
         size = math.prod(shape) * dtype.itemsize
         if size > files.LIMIT:
-            raise files.unreadable(path, KIND, f"its header declares {size:,} bytes")
+            raise DamagedError(f"its header declares {size:,} bytes")
         content = file.read(size + 1)  # one more byte, to check the end; with gzip this verifies the checksum, too
-    if len(content) != size:
-        found = "more" if len(content) > size else f"only {len(content):,}"
-        raise files.unreadable(path, KIND, f"it should hold {size:,} bytes for shape {shape}, but has {found}")
+        if len(content) != size:
+            found = "more" if len(content) > size else f"only {len(content):,}"
+            raise DamagedError(f"it should hold {size:,} bytes for shape {shape}, but has {found}")
     return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 

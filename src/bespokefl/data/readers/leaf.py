@@ -14,7 +14,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, Report
 
 KIND = "a LEAF JSON file"
 SIDE = 28  # of FEMNIST's images
@@ -23,31 +23,30 @@ POSITIVE = 4  # the original label of Sent140; LEAF's is 1
 KEYS = (b'"users"', b'"user_data"', b'"num_samples"', b'"hierarchies"')
 
 Client = tuple[str, list[Any], list[Any]]  # name, x, y
-Decode = Callable[[Path, str, list[Any], list[Any]], tuple[np.ndarray, np.ndarray]]
+Decode = Callable[[str, list[Any], list[Any]], tuple[np.ndarray, np.ndarray]]
 
 
 def read(path: Path) -> list[Client]:
     """The clients of one file, in its order."""
-    try:
-        found = json.loads(files.read_bytes(path, KIND))
-    except (ValueError, RecursionError) as error:
-        raise files.unreadable(path, KIND, str(error)) from None
+    with files.content(path, KIND) as content:
+        return _to_clients(json.loads(content))
+
+
+def _to_clients(found: Any) -> list[Client]:
     users, data = (found.get(key) if isinstance(found, dict) else None for key in ("users", "user_data"))
     if not isinstance(users, list) or not isinstance(data, dict) or not all(isinstance(one, str) for one in users):
-        raise files.unreadable(path, KIND, "it must have users (a list of names) and user_data")
+        raise DamagedError("it must have users (a list of names) and user_data")
     sizes = found.get("num_samples")
     if sizes is not None and (not isinstance(sizes, list) or len(sizes) != len(users)):
-        raise files.unreadable(path, KIND, "num_samples must be a list with a number for each of users")
+        raise DamagedError("num_samples must be a list with a number for each of users")
     clients: list[Client] = []
     for index, user in enumerate(users):
         entry = data.get(user)
         x, y = (entry.get(key) if isinstance(entry, dict) else None for key in ("x", "y"))
         if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-            raise files.unreadable(path, KIND, f"user {user!r} must have lists x and y of the same length")
+            raise DamagedError(f"user {user!r} must have lists x and y of the same length")
         if sizes is not None and sizes[index] != len(x):
-            raise files.unreadable(
-                path, KIND, f"user {user!r} has {len(x)} examples, but num_samples is {sizes[index]!r}"
-            )
+            raise DamagedError(f"user {user!r} has {len(x)} examples, but num_samples is {sizes[index]!r}")
         clients.append((user, x, y))
     return clients
 
@@ -78,15 +77,15 @@ def _read_clients(directory: Path, decode: Decode, report: Report) -> Arrays | N
         return None
     found: list[tuple[np.ndarray, np.ndarray, str, bool]] = []  # x, y, client, whether it is test
     for path, is_test in files.reported(paths, report):
-        for user, examples, labels in read(path):
-            if not examples:
-                continue
-            x, y = decode(path, user, examples, labels)
-            if found and x.shape[1:] != found[0][0].shape[1:]:
-                raise files.unreadable(
-                    path, KIND, f"examples of user {user!r} have shape {x.shape[1:]}, others {found[0][0].shape[1:]}"
-                )
-            found.append((x, y, user, is_test))
+        with files.reading(path, KIND):
+            for user, examples, labels in read(path):
+                if not examples:
+                    continue
+                x, y = decode(user, examples, labels)
+                shapes = x.shape[1:], (found[0][0] if found else x).shape[1:]
+                if shapes[0] != shapes[1]:
+                    raise DamagedError(f"examples of user {user!r} have shape {shapes[0]}, others {shapes[1]}")
+                found.append((x, y, user, is_test))
     if not found:
         raise InputError(f"the LEAF files in {str(directory)!r} hold no examples")
     xs, ys, names, tests = zip(*found, strict=True)
@@ -121,40 +120,38 @@ def _looks_like_leaf(path: Path) -> bool:
     return start.startswith(b"{") and start[1:].lstrip().startswith(KEYS)
 
 
-def _to_images(path: Path, user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    x, y = _to_numbers(path, user, examples, labels)
+def _to_images(user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    x, y = _to_numbers(user, examples, labels)
     if x.shape[1:] not in ((SIDE * SIDE,), (SIDE, SIDE), (1, SIDE, SIDE)) or x.min() < 0 or x.max() > 1:
-        raise files.unreadable(path, KIND, f"user {user!r} must have images of 28 × 28 numbers from 0 to 1")
+        raise DamagedError(f"user {user!r} must have images of 28 × 28 numbers from 0 to 1")
     return np.rint(x * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE), y
 
 
-def _to_tweets(path: Path, user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+def _to_tweets(user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     tweets = [one[TEXT_FIELD] if isinstance(one, list) and len(one) > TEXT_FIELD else one for one in examples]
     if not all(isinstance(one, str) for one in tweets):
-        raise files.unreadable(
-            path, KIND, f"user {user!r} must have tweets, as text or as lists whose fifth entry is text"
-        )
-    y = _to_labels(path, user, labels)
+        raise DamagedError(f"user {user!r} must have tweets, as text or as lists whose fifth entry is text")
+    y = _to_labels(user, labels)
     y[y == POSITIVE] = 1
     return np.array([" ".join(one.split()) for one in tweets]), y
 
 
-def _to_numbers(path: Path, user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+def _to_numbers(user: str, examples: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     try:
         with np.errstate(over="ignore"):  # a number that is too large becomes infinite, which is checked below
             x = np.array(examples, dtype=np.float32)
     except (ValueError, TypeError, OverflowError):
-        raise files.unreadable(path, KIND, f"x of user {user!r} must be lists of numbers, of one shape") from None
+        raise DamagedError(f"x of user {user!r} must be lists of numbers, of one shape") from None
     if x.ndim < 2 or not np.isfinite(x).all():
-        raise files.unreadable(path, KIND, f"x of user {user!r} must be lists of finite numbers")
-    return x, _to_labels(path, user, labels)
+        raise DamagedError(f"x of user {user!r} must be lists of finite numbers")
+    return x, _to_labels(user, labels)
 
 
-def _to_labels(path: Path, user: str, labels: list[Any]) -> np.ndarray:
+def _to_labels(user: str, labels: list[Any]) -> np.ndarray:
     try:
         y = np.array([int(one) for one in labels], dtype=np.int64)
     except (ValueError, TypeError, OverflowError):
-        raise files.unreadable(path, KIND, f"y of user {user!r} must be integers") from None
+        raise DamagedError(f"y of user {user!r} must be integers") from None
     if y.min() < 0 or y.max() > 10**6:
-        raise files.unreadable(path, KIND, f"y of user {user!r} must be labels from 0")
+        raise DamagedError(f"y of user {user!r} must be labels from 0")
     return y

@@ -1,6 +1,6 @@
 """Numpy's .npz files of named arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +9,22 @@ from bespokefl.core import memory
 from bespokefl.core.errors import InputError, said
 from bespokefl.core.files import refuse_pipe
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays with these names that the file has; by default all."""
+def read(
+    path: Path, keys: Sequence[str] | None = None, choose: Callable[[Sequence[str]], Sequence[str]] = list
+) -> dict[str, np.ndarray]:
+    """The arrays with these names that the file has, by default all; of them, those that `choose` selects."""
     refuse_pipe(path)
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise InputError(f"{str(path)!r} must be an .npz file with named arrays, got a single array")
         with file:
-            wanted = file.files if keys is None else [key for key in keys if key in file]
+            wanted = choose(file.files if keys is None else [key for key in keys if key in file])
             inside = file.zip.NameToInfo
             size = sum(inside[f"{key}.npy" if f"{key}.npy" in inside else key].file_size for key in wanted)
             if size > memory.limit():
@@ -33,15 +35,12 @@ def read(path: Path, keys: Sequence[str] | None = None) -> dict[str, np.ndarray]
     except FileNotFoundError:
         raise InputError(f"no file {str(path)!r}; give a path to an .npz file") from None
     except Exception as error:  # a damaged file can raise errors of zipfile, zlib, lzma or numpy
-        if "allow_pickle" in str(error):
-            raise InputError(
-                f"cannot read {str(path)!r} as an .npz file: it must hold plain arrays of numbers or text, got Python "
-                "objects or something else; save it with np.savez"
-            ) from None
-        raise InputError(f"cannot read {str(path)!r} as an .npz file ({said(error)}); save it with np.savez") from None
+        objects = "it must hold plain arrays of numbers or text, got Python objects or something else"
+        what = objects if "allow_pickle" in str(error) else said(error)
+        raise InputError(f"cannot read {str(path)!r} as an .npz file: {what}; save it with np.savez") from None
 
 
-def read_parts(path: Path, report: Report = files.no_report) -> Arrays | None:
+def read_parts(path: Path) -> Arrays | None:
     """Images from arrays x_train, y_train, x_test and y_test, a common layout, with channels first or last."""
     found = read(path, PARTS)
     if not found:

@@ -16,12 +16,7 @@ import numpy as np
 
 from bespokefl.core.errors import said
 from bespokefl.data.readers import files
-
-KIND = "a pickle of plain arrays"
-
-
-class RejectedError(Exception):
-    """The pickle contains something other than plain data."""
+from bespokefl.data.readers.files import DamagedError
 
 
 class _Array:
@@ -32,14 +27,14 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, content = state
         if not isinstance(dtype, _DType) or not isinstance(shape, tuple) or not isinstance(content, str | bytes):
-            raise RejectedError("an array in it does not hold plain numbers")
+            raise DamagedError("an array in it does not hold plain numbers")
         numpy_dtype = np.dtype(dtype.code if dtype.order == "|" else dtype.order + dtype.code)
         if numpy_dtype.kind not in "biuf":
-            raise RejectedError("an array in it does not hold plain numbers")
+            raise DamagedError("an array in it does not hold plain numbers")
         raw = content.encode("latin-1") if isinstance(content, str) else content
         valid = all(type(one) is int and one >= 0 for one in shape)
         if not valid or math.prod(shape) * numpy_dtype.itemsize != len(raw):
-            raise RejectedError("an array in it is longer or shorter than its shape")
+            raise DamagedError("an array in it is longer or shorter than its shape")
         self.array = np.frombuffer(raw, numpy_dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -51,7 +46,7 @@ class _DType:
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|"):
-            raise RejectedError("a dtype in it is not valid")
+            raise DamagedError("a dtype in it is not valid")
         self.order = state[1]
 
 
@@ -64,7 +59,7 @@ class _Function:
         self.name = name
 
     def __setstate__(self, state: Any) -> None:
-        raise RejectedError("it changes a function")
+        raise DamagedError("it changes a function")
 
     def __call__(self, *arguments: Any) -> Any:
         first = arguments[0] if arguments else None
@@ -74,7 +69,7 @@ class _Function:
             return _DType(first)
         if self.name == "_codecs.encode" and isinstance(first, str) and arguments[1:] == ("latin1",):
             return first.encode("latin-1")  # bytes, in protocol 2
-        raise RejectedError(f"it calls {self.name} in a way that plain data do not need")
+        raise DamagedError(f"it calls {self.name} in a way that plain data do not need")
 
 
 ALLOWED = {
@@ -88,25 +83,24 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in ALLOWED:
-            raise RejectedError(f"it names {module}.{name}, which plain data do not need")
+            raise DamagedError(f"it names {module}.{name}, which plain data do not need")
         return _Function(f"{module}.{name}")
 
     def get_extension(self, code: int) -> None:
-        raise RejectedError("it uses the extension registry, which plain data do not need")
+        raise DamagedError("it uses the extension registry, which plain data do not need")
 
 
 def read(path: Path) -> dict[str, Any]:
     """The dictionary in the pickle, with numpy arrays."""
-    content = files.read_bytes(path, KIND)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about unknown escapes in a damaged text
-            found = _Unpickler(io.BytesIO(content), encoding="latin-1").load()
-    except Exception as error:  # a damaged pickle can raise any error
-        reason = str(error) if isinstance(error, RejectedError) else said(error)
-        raise files.unreadable(path, KIND, reason) from None
-    if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
-        raise files.unreadable(path, KIND, "it does not hold a dictionary with text as keys")
+    with files.content(path, "a pickle of plain arrays") as content:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about unknown escapes in a damaged text
+                found = _Unpickler(io.BytesIO(content), encoding="latin-1").load()
+        except Exception as error:  # a damaged pickle can raise any error
+            raise error if isinstance(error, DamagedError) else DamagedError(said(error)) from None
+        if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
+            raise DamagedError("it does not hold a dictionary with text as keys")
     return {
         key.decode("latin-1") if isinstance(key, bytes) else key: value.array if isinstance(value, _Array) else value
         for key, value in found.items()

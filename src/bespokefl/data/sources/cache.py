@@ -152,10 +152,8 @@ def _write_arrays(entry: Entry, arrays: Arrays, report: Report) -> None:
     try:
         for done, (key, array) in enumerate(arrays.items()):
             report("writing", done, len(arrays))
-            with (temporary / f"{key}.npy").open("wb") as file:
-                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
+            np.save(temporary / f"{key}.npy", np.ascontiguousarray(array), allow_pickle=False)
+            sync(temporary / f"{key}.npy")
         temporary.chmod(0o755)
         sync(temporary)
         shutil.rmtree(target, ignore_errors=True)  # exists only if it is damaged

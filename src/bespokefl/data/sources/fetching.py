@@ -22,6 +22,7 @@ from bespokefl.data.readers import archive, npz
 from bespokefl.data.readers.files import Arrays, Report, no_report
 from bespokefl.data.sources import cache, catalogue, hub, npm
 from bespokefl.data.sources.catalogue import CATALOGUE, DatasetInfo
+from bespokefl.data.tables import table as tables
 
 log = logging.getLogger("bespokefl")
 
@@ -181,7 +182,7 @@ def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
         return _read_directory(info, path, report)
     if not path.exists():
         raise InputError(f"no file or directory {str(path)!r}")
-    found = npz.read_parts(path, report) if info.npz and path.suffix == ".npz" else None
+    found = npz.read_parts(path) if info.npz and path.suffix == ".npz" else None
     if found is None:
         raise _not_found(info, path)
     return found
@@ -211,8 +212,6 @@ def _to_dataset(info: DatasetInfo, arrays: Arrays, fingerprint: str | None) -> D
             columns["superclass"] = other
     client = np.array(arrays["client"]) if "client" in arrays else None
     if "text_utf8" in arrays:
-        from bespokefl.data.tables import table as tables
-
         documents = arrays["text_utf8"].tobytes().decode().split("\n")
         found = {"text": documents, "y": y, "client": client}
         table = tables.from_columns(found, label="y", client="client", text="text", name=info.name)

@@ -59,10 +59,8 @@ def from_dataset(
 def _to_column(column: Any, name: str) -> Any:
     """An array if the entries are images, arrays or lists; other columns are returned unchanged, as a list."""
     values = list(column)
-    if not values or isinstance(values[0], str | bytes | int | float | bool | None):
+    if not values or isinstance(values[0], str | bytes | int | float | None | np.number | np.bool_):
         return values
-    if isinstance(values[0], np.number | np.bool_):
-        return np.array(values)
     if hasattr(values[0], "isoformat"):
         return np.array(values, dtype=object)
     try:

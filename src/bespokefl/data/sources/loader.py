@@ -12,6 +12,8 @@ from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import cifar, idx, leaf, npz
 from bespokefl.data.sources import fetching, synthetic
 from bespokefl.data.sources.catalogue import CATALOGUE
+from bespokefl.data.tables import client_directories
+from bespokefl.data.tables import table as tables
 
 
 def names() -> tuple[str, ...]:
@@ -75,16 +77,11 @@ def _load_table(source: str | PathLike[str], options: Mapping[str, Any]) -> Data
     path = Path(source)
     is_npz_table = path.suffix == ".npz" and bool(options.keys() - {"missing"})
     if path.suffix in (".csv", ".tsv", ".parquet") or is_npz_table:
-        from bespokefl.data.tables import table as tables
-
         return tables.load(path, **options)
-    if path.is_dir():
-        from bespokefl.data.tables import client_directories
-
-        if client_directories.has_tables(path):
-            if "client" in options:
-                raise InputError("the directories name the clients; leave the column of clients out")
-            return client_directories.load(path, **options)
+    if client_directories.has_tables(path):
+        if "client" in options:
+            raise InputError("the directories name the clients; leave the column of clients out")
+        return client_directories.load(path, **options)
     return None
 
 
@@ -96,8 +93,8 @@ def _load_npz(path: Path) -> Dataset:
             f"{str(path)!r} must have arrays x and y, but has no {' and no '.join(sorted(missing))}; "
             "save it with np.savez(path, x=..., y=...)"
         )
-    more = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.ndim == 1}
-    columns = {key: one for key, one in more.items() if len(one) == len(arrays["y"])}
+    per_example = arrays["y"].shape[:1]
+    columns = {key: one for key, one in arrays.items() if key not in ("x", "y", "client") and one.shape == per_example}
     return Dataset.from_arrays(arrays["x"], arrays["y"], arrays.get("client"), name=path.stem, columns=columns)
 
 

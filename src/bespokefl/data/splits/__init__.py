@@ -5,7 +5,7 @@ label_free  iid, domains and by_column: splits that ignore the labels
 label_skew  dirichlet, classes, lognormal, pfedme and fallah: different class proportions
 slices      quantity and subclass: sizes from uniform cut points
 changes     rotation, permuted_labels, official_test and sample, which modify other splits
-composed    sums of splits, and splits by the names of papers
+composed    sums of splits, and splits with the names of papers
 transform   rotations and label permutations of examples
 """
 
@@ -14,7 +14,7 @@ from itertools import pairwise
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
 from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
-from bespokefl.data.splits.composed import PRESETS, Composed, Preset
+from bespokefl.data.splits.composed import Composed, Preset
 from bespokefl.data.splits.label_free import IID, ByColumn, Domains
 from bespokefl.data.splits.label_skew import Classes, Dirichlet, Fallah, LogNormal, PFedMe
 from bespokefl.data.splits.slices import Quantity, Subclass
@@ -26,6 +26,28 @@ SPLITS: dict[str, type[Split]] = {
     for kind in (
         *(IID, Dirichlet, Classes, LogNormal, Fallah, PFedMe, Quantity, Subclass, Domains, ByColumn),
         *(Rotation, PermutedLabels, OfficialTest, Sample),
+    )
+}
+
+PRESETS = {
+    name: Preset(name, split, clients, papers)
+    for name, split, clients, papers in (
+        ("ds-1", Classes(4), 10, "PersFL, from FedPer"),
+        ("ds-2", Dirichlet(0.9), 10, "PersFL"),
+        ("ds-3", LogNormal(2), 10, "PersFL, from pFedMe"),
+        ("ds-4", Fallah(), 50, "PersFL, from Per-FedAvg"),
+        ("fedprox-mnist", LogNormal(2), 1000, "FedProx; Self-FL"),
+        ("pfedme-cifar10", PFedMe(3), 20, "pFedMe; Self-FL"),
+        ("pfedvem", Quantity(5) + OfficialTest(), 100, "pFedVEM, label skew (with 50, 100 and 200 clients)"),
+        (
+            "pfedvem-superclass",
+            Subclass() + OfficialTest(),
+            100,
+            "pFedVEM, concept drift (with 50, 100 and 200 clients)",
+        ),
+        ("ucfl-label-shift", Sample(10_000) + Dirichlet(0.4) + OfficialTest(), 20, "User-Centric FL, first scenario"),
+        ("ucfl-rotation", Dirichlet(8.0) + Rotation(4) + OfficialTest(), 100, "User-Centric FL, second scenario"),
+        ("ucfl-permuted", IID() + PermutedLabels(4) + OfficialTest(), 20, "User-Centric FL, third scenario"),
     )
 }
 

@@ -35,16 +35,15 @@ class Rotation(Change, kind="rotation"):
             raise InputError(
                 f"{self} needs square images to rotate, got examples of shape {dataset.shape} in {dataset.name!r}"
             )
-        group = group_clients(self, assignment, self.groups)
-        return add_transforms(assignment, group, [Transform(turns=one) for one in range(self.groups)])
+        return transform_groups(self, assignment, [Transform(turns=one) for one in range(self.groups)])
 
 
-def group_clients(split: Change, assignment: Assignment, groups: int) -> np.ndarray:
-    """The group of each client: consecutive clients, sizes that differ by at most one.
+def transform_groups(split: Change, assignment: Assignment, transforms: list[Transform]) -> Assignment:
+    """The assignment with one of the transforms for each group of consecutive clients, of equal sizes to within one.
 
     If the clients are in groups already, each of these is divided, so that the two groupings are crossed.
     """
-    clients = len(assignment.names)
+    clients, groups = len(assignment.names), len(transforms)
     if groups > clients:
         raise InputError(f"{split} needs a client for each of the {groups} groups, got {clients}; use more clients")
     existing = np.zeros(clients, dtype=np.int64) if assignment.groups is None else np.array(assignment.groups)
@@ -52,15 +51,8 @@ def group_clients(split: Change, assignment: Assignment, groups: int) -> np.ndar
     for one in np.unique(existing):
         members = np.flatnonzero(existing == one)
         group[members] = np.arange(len(members)) * groups // len(members)
-    return group
-
-
-def add_transforms(assignment: Assignment, group: np.ndarray, transforms: list[Transform]) -> Assignment:
-    """The assignment with one more transform for each group; existing groups are divided further."""
-    clients = len(assignment.names)
     old = (UNCHANGED,) * clients if assignment.transforms is None else assignment.transforms
     new = tuple(one.then(transforms[index]) for one, index in zip(old, group.tolist(), strict=True))
-    existing = np.zeros(clients, dtype=np.int64) if assignment.groups is None else np.array(assignment.groups)
     _, crossed = np.unique(np.stack([existing, group]), axis=1, return_inverse=True)
     return replace(assignment, transforms=new, groups=tuple(crossed.ravel().tolist()))
 
@@ -86,13 +78,12 @@ class PermutedLabels(Change, kind="permuted_labels"):
                 f"{self} needs a class for each group, so that no label means the same in two of them, "
                 f"got {classes} classes in {dataset.name!r}; use groups={classes} or less"
             )
-        group = group_clients(self, assignment, self.groups)
         rng = self.generator(seed)
         # c -> second[first[c] + shift]: permutations with different shifts differ at every label
         first, second = rng.permutation(classes), rng.permutation(classes)
         shifts = rng.permutation(classes)[: self.groups]
         permutations = [second[(first + shift) % classes] for shift in shifts]
-        return add_transforms(assignment, group, [Transform(labels=tuple(one.tolist())) for one in permutations])
+        return transform_groups(self, assignment, [Transform(labels=tuple(one.tolist())) for one in permutations])
 
 
 @dataclass(frozen=True)

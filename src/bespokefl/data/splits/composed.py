@@ -1,15 +1,13 @@
 """Splits made of other splits: sums, and those of papers with their names and numbers of clients."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
-from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
 from bespokefl.data.splits.label_free import IID
-from bespokefl.data.splits.label_skew import Classes, Dirichlet, Fallah, LogNormal, PFedMe
-from bespokefl.data.splits.slices import Quantity, Subclass
 from bespokefl.data.splits.split import Assignment, Change, Split
 
 
@@ -20,6 +18,8 @@ class Composed(Split, kind="composed"):
     members: tuple[Split, ...]
 
     def __post_init__(self) -> None:
+        flat = (one.members if isinstance(one, Composed) else (one,) for one in self.members)
+        object.__setattr__(self, "members", tuple(chain.from_iterable(flat)))
         owners = [str(one) for one in self.expanded if not isinstance(one, Change)]
         if len(owners) > 1:
             raise InputError(f"only one split can assign the examples, got {' and '.join(owners)}; leave one out")
@@ -27,10 +27,6 @@ class Composed(Split, kind="composed"):
         twice = next((one for one in names if names.count(one) > 1), None)
         if twice is not None:
             raise InputError(f"each split can be added once, got {twice} twice; leave one out")
-
-    @property
-    def parts(self) -> tuple[Split, ...]:
-        return self.members
 
     @property
     def expanded(self) -> tuple[Split, ...]:
@@ -92,28 +88,3 @@ class Preset(Split, kind="preset"):
 
     def __str__(self) -> str:
         return self.name
-
-
-PRESETS = {
-    one.name: one
-    for one in (
-        Preset("ds-1", Classes(4), 10, "PersFL, from FedPer"),
-        Preset("ds-2", Dirichlet(0.9), 10, "PersFL"),
-        Preset("ds-3", LogNormal(2), 10, "PersFL, from pFedMe"),
-        Preset("ds-4", Fallah(), 50, "PersFL, from Per-FedAvg"),
-        Preset("fedprox-mnist", LogNormal(2), 1000, "FedProx; Self-FL"),
-        Preset("pfedme-cifar10", PFedMe(3), 20, "pFedMe; Self-FL"),
-        Preset("pfedvem", Quantity(5) + OfficialTest(), 100, "pFedVEM, label skew (with 50, 100 and 200 clients)"),
-        Preset(
-            "pfedvem-superclass",
-            Subclass() + OfficialTest(),
-            100,
-            "pFedVEM, concept drift (with 50, 100 and 200 clients)",
-        ),
-        Preset(
-            "ucfl-label-shift", Sample(10_000) + Dirichlet(0.4) + OfficialTest(), 20, "User-Centric FL, first scenario"
-        ),
-        Preset("ucfl-rotation", Dirichlet(8.0) + Rotation(4) + OfficialTest(), 100, "User-Centric FL, second scenario"),
-        Preset("ucfl-permuted", IID() + PermutedLabels(4) + OfficialTest(), 20, "User-Centric FL, third scenario"),
-    )
-}

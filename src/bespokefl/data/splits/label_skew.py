@@ -80,12 +80,7 @@ class Classes(Split, kind="classes"):
     k: int = setting(least=1, meaning="classes per client")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
-        labels, classes = class_labels(self, dataset)
-        if self.k > classes:
-            raise InputError(
-                f"k must be at most the number of classes, {classes} in {dataset.name!r}, got {self.k}; "
-                f"use classes(k={classes}) or less"
-            )
+        labels, classes = class_labels(self, dataset, self.k)
         check_enough(self, dataset, clients, each=self.k)
         rng = self.generator(seed)
         sizes = np.bincount(labels, minlength=classes)
@@ -206,8 +201,8 @@ class LogNormal(Split, kind="lognormal"):
     shares: bool = setting(True)
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
-        labels, classes = class_labels(self, dataset)
-        held = consecutive_classes(self, dataset, clients, self.k)
+        labels, classes = class_labels(self, dataset, self.k)
+        held = consecutive_classes(clients, self.k, classes)
         rng = self.generator(seed)
         if self.shares:
             check_class_sizes(self, dataset, held, np.full(held.shape, self.least))
@@ -239,8 +234,8 @@ class PFedMe(Split, kind="pfedme"):
     k: int = setting(least=1, meaning="classes per client")
 
     def assign(self, dataset: Dataset, clients: int, seed: int) -> Assignment:
-        labels, classes = class_labels(self, dataset)
-        held = consecutive_classes(self, dataset, clients, self.k)
+        labels, classes = class_labels(self, dataset, self.k)
+        held = consecutive_classes(clients, self.k, classes)
         counts = np.full(held.shape, FIRST)
         check_class_sizes(self, dataset, held, counts)
         sizes = np.bincount(labels, minlength=classes)
@@ -311,13 +306,8 @@ def _draw_balanced(clients: int, first: int, end: int, rng: np.random.Generator)
 # -- given numbers of each class; `held`, (clients, k), are the classes of each client
 
 
-def consecutive_classes(split: Split, dataset: Dataset, clients: int, k: int) -> np.ndarray:
+def consecutive_classes(clients: int, k: int, classes: int) -> np.ndarray:
     """Client u holds the classes u, u + 1, … u + k − 1, modulo the number of classes: (clients, k)."""
-    _, classes = class_labels(split, dataset)
-    if k > classes:
-        raise InputError(
-            f"k must be at most the number of classes, {classes} in {dataset.name!r}, got {k}; use k={classes} or less"
-        )
     return (np.arange(clients)[:, None] + np.arange(k)[None, :]) % classes
 
 

@@ -76,19 +76,14 @@ class Split(ABC):
         return None
 
     @property
-    def parts(self) -> "tuple[Split, ...]":
-        """The splits that are added."""
-        return (self,)
-
-    @property
     def expanded(self) -> "tuple[Split, ...]":
-        """The parts, with presets replaced by their definitions."""
+        """The splits that are added, with presets replaced by their definitions."""
         return (self,)
 
     def __add__(self, other: "Split") -> "Split":
         from bespokefl.data.splits.composed import Composed
 
-        return Composed(self.parts + other.parts) if isinstance(other, Split) else NotImplemented
+        return Composed((self, other)) if isinstance(other, Split) else NotImplemented
 
     def __str__(self) -> str:
         shown = [
@@ -178,11 +173,16 @@ def check_enough(split: Split, dataset: Dataset, clients: int, each: int = 1) ->
         )
 
 
-def class_labels(split: Split, dataset: Dataset) -> tuple[np.ndarray, int]:
-    """The labels and the number of classes; data without classes are rejected."""
+def class_labels(split: Split, dataset: Dataset, k: int = 1) -> tuple[np.ndarray, int]:
+    """The labels and the number of classes; data without classes, or with fewer than k, are rejected."""
     if dataset.classes is None:
         raise InputError(
             f"{split} needs data with classes, got real-valued targets in {dataset.name!r}; use iid or by_column"
+        )
+    if k > dataset.classes:
+        raise InputError(
+            f"k must be at most the number of classes, {dataset.classes} in {dataset.name!r}, got {k}; "
+            f"use {split.kind}(k={dataset.classes}) or less"
         )
     return dataset.y.numpy(), dataset.classes
 

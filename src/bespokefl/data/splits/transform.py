@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +26,6 @@ class Transform:
             labels = tuple(other.labels[one] for one in self.labels)
         return Transform((self.turns + other.turns) % 4, labels)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The form used in split files."""
-        return {"turns": self.turns, "labels": None if self.labels is None else list(self.labels)}
-
 
 UNCHANGED = Transform()
 
@@ -47,7 +42,7 @@ def transform_examples(
     number = {one: index for index, one in enumerate(distinct)}
     of_client = np.array([number[one] for one in transforms])
     keys = [np.repeat(of_client, part.sizes.numpy()) * len(x) + part.indices.numpy() for part in parts]
-    used, positions = np.unique(np.concatenate(keys), return_inverse=True)
+    used, new_parts = renumber(parts, keys)
     origin = torch.from_numpy(used % len(x))
     ends = np.searchsorted(used, np.arange(len(distinct) + 1) * len(x)).tolist()
     new_x = torch.empty((len(used), *x.shape[1:]), dtype=x.dtype)
@@ -56,9 +51,14 @@ def transform_examples(
         examples, labels = x[origin[start:end]], y[origin[start:end]]
         new_x[start:end] = examples if one.turns == 0 else torch.rot90(examples, one.turns, (-2, -1))
         new_y[start:end] = labels if one.labels is None else torch.tensor(one.labels, dtype=y.dtype)[labels]
-    borders = np.cumsum([len(one) for one in keys])[:-1]
+    return new_x, new_y, new_parts, origin
+
+
+def renumber(parts: Parts, keys: Sequence[np.ndarray]) -> tuple[np.ndarray, Parts]:
+    """The distinct keys, sorted, and the parts as indices into these; each entry of the parts has a key."""
+    distinct = np.unique(np.concatenate(keys))
     train, validation, test = (
-        ClientIndex(torch.from_numpy(indices.astype(np.int64)), part.offsets)
-        for indices, part in zip(np.split(positions.ravel(), borders), parts, strict=True)
+        ClientIndex(torch.from_numpy(np.searchsorted(distinct, some)), part.offsets)
+        for some, part in zip(keys, parts, strict=True)
     )
-    return new_x, new_y, (train, validation, test), origin
+    return distinct, (train, validation, test)

@@ -31,9 +31,6 @@ class Column:
     kind: str
     values: tuple[str, ...] = ()  # the values of a category, or the words of a text from id 2 on
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))  # JSON has lists only
-
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of its features."""
@@ -119,7 +116,7 @@ class Features:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        columns = tuple(Column(**column) for column in content["columns"])
+        columns = tuple(Column(**{**column, "values": tuple(column["values"])}) for column in content["columns"])
         return cls(columns, tuple(content["shape"]), content["label"], content["client"])
 
 
@@ -133,8 +130,7 @@ def merge_features(parts: Mapping[str, Features]) -> Features:
     merged = parts[first]
     for other in others:
         _check_compatible(first, merged, other, parts[other])
-    clients = [one.client for one in parts.values() if one.client is not None]
-    merged = replace(merged, client=clients[0] if clients else None)
+    merged = replace(merged, client=next((one.client for one in parts.values() if one.client is not None), None))
     if merged.kind != "table":
         return merged
     values: dict[str, set[str]] = {column.name: set() for column in merged.columns}

@@ -8,7 +8,7 @@ data only.
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -143,9 +143,11 @@ def build(
         raise InputError(f"the data must have a column besides {label!r} to learn from, got none")
     kinds = [_to_kind(key, values, is_only=len(used) == 1, is_text=key == text) for key, values in used.items()]
     flat, columns = _flatten_arrays(used, kinds)
-    features = Features(columns, _example_shape(columns, flat), label, client)
+    is_text = columns[0].kind == "text"
+    length = texts.longest(to_documents(flat[columns[0].name], columns[0].name)) if is_text else 0
+    features = Features(columns, (length,), label, client)
     x = features.encode(flat, locate)
-    return Table.build(features, x, y, ids, name, locate, more)
+    return Table.build(replace(features, shape=x.shape[1:]), x, y, ids, name, locate, more)
 
 
 def inputs(path: str | PathLike[str], features: Features) -> Inputs:
@@ -155,8 +157,8 @@ def inputs(path: str | PathLike[str], features: Features) -> Inputs:
     found = table_files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
     element = re.compile(r"(.*)\[\d+\]")
     arrays = {match[1] for name in needed if (match := element.fullmatch(name)) and match[1] in found}
-    for name, values in {name: found[name] for name in arrays if found[name].ndim == 2}.items():
-        found |= {f"{name}[{index}]": values[:, index] for index in range(values.shape[1])}
+    for name in arrays:
+        found |= _elements(name, found[name]) if found[name].ndim == 2 else {}
     x = features.encode(found, lambda row: f"row {row + 1} of {str(path)!r}")
     y = None if features.label not in found else _parse_texts(found[features.label])
     client = None if features.client not in found else _to_ids(found[features.client], str(features.client))
@@ -181,15 +183,8 @@ def _parse_texts(values: np.ndarray) -> np.ndarray:
         return values
     if all(INTEGER.fullmatch(one) for one in distinct):
         return values.astype(np.int64)
-    return values.astype(np.float64 if all(map(_is_number, distinct)) else np.str_)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # Python reads 1_2 as 12
+    numbers = table_files.parse_numbers(values)
+    return values.astype(np.str_) if numbers is None else numbers
 
 
 def _to_targets(values: np.ndarray, task: str | None, name: str) -> np.ndarray:
@@ -261,28 +256,22 @@ def _flatten_arrays(
     used: Mapping[str, np.ndarray], kinds: Sequence[Column]
 ) -> tuple[dict[str, np.ndarray], tuple[Column, ...]]:
     """Replace a two-dimensional array among other columns by one column for each of its elements."""
-    if len(kinds) == 1:
-        return dict(used), tuple(kinds)
     flat: dict[str, np.ndarray] = {}
     columns: list[Column] = []
-    for column, values in zip(kinds, used.values(), strict=True):
-        if column.kind != "array":
-            flat[column.name] = values
+    for column in kinds:
+        if column.kind == "array" and len(kinds) > 1:
+            elements = _elements(column.name, used[column.name])
+            flat |= elements
+            columns += [Column(name, "number") for name in elements]
+        else:
+            flat[column.name] = used[column.name]
             columns.append(column)
-            continue
-        for index in range(values.shape[1]):
-            flat[f"{column.name}[{index}]"] = values[:, index]
-            columns.append(Column(f"{column.name}[{index}]", "number"))
     return flat, tuple(columns)
 
 
-def _example_shape(columns: Sequence[Column], flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-    first = columns[0]
-    if first.kind == "text":
-        return (texts.longest(to_documents(flat[first.name], first.name)),)
-    if first.kind in ("array", "tokens"):
-        return tuple(flat[first.name].shape[1:])
-    return (sum(len(column.feature_names) for column in columns),)
+def _elements(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a two-dimensional array."""
+    return {f"{name}[{index}]": values[:, index] for index in range(values.shape[1])}
 
 
 def _complete_rows(gaps: Mapping[str, np.ndarray], name: str) -> np.ndarray:

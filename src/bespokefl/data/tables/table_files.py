@@ -18,6 +18,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, in_brief, listing, said
 from bespokefl.data.dataset import as_array
+from bespokefl.data.readers import npz
 from bespokefl.data.tables.features import MISSING_TEXTS
 
 log = logging.getLogger("bespokefl")
@@ -55,7 +56,8 @@ def read(
         raise InputError(f"expected a file {str(path)!r}, got {found_instead}; check the path")
     warning = None
     if suffix == ".npz":
-        found = _read_npz(file, drop)
+        arrays = npz.read(file, choose=lambda names: _kept(names, drop, file))
+        found = {name: to_column(values, name) for name, values in arrays.items()}
     elif suffix == ".parquet":
         found = _read_parquet(file, drop)
     else:
@@ -108,18 +110,18 @@ def _is_missing(one: Any) -> bool:
 
 
 def _to_texts(values: Sequence[str | None]) -> np.ndarray:
-    found = np.empty(len(values), dtype=object)
     stripped = {one: "" if one is None else one.strip() for one in set(values)}  # labels and categories repeat
     cleaned = {one: None if text.lower() in MISSING_TEXTS else text for one, text in stripped.items()}
-    found[:] = [cleaned[one] for one in values]
-    return found
+    return np.array([cleaned[one] for one in values], dtype=object)
 
 
-def _check_dropped(drop: Collection[str], columns: Collection[str], file: Path) -> None:
+def _kept(columns: Sequence[str], drop: Collection[str], file: Path) -> list[str]:
+    """The columns that are not dropped; all that are to drop must exist."""
     known = set(columns)
     unknown = next((name for name in drop if name not in known), None)
     if unknown is not None:
         raise InputError(f"{str(file)!r} has no column {unknown!r} to drop; it has {listing(sorted(columns), 10)}")
+    return [name for name in columns if name not in drop]
 
 
 # -- csv
@@ -161,8 +163,8 @@ def _read_cells(file: Path, as_text: Collection[str], drop: Collection[str]) -> 
         lines.seek(0)
         header = [name.strip() for name in next(_rows(lines, delimiter), [])]
         _check_header(header, file)
-        _check_dropped(drop, header, file)
-        wanted = [index for index, name in enumerate(header) if name not in drop]
+        kept = {*_kept(header, drop, file)}
+        wanted = [index for index, name in enumerate(header) if name in kept]
         table = _Cells(file, header, wanted, as_text, None if delimiter == "," else DecimalCommas())
         while block := list(islice(lines, BLOCK)):
             if any('"' in line for line in block):  # a quoted cell may hold delimiters and line ends
@@ -197,9 +199,7 @@ class DecimalCommas:
         self._unambiguous |= not all(map(COMMA_THOUSANDS.fullmatch, with_comma))
         self._example = min([*with_comma, *([self._example] if self._example else [])], default="")
         points = {None: None} | {one: one.replace(",", ".") for one in distinct}
-        found = np.empty(len(texts), dtype=object)
-        found[:] = [points[one] for one in texts]
-        return found
+        return np.array([points[one] for one in texts], dtype=object)
 
     def to_numbers(self, texts: np.ndarray) -> np.ndarray | None:
         """The texts as numbers, NaN where one is missing; None if one of them is not such a number."""
@@ -285,14 +285,14 @@ class _Cells:
         return {self.header[index]: found[index] for index in self.wanted if index in found}
 
     def _to_numbers(self, index: int, cells: Sequence[str]) -> np.ndarray | None:
-        values = None if index in self.with_commas else _parse_numbers(cells)
+        values = None if index in self.with_commas else parse_numbers(cells)
         if values is None and self.commas is not None and (index in self.with_commas or not self.numbers[index]):
             values = self.commas.to_numbers(_to_texts(cells))
             (self.with_commas.discard if values is None else self.with_commas.add)(index)
         return values
 
 
-def _parse_numbers(cells: Sequence[str]) -> np.ndarray | None:
+def parse_numbers(cells: Sequence[str] | np.ndarray) -> np.ndarray | None:
     """The cells as numbers, NaN where one is missing; None if one is something else."""
     if any("_" in one for one in cells):  # Python reads 1_2 as 12
         return None
@@ -316,7 +316,7 @@ def _check_header(header: Sequence[str], file: Path) -> None:
         raise InputError(f"the columns of {str(file)!r} must have different names, got {twice[0]!r} twice")
 
 
-# -- parquet and npz
+# -- parquet
 
 
 def _read_parquet(file: Path, drop: Collection[str]) -> Columns:
@@ -330,9 +330,8 @@ def _read_parquet(file: Path, drop: Collection[str]) -> Columns:
         table = parquet.read_table(file)
     except Exception as error:  # a damaged file can raise any error
         raise InputError(f"cannot read {str(file)!r} as a Parquet file ({said(error)})") from None
-    _check_dropped(drop, table.column_names, file)
     found = {}
-    for name in (one for one in table.column_names if one not in drop):
+    for name in _kept(table.column_names, drop, file):
         values = table.column(name)
         kind = str(values.type)
         if kind.startswith(("timestamp", "date", "time", "duration")):
@@ -347,14 +346,3 @@ def _read_parquet(file: Path, drop: Collection[str]) -> Columns:
             plain = [None if one is None else float(one) for one in plain]
         found[name] = to_column(plain, name)
     return found
-
-
-def _read_npz(file: Path, drop: Collection[str]) -> Columns:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            names = arrays.files
-            found = {name: arrays[name] for name in names if name not in drop}
-    except Exception as error:  # a damaged file can raise errors of zipfile, zlib, lzma or numpy
-        raise InputError(f"cannot read {str(file)!r} as an .npz file ({said(error)}); save it with np.savez") from None
-    _check_dropped(drop, names, file)
-    return {name: to_column(values, name) for name, values in found.items()}

@@ -65,7 +65,4 @@ def default_length(x: np.ndarray) -> int:
 
 def pad_or_cut(x: np.ndarray, length: int) -> np.ndarray:
     """Documents of this length, cut or padded at the end."""
-    result = np.full((len(x), length), PADDING, dtype=np.int64)
-    kept = min(length, x.shape[1])
-    result[:, :kept] = x[:, :kept]
-    return result
+    return np.pad(x[:, :length], ((0, 0), (0, max(0, length - x.shape[1]))), constant_values=PADDING)

@@ -29,15 +29,8 @@ RECORD_TYPES = dict.fromkeys(("identity", "made_with", "communication", "lost"),
     ("history", "client_notes", "by_client", "seconds"), list
 )
 DAMAGE_ERRORS = (  # what reading a damaged checkpoint can raise; other errors are those of the disk
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    SafetensorError,
+    *(FileNotFoundError, IsADirectoryError, NotADirectoryError, SafetensorError),
+    *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
 )
 
 

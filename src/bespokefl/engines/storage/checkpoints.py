@@ -10,9 +10,9 @@ import os
 import platform
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,17 +63,14 @@ class OtherRunError(InputError):
 
     def __init__(self, folder: Path, key: str, before: Any, now: Any) -> None:
         self.key = key
-        if key == "version":
-            difference = f"it was made by bespokefl {before}, and this is {now}"
-        elif key == "split":
-            difference = f"its data or split differ (split {str(before)[:12]}, not {str(now)[:12]})"
-        elif key == "python":
-            difference = f"it was trained with {_python_objects(before)}, and this run with {_python_objects(now)}"
-        elif key == "start":
-            difference = "it started from other weights or with another model"
-        else:
-            difference = f"its {key} was {in_brief(repr(before))}, not {in_brief(repr(now))}"
-        self.fact = f"the checkpoint in {str(folder)!r} is of another run: {difference}"
+        differences = {
+            "version": f"it was made by bespokefl {before}, and this is {now}",
+            "split": f"its data or split differ (split {str(before)[:12]}, not {str(now)[:12]})",
+            "python": f"it was trained with {_python_objects(before)}, and this run with {_python_objects(now)}",
+            "start": "it started from other weights or with another model",
+        }
+        usual = f"its {key} was {in_brief(repr(before))}, not {in_brief(repr(now))}"
+        self.fact = f"the checkpoint in {str(folder)!r} is of another run: {differences.get(key, usual)}"
         super().__init__(f"{self.fact}; use another directory, or --overwrite to replace it.")
 
 
@@ -120,17 +117,14 @@ class Checkpoints:
         self.environment = _environment() | dict(environment or {})
         self._write_run_files, self._replace_run, self._run_exists = write_run_files, replace_run, False
         self._intact: list[Path] = []  # oldest first
-        self._thread: threading.Thread | None = None
-        self._writing: RunSnapshot | None = None
-        self._error: Exception | None = None
-        self._created: list[Path] = []  # what was created for the first checkpoint
+        self._writing: tuple[RunSnapshot, Future[None]] | None = None
         self._last = time.monotonic()
 
     # -- writing
 
     def is_due(self, number: int) -> bool:
         """Whether a checkpoint is to be written after this round."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._writing is not None and self._writing[1].done():
             self.wait()  # releases the slots of its snapshot
         if self.interval.rounds is not None:
             return number % self.interval.rounds == 0
@@ -140,21 +134,20 @@ class Checkpoints:
         """Write a checkpoint in the background, after the previous one."""
         self.wait()
         self._last = time.monotonic()
-        self._writing = snapshot
         snapshot.clients.on_slots_needed(self.wait)
-        self._thread = threading.Thread(target=self._run_thread, args=(snapshot,), name="checkpoint")
-        self._thread.start()
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing = snapshot, thread.submit(self._write if self._run_exists else self._write_first, snapshot)
+        thread.shutdown(wait=False)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on disk; raise the error if it could not be written."""
-        if self._thread is None:
+        if self._writing is None:
             return
-        self._thread.join()
-        snapshot, self._thread, self._writing = self._writing, None, None
-        assert snapshot is not None
+        snapshot, written = self._writing
+        error = written.exception()
+        self._writing = None
         snapshot.clients.release()
-        if self._error is not None:
-            error, self._error = self._error, None
+        if error is not None:
             reason = error if isinstance(error, OSError) else error.__cause__
             if not isinstance(reason, OSError):
                 raise error
@@ -169,21 +162,6 @@ class Checkpoints:
         with suppress(BespokeError):
             self.wait()
 
-    def _run_thread(self, snapshot: RunSnapshot) -> None:
-        try:
-            if self._run_exists:
-                self._write(snapshot, self.folder)
-            else:
-                self._write_first(snapshot)
-        except Exception as error:  # wait() raises it in the caller's thread
-            self._error = error
-            if not has_checkpoint(self.folder):  # nobody could resume the run, and its files would block a new start
-                for path in self._created:
-                    if path.is_dir():
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink(missing_ok=True)
-
     def _write_first(self, snapshot: RunSnapshot) -> None:
         """Write the first checkpoint and the files of the run."""
         run = self.folder.parent
@@ -193,8 +171,15 @@ class Checkpoints:
             before = set(run.iterdir()) if run.exists() else None
             try:
                 self._fill_run(run, snapshot)
-            finally:
-                self._created = [run] if before is None else [path for path in run.iterdir() if path not in before]
+            except Exception:
+                if not has_checkpoint(self.folder):  # nobody could resume the run, whose files would block a new start
+                    for path in [run] if before is None else set(run.iterdir()) - before:
+                        if path.is_dir():
+                            shutil.rmtree(path, ignore_errors=True)
+                        else:
+                            with suppress(OSError):
+                                path.unlink()
+                raise
         self._run_exists = True
 
     def _fill_run(self, run: Path, snapshot: RunSnapshot) -> None:
@@ -204,7 +189,8 @@ class Checkpoints:
             self._write_run_files(run)
         self._write(snapshot, folder)
 
-    def _write(self, snapshot: RunSnapshot, folder: Path) -> None:
+    def _write(self, snapshot: RunSnapshot, folder: Path | None = None) -> None:
+        folder = folder or self.folder
         target = folder / f"round-{snapshot.number:08d}"
         new = folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(new, ignore_errors=True)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -49,9 +50,7 @@ class ClientStates:
     def __init__(
         self, start: Callable[[Sequence[int]], State], clients: int | None = None, folder: Path | None = None
     ) -> None:
-        self._start = start
-        self._clients = clients
-        self._folder = folder
+        self._start, self._clients, self._folder = start, clients, folder
         self._files: _MappedFiles | None = None
         self._has_chosen = False  # between memory and files
         self._slots: dict[int, int] = {}
@@ -165,15 +164,10 @@ class ClientStates:
         if self._clients and not self._capacity and not self.mapped and on_cpu:
             size = max(needed, most + self._spare(most))
         for name, value in like.items():
-            old = self._tensors.get(name)
-            if isinstance(value, Rows):
-                blocks = [
-                    self._block(f"{name}.{at}", block, size, None if old is None else old.blocks[at])
-                    for at, block in enumerate(value.blocks)
-                ]
-                self._tensors[name] = Rows(value.layout, blocks, size=size)
-            else:
-                self._tensors[name] = self._block(name, value, size, old)
+            old = _blocks(self._tensors[name]) if self._capacity else [None] * len(_blocks(value))
+            pairs = enumerate(zip(_blocks(value), old, strict=True))
+            new = [self._block(f"{name}.{at}", block, size, before) for at, (block, before) in pairs]
+            self._tensors[name] = Rows(value.layout, new, size=size) if isinstance(value, Rows) else new[0]
         self._capacity = size
 
     def _block(self, name: str, like: Tensor, size: int, old: Tensor | None) -> Tensor:
@@ -241,21 +235,22 @@ class _MappedFiles:
     def __init__(self, folder: Path | None) -> None:
         self._growing: dict[str, IO[bytes]] = {}
         self.folder = folder or Path(tempfile.gettempdir())
-        try:
+        with self._explain_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._disk_error(error) from None
 
     def resize(self, name: str, like: Tensor, size: int) -> Tensor:
         """A tensor with so many rows in the file of this name, which keeps its content."""
-        if name not in self._growing:
-            self._growing[name] = self._open()
-        return self._map(self._growing[name], like, size)
+        with self._explain_errors():
+            if name not in self._growing:
+                self._growing[name] = self._open()
+            pages = _map(self._growing[name], like, size)
+        return _tensor_in(pages, like, size)
 
     def new(self, like: Tensor, size: int) -> Tensor:
         """A tensor with so many rows in a file of its own."""
-        with self._open() as file:  # the mapping keeps the file
-            return self._map(file, like, size)
+        with self._explain_errors(), self._open() as file:  # the mapping keeps the file
+            pages = _map(file, like, size)
+        return _tensor_in(pages, like, size)
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A copy in a file of its own; a small tensor is returned as it is."""
@@ -264,31 +259,22 @@ class _MappedFiles:
         return self.new(tensor, len(tensor)).copy_(tensor)
 
     def _open(self) -> IO[bytes]:
-        try:
-            return tempfile.TemporaryFile(dir=self.folder)
-        except OSError as error:
-            raise self._disk_error(error) from None
-
-    def _map(self, file: IO[bytes], like: Tensor, size: int) -> Tensor:
-        shape, length = _shape_and_bytes(like, size)
-        try:
-            # Allocate now, so that a full disk is an error here and not a crash during a later write.
-            os.posix_fallocate(file.fileno(), 0, max(length, 1))
-            pages = mmap.mmap(file.fileno(), max(length, 1))
-        except OSError as error:
-            raise self._disk_error(error) from None
-        return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
+        return tempfile.TemporaryFile(dir=self.folder)
 
     def __del__(self) -> None:
         for file in self._growing.values():
             file.close()
 
-    def _disk_error(self, error: OSError) -> DiskError:
-        full = error.errno in FULL
-        return DiskError(
-            f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
-            cure="make room or give --state-dir on a larger disk" if full else "give --state-dir a writable directory",
-        )
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full, writable = "make room or give --state-dir on a larger disk", "give --state-dir a writable directory"
+            raise DiskError(
+                f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
+                cure=full if error.errno in FULL else writable,
+            ) from None
 
 
 def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
@@ -301,21 +287,32 @@ def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
 
 def _zeros(like: Tensor, size: int) -> Tensor:
     """Zeros that, on the CPU, use memory only where something is written."""
-    shape, length = _shape_and_bytes(like, size)
     if like.device.type != "cpu":
-        return like.new_zeros(shape)
-    pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=torch.uint8)[:length].view(like.dtype).reshape(shape)
+        return like.new_zeros(size, *like.shape[1:])
+    pages = mmap.mmap(-1, max(1, _num_bytes(like, size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _tensor_in(pages, like, size)
 
 
-def _shape_and_bytes(like: Tensor, size: int) -> tuple[tuple[int, ...], int]:
-    shape = (size, *like.shape[1:])
-    return shape, int(torch.Size(shape).numel()) * like.element_size()
+def _map(file: IO[bytes], like: Tensor, size: int) -> mmap.mmap:
+    """Map a file, allocated now, so that a full disk is an error here and not a crash during a later write."""
+    length = max(1, _num_bytes(like, size))
+    os.posix_fallocate(file.fileno(), 0, length)
+    return mmap.mmap(file.fileno(), length)
+
+
+def _num_bytes(like: Tensor, size: int) -> int:
+    return size * like.shape[1:].numel() * like.element_size()
+
+
+def _tensor_in(pages: mmap.mmap, like: Tensor, size: int) -> Tensor:
+    flat = torch.frombuffer(pages, dtype=torch.uint8)[: _num_bytes(like, size)]
+    return flat.view(like.dtype).reshape(size, *like.shape[1:])
+
+
+def _blocks(value: Rows | Tensor) -> Sequence[Tensor]:
+    return value.blocks if isinstance(value, Rows) else (value,)
 
 
 def _write(target: Any, index: Tensor, value: Any) -> None:
-    if isinstance(target, Rows):
-        for block, new in zip(target.blocks, value.blocks, strict=True):
-            block.index_copy_(0, index, new)
-    else:
-        target.index_copy_(0, index, value)
+    for block, new in zip(_blocks(target), _blocks(value), strict=True):
+        block.index_copy_(0, index, new)

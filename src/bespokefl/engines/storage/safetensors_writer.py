@@ -13,20 +13,12 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.files import sync
+from bespokefl.engines.transports.wire import DTYPES
 
 PIECE = 1 << 20  # bytes that are written at once
 
-_DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+_DTYPE_NAMES = {  # "bfloat16" is "BF16", "uint8" is "U8"
+    dtype: name.upper().replace("FLOAT", "F").replace("INT", "I").replace("UI", "U") for name, dtype in DTYPES.items()
 }
 Entry = tuple[str, Tensor, Sequence[int] | None]  # a name, a tensor, and which of its rows; None: all
 

@@ -4,7 +4,6 @@ Both ways run the same jobs. A job consists of named values only, so that it can
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
+from bespokefl.engines.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
-from bespokefl.engines.transports.processes import InProcessPool, Pool, open_pool
+from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
 from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
 
-Job = Callable[[], Values]
 TRAIN, SCORE = "train", "score"
 
 
@@ -30,8 +29,7 @@ class LocalTransport:
     """Trains the clients of a simulation and keeps their states.
 
     `make_round` makes a round as clients know it, from its number and phase; `start_clients` the states of clients that
-    become active for the first time, from their positions. With one worker, everything runs in this process. States are
-    in files in `state_dir`; without one, in memory if they fit.
+    become active for the first time, from their positions. With one worker, everything runs in this process.
     """
 
     remote = False
@@ -42,26 +40,24 @@ class LocalTransport:
         executor: Executor,
         make_round: Callable[[int, str], Round],
         start_clients: Callable[[Sequence[int]], State],
-        *,
-        workers: int = 1,
-        state_dir: str | None = None,
     ) -> None:
-        self.side, self.executor, self.make_round, self.workers = side, executor, make_round, workers
+        self.side, self.executor, self.make_round = side, executor, make_round
+        self.workers, state_dir = num_workers(side.task, side.settings), side.settings.state_dir
         self.store = ClientStates(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
         self._sizes: list[int] = side.data.train.sizes.tolist()
-        self._trained: list[tuple[list[int], State]] = []  # new states of the current round, not yet committed
+        self._trained: list[Entry] = []  # new states of the current round, not yet committed
         self._models: Rows | None = None  # of the final evaluation, a row for every client
-        self._resources = ExitStack()
-        self._pool: Pool | InProcessPool | None = None
+        self._pool: Pool | None = None
 
     # -- Transport
 
     def open(self) -> None:
         self._models = None
-        self._pool = self._resources.enter_context(open_pool(self.answer, self.workers))
+        self._pool = Pool(self.answer, self.workers)
 
     def close(self) -> None:
-        self._resources.close()
+        if self._pool is not None:
+            self._pool.close()
         self._pool = None
 
     def partition(self, clients: Sequence[int], *, scoring: bool = False) -> list[list[int]]:
@@ -71,8 +67,7 @@ class LocalTransport:
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
         self._trained = []
         replies: dict[int, Values] = {}
-        jobs = [partial(self._train_values, one) for one in requests]
-        for at, values in self._map(TRAIN, jobs, [one.clients for one in requests]):
+        for at, values in self._map(TRAIN, requests):
             replies[at] = self.store.spill(under("state", values), values)
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
@@ -80,8 +75,7 @@ class LocalTransport:
             yield TrainReply(request.clients, under("upload", values), under("note", values), values["broken"])
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
-        jobs = [partial(self._score_values, one) for one in requests]
-        for at, values in self._map(SCORE, jobs, [one.clients for one in requests]):
+        for at, values in self._map(SCORE, requests):
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
@@ -89,16 +83,13 @@ class LocalTransport:
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         assert self._models is not None
-        whole = len(self.side.data) == count
-        return self._models if whole else self._models[first : first + count]
+        return self._models[first : first + count]
 
     def commit(self, draw: Draw, lost: Mapping[int, str]) -> None:
         for clients, state in self._trained:
             kept = [at for at, client in enumerate(clients) if draw.all_train or client not in lost]
-            if len(kept) < len(clients):
-                state = {name: value[torch.tensor(kept, dtype=torch.int64)] for name, value in state.items()}
             if kept:
-                self.store.update([clients[at] for at in kept], state)
+                self.store.update(*select((clients, state), kept))
         self._trained = []
 
     def snapshot(self) -> tuple[StatesSnapshot, dict[str, Any]]:
@@ -112,11 +103,11 @@ class LocalTransport:
 
     # -- jobs
 
-    def _map(self, what: str, jobs: Sequence[Job], clients: Sequence[list[int]]) -> Iterator[tuple[int, Values]]:
-        """Yield the position of each job and its answer, as they come."""
+    def _map(self, what: str, requests: Sequence[TrainRequest | ScoreRequest]) -> Iterator[tuple[int, Values]]:
+        """Yield the position of each request and its answer, as they come."""
         assert self._pool is not None, "the transport is not open"
-        names = ["clients " + ", ".join(self.side.data.names[i] for i in part) for part in clients]
-        return self._pool.map(what, jobs, names)
+        names = ["clients " + ", ".join(self.side.data.names[i] for i in one.clients) for one in requests]
+        return self._pool.map(what, [partial(self._job, one) for one in requests], names)
 
     def _keep_models(self, clients: Sequence[int], models: Rows) -> None:
         if self._models is None:
@@ -125,18 +116,14 @@ class LocalTransport:
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
             block[at] = new
 
-    def _train_values(self, request: TrainRequest) -> Values:
-        round = {"number": request.round.number, "phase": request.round.phase}
-        values = {"cohort": torch.tensor(request.clients)} | round | pack_message(request.message())
-        return values | prefixed("state", self.store.get(request.clients))
-
-    def _score_values(self, request: ScoreRequest) -> Values:
-        values: Values = {"cohort": torch.tensor(request.clients), "final": request.final}
-        if request.global_model is not None:
-            values["global"] = request.global_model
+    def _job(self, request: TrainRequest | ScoreRequest) -> Values:
+        values: Values = {"cohort": torch.tensor(request.clients)}
+        if isinstance(request, ScoreRequest):
+            values["final"] = request.final
+            values |= {} if request.global_model is None else {"global": request.global_model}
         if request.message is not None:
-            values |= {"number": request.round.number} | pack_message(request.message())
-            values |= prefixed("state", self.store.get(request.clients))
+            values |= {"number": request.round.number, "phase": request.round.phase}
+            values |= pack_message(request.message()) | prefixed("state", self.store.get(request.clients))
         return values
 
     def answer(self, what: str, values: Values) -> Values:
@@ -161,7 +148,6 @@ class LocalTransport:
         if "number" in values:
             message, state = unpack_message(values), under("state", values)
             models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
-            found |= prefixed("personal", self.side.score(cohort, models, by_class=final)) | (
-                {"models": models} if final else {}
-            )
+            found |= prefixed("personal", self.side.score(cohort, models, by_class=final))
+            found |= {"models": models} if final else {}
         return found

@@ -12,7 +12,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -29,7 +29,6 @@ log = logging.getLogger("bespokefl")
 
 MAX_DEATHS = 2  # of a job's workers, before the run stops
 CLOSED_PIPE = (EOFError, OSError)  # what a pipe raises if the other end has died
-IGNORED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the main process handles them; its end ends the workers
 
 Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
@@ -66,12 +65,14 @@ def num_workers(task: Task, settings: Settings) -> int:
 
 
 class Pool:
-    """Worker processes that answer the same kinds of jobs."""
+    """Worker processes that answer jobs, with one thread each. With a size of one, jobs run in this process."""
 
     def __init__(self, answer: Answer, size: int) -> None:
-        self._answer = answer
+        self._answer, self._in_process = answer, size <= 1
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         self._workers: list[_Worker] = []
-        for _ in range(size):
+        for _ in range(0 if self._in_process else size):
             self._start_worker()
 
     def _start_worker(self) -> _Worker:
@@ -94,9 +95,8 @@ class Pool:
     def _serve(self, pipe: Connection, other: Connection, inbox: wire.SharedMemory, outbox: wire.SharedMemory) -> None:
         for inherited in (other, *(worker.pipe for worker in self._workers)):
             inherited.close()  # otherwise a worker would outlive a killed main process
-        for name in IGNORED_SIGNALS:
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the main process handles them
+            signal.signal(ignored, signal.SIG_IGN)
         torch.set_num_threads(1)
         while True:
             try:
@@ -120,15 +120,17 @@ class Pool:
         self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
     ) -> Iterator[tuple[int, Values]]:
         """Yield the positions of jobs and their answers, as they come. A job is made when a worker is free for it."""
-        waiting = list(range(len(jobs)))[::-1]
+        if self._in_process:
+            yield from ((at, self._answer(what, job())) for at, job in enumerate(jobs))
+            return
+        waiting: list[tuple[int, Flat | None]] = [(at, None) for at in reversed(range(len(jobs)))]
         busy: dict[Any, tuple[int, _Worker, Flat]] = {}
         deaths = [0] * len(jobs)
 
-        def assign(worker: _Worker, at: int | None = None, flat: Flat | None = None) -> None:
-            if at is None:
-                if not waiting:
-                    return
-                at = waiting.pop()
+        def assign(worker: _Worker) -> None:
+            if not waiting:
+                return
+            at, flat = waiting.pop()
             header, tensors = flat or wire.flatten(jobs[at]())
             busy[worker.pipe] = (at, worker, (header, tensors))
             with suppress(ConnectionError):  # a dead worker is detected when its answer is read
@@ -148,7 +150,8 @@ class Pool:
                     if deaths[at] == MAX_DEATHS:
                         raise WorkerError(f"{fact}, for the second time") from None
                     log.warning("%s; the job is repeated", in_brief(fact))
-                    assign(self._start_worker(), at, flat)
+                    waiting.append((at, flat))
+                    assign(self._start_worker())
                     continue
                 if status == "done":
                     values = wire.unflatten(header, worker.outbox.read(places))
@@ -169,33 +172,4 @@ class Pool:
                 worker.process.kill()
                 worker.process.join()
         self._workers = []
-
-
-class InProcessPool:
-    """Answers jobs one after the other in this process."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def map(
-        self, what: str, jobs: Sequence[Callable[[], Values]], names: Sequence[str]
-    ) -> Iterator[tuple[int, Values]]:
-        """Yield the positions of jobs and their answers."""
-        for at, job in enumerate(jobs):
-            yield at, self._answer(what, job())
-
-    def close(self) -> None:
-        """There is nothing to release."""
-
-
-@contextmanager
-def open_pool(answer: Answer, size: int) -> Iterator[Pool | InProcessPool]:
-    """A pool of workers with one thread each; with one worker, jobs run in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pool: Pool | InProcessPool = Pool(answer, size) if size > 1 else InProcessPool(answer)
-    try:
-        yield pool
-    finally:
-        pool.close()
-        torch.set_num_threads(threads)
+        torch.set_num_threads(self._threads)

@@ -9,7 +9,7 @@ from typing import Any
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
 from bespokefl.workflows.compare.result import Comparison
@@ -18,7 +18,7 @@ from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import initial_weights, jobs
 from bespokefl.workflows.run.api import run, run_config
 from bespokefl.workflows.run.client_loading import load_clients
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.grid import Grid
 
@@ -84,13 +84,13 @@ def compare(
             result.save(path, overwrite=True)
         return result
 
-    model, sorted_seeds = settings.get("model", Config.model), sorted(shared_settings.check_seeds(seeds))
+    model, sorted_seeds = settings.get("model", RunSettings.model), sorted(shared_settings.check_seeds(seeds))
     plan = ComparisonPlan(candidates.of(methods), clients, sorted_seeds, config, given, model, train)
     return run_comparison(plan, tune, grids or {}, None if out is None else Path(out), overwrite, progress)
 
 
 def compare_config(
-    config: Config,
+    config: RunSettings,
     methods: Sequence[str],
     *,
     seeds: Sequence[int] | None = None,
@@ -102,7 +102,7 @@ def compare_config(
     sorted_seeds = sorted(shared_settings.check_seeds(SEEDS if seeds is None else seeds))
     grids = grids or {}
     for name in NOT_ACCEPTED:
-        if getattr(config, name) != getattr(Config, name):
+        if getattr(config, name) != getattr(RunSettings, name):
             raise InputError(f"a comparison does not take {name}; leave it out.")
     if config.model.startswith("<"):
         raise InputError(f"the model {config.model} was a Python object and has no name; give --model.")
@@ -119,6 +119,6 @@ def compare_config(
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)
 
     settings = shared_settings.settings_of(config, without=("seed", *NOT_ACCEPTED))
-    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, settings, config.model, train)
-    plan.command = candidates.command(config, methods, sorted_seeds, tune, grids)
+    command = candidates.command(config, methods, sorted_seeds, tune, grids)
+    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, settings, config.model, train, command)
     return run_comparison(plan, tune, grids, target, config.overwrite, progress)

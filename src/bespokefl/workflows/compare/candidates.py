@@ -4,7 +4,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Any
 from bespokefl import methods as registry
 from bespokefl.core.errors import InputError, listing, unknown
 from bespokefl.core.method import Method
-from bespokefl.workflows.compare.result import BASELINES, Entry
+from bespokefl.workflows.compare.result import BASELINES
 from bespokefl.workflows.results import score_tables
-from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Grid, Point, expand
 from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
 
@@ -25,8 +24,6 @@ LR_FACTORS = (0.2, 1.0, 5.0)  # of a method's default lr
 GRIDS: dict[str, dict[str, list[Any]]] = tomllib.loads(
     Path(__file__).with_name("grids.toml").read_text(encoding="utf-8")
 )
-# Settings that, with model and rounds, distinguish runs of one method.
-SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
 
 
 @dataclass(frozen=True)
@@ -154,48 +151,12 @@ def points(one: Candidate, grid: Grid) -> list[Point]:
     return expand(one.method, grid, {"local_steps": None})
 
 
-# -- existing runs
-
-
-def entries_of(results: Iterable[Result]) -> tuple[list[Entry], str]:
-    """Group runs that differ only in the seed into methods; also list the settings in which the methods differ."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(score_tables.dumps([result.method, _settings(result), result.hyper]), []).append(result)
-    firsts = [own[0] for own in groups.values()]
-    settings = [_settings(one) for one in firsts]
-    names = labels(
-        [one.method for one in firsts],
-        [own | score_tables.plain(one.hyper) for own, one in zip(settings, firsts, strict=True)],
-    )
-    entries = []
-    for name, own in zip(names, groups.values(), strict=True):
-        kind = registry.REGISTRY.get(own[0].method)
-        about, citation = ("", "") if kind is None else (kind.summary(), kind.citation)
-        entry = Entry(name, own[0].method, own[0].hyper, about=about, citation=citation)
-        for result in own:
-            seed = int(result.about["seed"])
-            if seed in entry.runs:
-                raise InputError(f"two runs are of {name} with seed {seed}; leave one of them out.")
-            entry.runs[seed] = result
-        entries.append(entry)
-    differing = [key for key in settings[0] if any(one[key] != settings[0][key] for one in settings)]
-    values = (f"{key} ({', '.join(dict.fromkeys(str(one[key]) for one in settings))})" for key in differing)
-    return entries, ", ".join(values)
-
-
-def _settings(result: Result) -> dict[str, Any]:
-    """Return everything that determines a run, except method and seed."""
-    about = result.about
-    found = {name: about[name] for name in ("model", "rounds")}
-    found |= {name: about["settings"].get(name) for name in SETTINGS}
-    return {name: score_tables.plain(value) for name, value in found.items()}
-
-
 # -- repeating a comparison
 
 
-def command(config: Config, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]) -> str:
+def command(
+    config: RunSettings, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]
+) -> str:
     """Return the command that makes this comparison."""
     words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]

@@ -6,13 +6,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from bespokefl import methods as registry
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE
-from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata
-from bespokefl.workflows.results import run_directory
+from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, Entry, data_of
+from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run import toml
+
+# Settings that, with model and rounds, distinguish runs of one method.
+SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
 
 
 def compare_runs(
@@ -72,14 +76,13 @@ def _compare(results: Sequence[Result], notes: Sequence[str] = (), **metadata: A
                 f"runs of different clients cannot be compared, but {_label(first)} and {_label(other)} held back "
                 "different newcomers."
             )
-    entries, differing = candidates.entries_of(results)
+    entries, differing = _entries(results)
     differs = [f"The methods differ in more than the method: {differing}."] if differing else []
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
     config = {"rounds": about["rounds"], **settings}
-    data = {name: about[name] for name in ("split", "split_hash", "split_seed", "clients")}
     facts = ComparisonMetadata(
-        data={"name": about["data"], **data, **{name: about["examples"][name] for name in ("shape", "labels")}},
+        data=data_of(about),
         model=about["model"],
         config=config,
         config_text=toml.dumps({"data": about["data"], "split": about["split"], "model": about["model"], **config}),
@@ -88,6 +91,39 @@ def _compare(results: Sequence[Result], notes: Sequence[str] = (), **metadata: A
         **metadata,
     )
     return Comparison(entries, facts)
+
+
+def _entries(results: Sequence[Result]) -> tuple[list[Entry], str]:
+    """Group runs that differ only in the seed into methods; also list the settings in which the methods differ."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(score_tables.dumps([result.method, _settings(result), result.hyper]), []).append(result)
+    firsts = [own[0] for own in groups.values()]
+    settings = [_settings(one) for one in firsts]
+    about = [own | score_tables.plain(one.hyper) for own, one in zip(settings, firsts, strict=True)]
+    names = candidates.labels([one.method for one in firsts], about)
+    entries = []
+    for name, own in zip(names, groups.values(), strict=True):
+        kind = registry.REGISTRY.get(own[0].method)
+        summary, citation = ("", "") if kind is None else (kind.summary(), kind.citation)
+        entry = Entry(name, own[0].method, own[0].hyper, about=summary, citation=citation)
+        for result in own:
+            seed = int(result.about["seed"])
+            if seed in entry.runs:
+                raise InputError(f"two runs are of {name} with seed {seed}; leave one of them out.")
+            entry.runs[seed] = result
+        entries.append(entry)
+    differing = [key for key in settings[0] if any(one[key] != settings[0][key] for one in settings)]
+    values = (f"{key} ({', '.join(dict.fromkeys(str(one[key]) for one in settings))})" for key in differing)
+    return entries, ", ".join(values)
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """Return everything that determines a run, except method and seed."""
+    about = result.about
+    found = {name: about[name] for name in ("model", "rounds")}
+    found |= {name: about["settings"].get(name) for name in SETTINGS}
+    return {name: score_tables.plain(value) for name, value in found.items()}
 
 
 def _load(run: Result | str | PathLike[str]) -> list[Result]:

@@ -14,17 +14,18 @@ from typing import Any
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry
+from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
+from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights, jobs, toml
-from bespokefl.workflows.run.convert import check_clients, find_device, labels_of
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.convert import check_clients, find_device
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.api import tune as run_tuning
 from bespokefl.workflows.tune.grid import Grid
@@ -47,7 +48,7 @@ class ComparisonPlan:
     candidates: list[Candidate]
     clients: Clients
     seeds: list[int]
-    config: Config  # settings of all runs
+    config: RunSettings  # settings of all runs
     settings: dict[str, Any]  # the same as keyword arguments of `run`
     model: Model
     train: Train
@@ -58,12 +59,10 @@ class ComparisonPlan:
 
     def leave_out_unfit(self) -> None:
         """Leave out methods that need the clients' true groups if the split has none."""
-        for one in self.candidates:
-            if one.method.needs_groups and self.clients.groups is None:
-                self.left_out[one.name] = (
-                    f"it needs a split that knows the clients' true groups, got {self.clients.split_name}."
-                )
-        self.candidates = [one for one in self.candidates if one.name not in self.left_out]
+        if self.clients.groups is None:
+            reason = f"it needs a split that knows the clients' true groups, got {self.clients.split_name}."
+            self.left_out |= {one.name: reason for one in self.candidates if one.method.needs_groups}
+            self.candidates = [one for one in self.candidates if not one.method.needs_groups]
 
     def parallel(self) -> tuple[int, int]:
         """Return the number of processes and of workers in each: several small runs at once, or all cores for one."""
@@ -92,7 +91,9 @@ class ComparisonPlan:
         return found + [one.name for one in self.candidates if not one.registered]
 
     def has_ended(self, one: Candidate, seed: int, path: Path) -> bool:
-        """Return whether this run has ended before; reject a run with other hyper-parameters."""
+        """Return whether this run is left out, failed or ended before; reject a run with other hyper-parameters."""
+        if one.name in self.left_out or (one.name, seed) in self.failed:
+            return True
         target = storage.run_path(path, one, seed)
         if (target / storage.FAILED).is_file():
             stored = json.loads((target / storage.FAILED).read_text(encoding="utf-8"))
@@ -133,15 +134,7 @@ class ComparisonPlan:
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
         facts = ComparisonMetadata(
-            data={
-                "name": clients.data_name,
-                "split": clients.split_name,
-                "split_hash": clients.hash,
-                "split_seed": clients.seed,
-                "clients": len(clients),
-                "shape": clients.shape,
-                "labels": None if clients.classes is None else labels_of(clients),
-            },
+            data=data_of(origin_of(clients) | {"clients": len(clients)}),
             model=config.model,
             config={name: value for name, value in common.items() if name != "model"},
             config_text=toml.dumps(written, comments),
@@ -222,23 +215,20 @@ class _Runner:
     def run(self, grid_of: Mapping[str, Grid]) -> bool:
         """Tune, then train; return whether it was interrupted."""
         plan = self.plan
-        tuned = [(one, grid_of[one.name]) for one in plan.candidates if grid_of[one.name]]
-        num_tunings = sum(candidates.num_points(grid) for _, grid in tuned)
-        total = num_tunings + len(plan.candidates) * len(plan.seeds)
+        tunings = {}
+        for one in plan.candidates:
+            if grid := grid_of[one.name]:
+                work = partial(self._tune, one, grid)
+                tunings[jobs.Job(f"{one.name}, tuning:", work, candidates.num_points(grid))] = one, grid
+        total = sum(job.size for job in tunings) + len(plan.candidates) * len(plan.seeds)
         try:
-            made = {
-                jobs.Job(f"{one.name}, tuning:", partial(self._tune, one, grid), candidates.num_points(grid)): (
-                    one,
-                    grid,
-                )
-                for one, grid in tuned
-            }
-            for job, outcome in jobs.run_jobs(list(made), self.processes, self._shifted(0, total)):
-                self._use_tuning(*made[job], outcome)
+            for job, outcome in jobs.run_jobs(list(tunings), self.processes, self._shifted(0, total)):
+                self._use_tuning(*tunings[job], outcome)
             todo = {
                 jobs.Job(f"{one.name}, seed {seed}", partial(self._train, one, seed)): (one, seed)
                 for seed in plan.seeds
-                for one in self._missing(seed)
+                for one in plan.candidates
+                if not plan.has_ended(one, seed, self.path)
             }
             for job, outcome in jobs.run_jobs(list(todo), self.processes, self._shifted(total - len(todo), total)):
                 one, seed = todo[job]
@@ -257,23 +247,11 @@ class _Runner:
             return None
         return lambda step: report(replace(step, number=before + step.number, done=before + step.done, total=total))
 
-    def _missing(self, seed: int) -> list[Candidate]:
-        """Return the candidates that have neither ended nor failed with this seed."""
-        return [
-            one
-            for one in self.plan.candidates
-            if one.name not in self.plan.left_out
-            and (one.name, seed) not in self.plan.failed
-            and not self.plan.has_ended(one, seed, self.path)
-        ]
-
     def _tune(self, one: Candidate, grid: Grid, report: jobs.Report) -> dict[str, Any]:
         plan = self.plan
         settings = plan.settings | {"workers": self.workers, "out": self.path / "tune" / one.slug, "progress": report}
         settings.pop("checkpoint_every", None)
-        python = not one.registered or any(
-            str(value).startswith("<") for value in (plan.config.model, plan.config.loss)
-        )
+        python = not {"model", "loss", one.name}.isdisjoint(plan.from_python())
         found = run_tuning(one.method, plan.clients, grid=grid, seeds=plan.seeds[:1], overwrite=python, **settings)
         if found.interrupted:
             raise jobs.Interrupted

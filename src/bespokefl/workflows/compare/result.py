@@ -16,7 +16,6 @@ import numpy as np
 
 from bespokefl import methods
 from bespokefl.core.errors import InputError, count
-from bespokefl.core.files import unwritten
 from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.significance import Standing, standing
@@ -68,6 +67,12 @@ class ComparisonMetadata:
     command: str | None = None
     interrupted: bool = False
     planned: int | None = None  # number of runs; None: those given are all
+
+
+def data_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `data` of `ComparisonMetadata` from the description of a run."""
+    data = {name: about[name] for name in ("split", "split_hash", "split_seed", "clients")}
+    return {"name": about["data"], **data, **{name: about["examples"][name] for name in ("shape", "labels")}}
 
 
 class Comparison:
@@ -275,17 +280,11 @@ class Comparison:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write compare.json and clients.csv to a directory and return it."""
-        target = Path(path)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritten(path, error) from None
-        self.path = target
-        run_directory.write_text(target / TABLE, score_tables.csv_text(self.clients))
-        run_directory.write_text(
-            target / FILE, json.dumps(rounded(self.page()), ensure_ascii=False, allow_nan=False) + "\n"
-        )
-        return target
+        self.path = Path(path)
+        run_directory.write_text(self.path / TABLE, score_tables.csv_text(self.clients))
+        text = json.dumps(rounded(self.page()), ensure_ascii=False, allow_nan=False)
+        run_directory.write_text(self.path / FILE, text + "\n")
+        return self.path
 
 
 def _position(entry: Entry) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.communication import SYSTEMS
-from bespokefl.metrics.significance import Interval, bootstrap
+from bespokefl.metrics.significance import Interval, Standing, bootstrap
 from bespokefl.workflows.results.result import Result
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def figures(found: "Comparison", name: str) -> Figures:
         }
     gains, own = found.gains.get(name), found.known_scores(name)
     per_client = None if gains is None else _per_client(gains)
-    standing = found.standing
+    standing = found.standing or Standing(best="", ties=(), p_values={}, adjusted={})
     return {
         **of_kind["personal"],
         "global": of_kind["global"] or None,
@@ -61,13 +61,11 @@ def figures(found: "Comparison", name: str) -> Figures:
         "model_time": _times(runs),
         "seconds": _mean([run.timing["seconds"] for run in runs]),
         "rank": None,
-        "best": standing is not None and name == standing.best,
-        "tie": standing is not None and name in standing.ties,
-        "p_value": None if standing is None else standing.p_values.get(name),
-        "adjusted": None if standing is None else standing.adjusted.get(name),
-        "difference": None
-        if standing is None or name == standing.best
-        else _interval(own - found.known_scores(standing.best)),
+        "best": name == standing.best,
+        "tie": name in standing.ties,
+        "p_value": standing.p_values.get(name),
+        "adjusted": standing.adjusted.get(name),
+        "difference": _interval(own - found.known_scores(standing.best)) if standing.best not in ("", name) else None,
     }
 
 

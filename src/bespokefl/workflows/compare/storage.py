@@ -65,11 +65,8 @@ def open_directory(
 
 def clear(path: Path) -> None:
     """Remove the files of a comparison and nothing else. Its plan stays, which identifies the directory."""
-    for kind, markers in (
-        ("runs", [run_directory.SIGNS, (FAILED,), ("config.toml",)]),
-        ("tune", [tuning.MARKERS]),
-    ):
-        for one in (path / kind).iterdir() if (path / kind).is_dir() else ():
+    for kind, markers in (("runs", [run_directory.SIGNS, (FAILED,), ("config.toml",)]), ("tune", [tuning.MARKERS])):
+        for one in (path / kind).glob("*"):
             if any(run_directory.is_run(one, names) for names in markers):
                 shutil.rmtree(one)
         with suppress(OSError):

@@ -6,8 +6,7 @@ init             writes and renews the directory of a deployment
 layout           the directory of a deployment and its settings
 node             the process of a node, and predictions there
 processes        starts and ends processes
-run_files        the lock, the request to stop and the status of a run
-runs             starts, stops, lists and fetches runs
+runs             starts, stops, lists and fetches runs; their locks and status
 server/          the process of the server
 shared_features  features and labels that the nodes of a run agree on
 """

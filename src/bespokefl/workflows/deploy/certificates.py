@@ -3,8 +3,11 @@
 import datetime
 import ipaddress
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -58,19 +61,15 @@ def write_certificate(
         (_key_usage("digital_signature"), True),
     ]
     signed = _sign(signer, _name(hosts[0][:64]), issuer.subject, private.public_key(), days, extensions)
-    contents = {key: _private_pem(private), certificate: signed.public_bytes(PEM)}
-    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
-        for path, data in contents.items():
-            new[path].unlink(missing_ok=True)
-            write_secret(new[path], data)
-        for path in contents:
-            new[path].replace(path)
+        with tempfile.TemporaryDirectory(dir=certificate.parent) as folder:
+            new = {path: Path(folder, path.name) for path in (key, certificate)}
+            write_secret(new[key], _private_pem(private))
+            write_secret(new[certificate], signed.public_bytes(PEM))
+            for path, written in new.items():
+                written.replace(path)
     except OSError as error:
         raise unwritten(certificate.parent, error) from None
-    finally:
-        for path in new.values():
-            path.unlink(missing_ok=True)
 
 
 def write_key_pair(private_file: Path, public_file: Path) -> None:
@@ -87,7 +86,7 @@ def check_certificate(path: Path, renew: str, host: str | None = None) -> None:
 
     `renew` is the command that renews it.
     """
-    certificate = _read_certificate(path)
+    certificate: x509.Certificate = _load(path, "the server's certificate", x509.load_pem_x509_certificate)
     now = datetime.datetime.now(datetime.UTC)
     if now >= certificate.not_valid_after_utc:
         raise InputError(
@@ -112,15 +111,8 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 def _read_authority(key: Path, certificate: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    try:
-        signer = serialization.load_pem_private_key(key.read_bytes(), None)
-    except OSError as error:
-        raise InputError(f"cannot read the authority's key {str(key)!r}: {error.strerror or error}.") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InputError(
-            f"{str(key)!r} must be the authority's key as deploy init wrote it: {in_brief(error)}."
-        ) from None
-    issuer = _read_certificate(certificate)
+    signer = _load(key, "the authority's key", partial(serialization.load_pem_private_key, password=None))
+    issuer: x509.Certificate = _load(certificate, "the authority's certificate", x509.load_pem_x509_certificate)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
         raise InputError(
             f"{str(key)!r} is not the key of the authority in {str(certificate)!r}; put the right one there."
@@ -128,13 +120,13 @@ def _read_authority(key: Path, certificate: Path) -> tuple[ec.EllipticCurvePriva
     return signer, issuer
 
 
-def _read_certificate(path: Path) -> x509.Certificate:
+def _load(path: Path, what: str, load: Callable[[bytes], Any]) -> Any:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return load(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the certificate {str(path)!r}: {error.strerror or error}.") from None
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} must be a certificate: {in_brief(error)}.") from None
+        raise InputError(f"cannot read {what} {str(path)!r}: {error.strerror or error}.") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{str(path)!r} must be {what} as deploy init wrote it: {in_brief(error)}.") from None
 
 
 def _sign(

@@ -20,7 +20,6 @@ from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import START_TIMEOUT, Process, end, spawn
-from bespokefl.workflows.deploy.run_files import RESULT, read_status
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 
@@ -44,7 +43,7 @@ def demo(method: str, rounds: int, seed: int, out: Path, say: Say) -> Result:
             say(f"server and {len(CLIENTS_BY_NODE)} nodes on {deployment.local_address}, with TLS and keys")
             name = runs.start(deployment, Config(method=method, rounds=rounds, seed=seed, data="deployment"))
             follow(deployment, name, processes, say)
-            shutil.copytree(deployment.run_directory(name) / RESULT, out)
+            shutil.copytree(deployment.run_directory(name) / runs.RESULT, out)
         say("all processes have ended")
         return load_run(out)
     finally:
@@ -102,7 +101,7 @@ def follow(
     """Wait until a run is done; report its rounds to `say`, and each status to `watch`."""
     started, last = time.monotonic(), ""
     while True:
-        status = read_status(deployment.run_directory(name))
+        status = runs.read_status(deployment.run_directory(name))
         watch(status)
         state = status.get("state", "")
         line = f"round {status.get('round')} of {status.get('rounds')}" if state == "running" else state

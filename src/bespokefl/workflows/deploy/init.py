@@ -1,6 +1,5 @@
 """Writes the directory of a deployment: settings, certificates, keys, the Flower app and a README."""
 
-import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -8,11 +7,11 @@ from pathlib import Path
 
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import unwritten, write_text
+from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.workflows.deploy import certificates
 from bespokefl.workflows.deploy.layout import Deployment, host_of, is_loopback, make_private
 from bespokefl.workflows.results.run_directory import check_above
 
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -101,10 +100,7 @@ def _check(directory: Path, nodes: Sequence[str], address: str, insecure: bool, 
     if not nodes:
         raise InputError("a deployment needs nodes: name each, as in --node hospital-a --node hospital-b.")
     for name in nodes:
-        if not NODE_NAME.fullmatch(name):
-            raise InputError(
-                f"a node's name must consist of letters, digits, dots, dashes and underscores, got {name!r}."
-            )
+        check_name(name, "a node", longest=63)
     if len(set(nodes)) < len(nodes):
         raise InputError(f"each node needs a name of its own, got {', '.join(nodes)}.")
     if insecure and not is_loopback(host_of(address)):

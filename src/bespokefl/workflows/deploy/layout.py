@@ -15,15 +15,16 @@ import ipaddress
 import logging
 import math
 import re
-import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.files import unwritten
-from bespokefl.engines.transports.flower.run_names import check_run
+from bespokefl.core.spec import convert
+from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.timeouts import Timeouts
+from bespokefl.workflows.run import settings as configs
 
 log = logging.getLogger("bespokefl")
 
@@ -45,13 +46,13 @@ class ServerSettings(Timeouts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        port_of(self.address)
-        if not is_host(f"[{self.listen}]" if ":" in self.listen else self.listen):
+        _parse(self.address)
+        if not _is_host(f"[{self.listen}]" if ":" in self.listen else self.listen):
             raise InputError(f"listen in server.toml must be an address such as 0.0.0.0, got {self.listen!r}.")
 
     @property
     def port(self) -> int:
-        return port_of(self.address)
+        return _parse(self.address)[1]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class NodeSettings:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        port_of(self.server)
+        _parse(self.server)
         if not (self.noise >= 0 and math.isfinite(self.noise)):
             raise InputError(f"noise in node.toml must be a number >= 0, got {self.noise}.")
 
@@ -123,7 +124,7 @@ class Deployment:
     def run_directory(self, name: str) -> Path:
         if name == NODE_ID:
             raise InputError(f"a run cannot be named {name!r}: nodes have a file of that name; choose another.")
-        return self.server / "runs" / check_run(name)
+        return self.server / "runs" / check_name(name, "a run")
 
 
 def find_node(directory: Path, name: str | None) -> Path:
@@ -139,32 +140,18 @@ def find_node(directory: Path, name: str | None) -> Path:
     raise InputError(f"{str(directory)!r} is not the directory of a node: it has no node.toml.")
 
 
-def read_node_settings(directory: Path, **overrides: Any) -> NodeSettings:
-    """The settings in node.toml, with overrides that are not None; they must name the node's data."""
+def read_node_settings(directory: Path, data: str | None = None) -> NodeSettings:
+    """The settings in node.toml; `data` replaces the data that are named there."""
     values = _read(directory / "node.toml", NodeSettings)
-    settings = NodeSettings(**(values | {key: value for key, value in overrides.items() if value is not None}))
-    if settings.data is None:
-        file = str(directory / "node.toml")
-        raise InputError(f"node {settings.name} has no data: name them in {file!r}, or with --data.")
-    return settings
-
-
-def node_state(directory: Path) -> Path:
-    """The directory in which a node keeps its clients' states and models."""
-    return directory / NodeSettings(**_read(directory / "node.toml", NodeSettings)).state
-
-
-def port_of(address: str) -> int:
-    """The port of an address host:port, in which an IPv6 host has brackets."""
-    return _parse(address)[1]
+    return NodeSettings(**(values if data is None else values | {"data": data}))
 
 
 def host_of(address: str) -> str:
-    """The host, without the brackets of an IPv6 address."""
+    """The host of an address host:port, without the brackets of an IPv6 address."""
     return _parse(address)[0].strip("[]")
 
 
-def is_host(host: str) -> bool:
+def _is_host(host: str) -> bool:
     """Whether this is a host name, an IPv4 address, or an IPv6 address in brackets."""
     try:
         if host.startswith("[") and host.endswith("]"):
@@ -185,7 +172,7 @@ def is_loopback(host: str) -> bool:
 
 def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not is_host(host) or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+    if not _is_host(host) or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise InputError(
             f"an address must be host:port, as in server.example.org:{DEFAULT_PORT} or 192.0.2.7:{DEFAULT_PORT}, got "
             f"{address!r}."
@@ -208,32 +195,12 @@ def make_private(directory: Path) -> None:
 
 def _read(path: Path, kind: type) -> dict[str, Any]:
     """Read a TOML file whose keys are the fields of a class."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} must be a TOML file: {error}.") from None
-    defaults = {field.name: field.default for field in fields(kind) if field.name != "poll"}
+    values = configs.read(path)
+    known = {field.name: field for field in fields(kind) if field.name != "poll"}
     for key in values:
-        if key not in defaults:
-            raise unknown(f"key in {str(path)!r}", key, defaults)
-    for key, default in defaults.items():
-        if default is MISSING and key not in values:
+        if key not in known:
+            raise unknown(f"key in {str(path)!r}", key, known)
+    for key, field in known.items():
+        if field.default is MISSING and key not in values:
             raise InputError(f"{str(path)!r} must have {key} = ..., as deploy init wrote it.")
-    return {key: _checked(path, key, value, defaults[key]) for key, value in values.items()}
-
-
-def _checked(path: Path, key: str, value: Any, default: Any) -> Any:
-    """The value if it has the type of the default; keys without one, and those with None, are texts."""
-    if isinstance(default, tuple):
-        fits = isinstance(value, list) and len(value) == 3 and all(isinstance(one, int | float) for one in value)
-        value = tuple(value) if fits else value
-    elif isinstance(default, int | float) and not isinstance(default, bool):
-        numbers = int if isinstance(default, int) else (int, float)
-        fits = isinstance(value, numbers) and not isinstance(value, bool)
-    else:
-        fits = isinstance(value, bool if isinstance(default, bool) else str)
-    if not fits:
-        raise InputError(f"{key} in {str(path)!r} cannot be {value!r}.")
-    return value
+    return {key: convert(f"{key} in {str(path)!r}", value, known[key].type) for key, value in values.items()}

@@ -16,8 +16,7 @@ import torch
 from bespokefl import data as datasets
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
-from bespokefl.core.import_path import imported, is_named
-from bespokefl.core.nn import probe
+from bespokefl.core.spec import frozen, imported, is_named
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
@@ -25,12 +24,12 @@ from bespokefl.data.preprocessing.fit import features_of
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
-from bespokefl.engines.chunks import choose_executor
+from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.transports.flower import supernode
+from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.node import Node, Prepared
-from bespokefl.engines.transports.flower.run_names import check_run
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.workflows.deploy.layout import NODE_ID, NodeSettings, host_of, is_loopback
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
@@ -46,17 +45,15 @@ def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, 
     torch.set_num_threads(1)
     host = LocalHost(settings, directory)
     log.info("node %s has %s", settings.name, count(len(host.about()["clients"]), "client"))
-    certificate, key = directory / "ca.crt", directory / "node.key"
-    secure = key.is_file()
+    secure = (directory / "node.key").is_file()
     if not secure and not is_loopback(host_of(settings.server)):
         raise InputError(
             f"node {settings.name} has no key, node.key, in {str(directory)!r}: without one it may only connect to "
             "127.0.0.1."
         )
     state = directory / settings.state
-    endpoint = supernode.Endpoint(
-        settings.server, certificate if secure else None, key if secure else None, state / NODE_ID
-    )
+    certificate, key = (directory / "ca.crt", directory / "node.key") if secure else (None, None)
+    endpoint = supernode.Endpoint(settings.server, certificate, key, state / NODE_ID)
     supernode.serve_messages(endpoint, Node(host, state), stopped, ready)
 
 
@@ -79,7 +76,9 @@ class LocalHost:
         return clients
 
     def about(self) -> dict[str, Any]:
-        clients = self.clients
+        clients, sums = self.clients, None
+        if self.features.kind == "table":  # for scaling: of each feature the count, sum and sum of squares
+            sums = FeatureSums.of(clients.x.numpy()[clients.train.indices.numpy()], self.features).to_dict()
         sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
         return {
             "clients": {
@@ -89,7 +88,7 @@ class LocalHost:
             },
             "features": self.features.to_dict(),
             "tokens": None if clients.x.is_floating_point() else int(clients.x.max()) + 1,
-            "sums": self._sums(),
+            "sums": sums,
             "labels": None if clients.classes is None else list(labels_of(clients)),
             "version": version("bespokefl"),
         }
@@ -130,28 +129,21 @@ class LocalHost:
         task = spec.build()
         mark = fingerprint(task, warm=plan.warm)
         data = engine_data(clients, device, PRECISIONS[spec.precision])
-        probe.check(task, data.x[:3], data.y[:3], classes)
-        executor = choose_executor(task, data, plan.settings)
-        if executor.stacked:
-            task.stack()
-        method = methods.build(str(recipe["method"]), {key: _frozen(value) for key, value in recipe["hyper"].items()})
+        executor = prepare_task(task, data, plan.settings, classes)
+        method = methods.build(str(recipe["method"]), {key: frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, task, data, plan.settings.budget, plan.seed, privacy=privacy)
+        side = ClientSide(method, task, data, plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
 
     # -- inside
 
-    def _sums(self) -> dict[str, Any] | None:
-        """For tables: the number of values of each feature, their sum and sum of squares, over all clients."""
-        if self.features.kind != "table":
-            return None
-        return FeatureSums.of(self.clients.x.numpy()[self.clients.train.indices.numpy()], self.features).to_dict()
-
     def _load(self) -> Clients:
         settings = self.settings
-        assert settings.data is not None
+        if settings.data is None:
+            file = str(self.directory / "node.toml")
+            raise InputError(f"node {self.name} has no data: name them in {file!r}, or with --data.")
         found = _call(settings.data) if is_named(settings.data) else self._read(settings.data)
         if isinstance(found, Clients):
             return found
@@ -192,11 +184,6 @@ class LocalHost:
         return replace(clients, y=codes[clients.y], classes=len(labels), label_names=tuple(labels))
 
 
-def _frozen(value: Any) -> Any:
-    """Turn the lists of JSON into tuples, as hyper-parameters have them."""
-    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
-
-
 def _call(source: str) -> Any:
     function = imported(source, "data")
     try:
@@ -234,6 +221,6 @@ def _run_directory(state: Path, run: str | None) -> Path:
     written = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
     if not written:
         raise InputError(f"there is no model in {str(state)!r} yet: a node has its clients' models when a run is done.")
-    if run is not None and check_run(run) not in written:
+    if run is not None and check_name(run, "a run") not in written:
         raise unknown("run", run, written)
     return state / (run or max(written, key=lambda name: written[name]))

@@ -32,7 +32,7 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.client import Data
-from bespokefl.engines.progress import Progress, Report
+from bespokefl.engines.outcome import Progress, Report
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local
@@ -42,19 +42,18 @@ from bespokefl.workflows.diagnose import heterogeneity, similarity
 from bespokefl.workflows.diagnose.result import FILE, KIND, MARKERS, Client, Diagnosis, Survey
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import PRECISIONS
+from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, select
-from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.settings import LOADING, Mark, RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 from bespokefl.workflows.tune import shared_settings
-
-Indices = NDArray[np.int64]
 
 STEPS, LR = 50, 0.1  # of each fit
 BATCH_SIZE = 50
 COMPUTING = ("workers", "chunk", "device", "precision")
-SETTINGS = ("model", "seed", "start", "head", "loss", *shared_settings.PREPARATION, *COMPUTING)
+SETTINGS = ("model", "seed", "start", "head", "loss", *RunSettings.marked(Mark.PREPARATION), *COMPUTING)
 NUM_NEAREST = 3  # peers listed per client
 MAX_SURVEYED = 300  # clients; every number of streams up to theirs is tried
 
@@ -123,7 +122,7 @@ def diagnose(
 
 
 def diagnose_config(
-    config: Config, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
+    config: RunSettings, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
 ) -> tuple[Diagnosis, Path]:
     """Diagnose the clients of a config and write the result to its output directory."""
     _check(steps, lr)
@@ -150,11 +149,10 @@ def _check(steps: int, lr: float) -> None:
 
 
 def _diagnose(
-    clients: Clients, config: Config, given: dict[str, Any], steps: int, lr: float, report: Report
+    clients: Clients, config: RunSettings, given: dict[str, Any], steps: int, lr: float, report: Report
 ) -> tuple[Diagnosis, dict[str, Any]]:
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
-    preparing = {name: getattr(config, name) for name in shared_settings.PREPARATION}
-    ready, preparation = prepare(clients, **preparing)
+    ready, preparation = prepare(clients, **config.select(Mark.PREPARATION))
     device, seed, start = find_device(config.device), config.seed, given.get("start")
     spec = TaskSpec.of(
         config,
@@ -170,10 +168,8 @@ def _diagnose(
         rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
     )
     data = engine_data(ready, device, PRECISIONS[config.precision])
-    data = replace(data, test=ClientIndex.of_lists([np.zeros(0, dtype=np.int64)] * len(data)))
-    server = (
-        Simulation(UCFL(), task, data, settings, ready.classes).run().server
-    )  # only its survey: there are no rounds
+    data = replace(data, test=ClientIndex.of_lists([np.zeros(0)] * len(data)))
+    server = Simulation(UCFL(), task, data, settings, ready.classes).run().server  # its survey: there are no rounds
     report(Progress(1, 3, "survey"))
     first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
     report(Progress(2, 3, "fits"))
@@ -182,10 +178,7 @@ def _diagnose(
     found = _diagnosis(ready, alike, how, _survey_result(server, alike))
     report(Progress(3, 3, "sums"))
     return found, {
-        "data": clients.data_name,
-        "split": clients.split_name,
-        "split_hash": clients.hash,
-        "split_seed": clients.seed,
+        **{name: value for name, value in origin_of(clients).items() if name != "examples"},
         "clients": len(clients),
         "model": config.model,
         "parameters": task.layout.width,
@@ -199,7 +192,11 @@ def _diagnose(
 
 def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: float) -> tuple[Rows, Rows]:
     """Return how far a few local steps move the weights, on the first and the second half of every client's data."""
-    halves = [half for i, name in enumerate(data.names) for half in _halves(data.train.of(i).numpy(), settings, name)]
+    halves = []
+    for i, name in enumerate(data.names):
+        own = data.train.of(i).numpy()
+        shuffled, middle = rng.generator(settings.seed, "diagnose", "halves", name).permutation(own), len(own) // 2
+        halves += [shuffled[:middle], shuffled[middle:]] if middle else [own, own]  # a single example is in both
     twice = np.repeat(np.arange(len(data)), 2)
     both = Data(
         x=data.x,
@@ -213,13 +210,6 @@ def _fits(task: Task, data: Data, settings: Settings, classes: int | None, lr: f
     moved = outcome.personal_rows - task.start
     at = 2 * torch.arange(len(data))
     return moved[at], moved[at + 1]
-
-
-def _halves(own: Indices, settings: Settings, name: str) -> Sequence[Indices]:
-    """Return both halves of the shuffled examples; a single example is used for both."""
-    shuffled = rng.generator(settings.seed, "diagnose", "halves", name).permutation(own)
-    middle = len(own) // 2
-    return (shuffled[:middle], shuffled[middle:]) if middle else (own, own)
 
 
 def _diagnosis(

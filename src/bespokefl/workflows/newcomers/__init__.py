@@ -4,5 +4,4 @@ personalize   `bespokefl.personalize`: train the models of newcomers from a fini
 trainer       the computation: the method's own rule, and plain fine-tuning for comparison
 result        `Newcomers`: models and scores, in memory and on disk
 predict       predictions of a client's model for new examples
-arrays        read and check new examples
 """

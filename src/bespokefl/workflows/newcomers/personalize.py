@@ -1,35 +1,29 @@
 """Train a personal model for a client that did not take part, by the method's rule, from a finished run."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
+from bespokefl.data.dataset import Dataset, as_array
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.data.readers import npz
+from bespokefl.data.tables import table as columns
 from bespokefl.data.tables.features import Table
-from bespokefl.workflows.newcomers import arrays
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.newcomers.trainer import train_newcomers
 from bespokefl.workflows.results import score_tables, server_artifact
 from bespokefl.workflows.results.models import PRECISIONS, InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.results.server_artifact import ServerArtifact
-from bespokefl.workflows.run.convert import (
-    check_clients,
-    engine_data,
-    engine_settings,
-    find_device,
-    in_order,
-    labels_of,
-    scores_of,
-    select,
-)
+from bespokefl.workflows.run import convert
 
 log = logging.getLogger("bespokefl")
 
@@ -91,31 +85,29 @@ def personalize(
                 "those of the run."
             )
         chosen, preparation = preparation.prepare_clients(chosen)
-    check_clients(chosen)
+    convert.check_clients(chosen)
     chosen = _with_labels_of(result, chosen)
     return serve(result, chosen, workers=workers, device=device or result.config.device, preparation=preparation)
 
 
 def serve(
-    result: Result,
-    clients: Clients,
-    *,
-    workers: int = 0,
-    device: str = "cpu",
-    preparation: Preparation | None = None,
+    result: Result, clients: Clients, *, workers: int = 0, device: str = "cpu", preparation: Preparation | None = None
 ) -> Newcomers:
     """Train personal models for clients that are known to fit the run."""
-    artifact = _server_artifact(result)
-    where, config = find_device(device), replace(result.config, workers=workers)
+    artifact = result.final
+    if artifact is None:
+        assert isinstance(result.weights, SavedModels)
+        artifact = server_artifact.read(result.weights, result.config, result.about)
+    where, config = convert.find_device(device), replace(result.config, workers=workers)
     task, server = artifact.task(where), artifact.state(where)
-    data = engine_data(clients, where, PRECISIONS[config.precision])
+    data = convert.engine_data(clients, where, PRECISIONS[config.precision])
     lr, momentum = finetuning_rate(artifact.method)
     found = train_newcomers(
         artifact.method,
         task,
         data,
         server,
-        engine_settings(config),
+        convert.engine_settings(config),
         clients.classes,
         number=int(result.about["rounds_done"]) + 1,
         lr=lr,
@@ -141,9 +133,9 @@ def serve(
         origin={"run": str(result.path or "")} | {name: result.about[name] for name in ORIGIN},
         names=clients.names,
         sizes={part: getattr(clients, part).sizes.numpy() for part in score_tables.SIZES},
-        personal=scores_of(clients, data, found.personal),
-        finetune=scores_of(clients, data, found.finetune),
-        weights=InMemoryModels(artifact.recipe, in_order(clients, data, found.rows)),
+        personal=convert.scores_of(clients, data, found.personal),
+        finetune=convert.scores_of(clients, data, found.finetune),
+        weights=InMemoryModels(artifact.recipe, convert.in_order(clients, data, found.rows)),
         preparation=preparation or result.preparation,
     )
 
@@ -153,15 +145,6 @@ def finetuning_rate(method: Method) -> tuple[float, float]:
     hyper = method.hyper()
     lr = next((hyper[name] for name in ("lr", "base_lr") if name in hyper), DEFAULT_LR)
     return float(lr), float(hyper.get("momentum", 0.0))
-
-
-def _server_artifact(result: Result) -> ServerArtifact:
-    if result.final is not None:
-        return result.final
-    assert isinstance(result.weights, SavedModels)
-    loss = "mse" if result.about["examples"]["labels"] is None else "cross_entropy"
-    python: dict[str, str] = result.about["python"]
-    return server_artifact.read(result.weights.folder, result.config, result.weights.recipe, loss, python)
 
 
 def check_finished(result: Result, what: str) -> None:
@@ -178,17 +161,17 @@ def check_finished(result: Result, what: str) -> None:
 def _only(clients: Clients, name: str) -> Clients:
     if name not in clients.names:
         raise no_client(name, clients.names)
-    return select(clients, [clients.names.index(name)])
+    return convert.select(clients, [clients.names.index(name)])
 
 
 def _from_file(path: str | PathLike[str], result: Result, client: str | None) -> Clients:
     """Return the clients of a file, split into train, validation and test data with the run's seed."""
     examples: Mapping[str, Any] = result.about["examples"]
-    dataset, y = arrays.read_examples(path, examples, result.preparation)
+    dataset, y = read_examples(path, examples, result.preparation)
     if y is None:
         raise InputError(f"{str(path)!r} must have an array y, or the column of labels, to train with.")
     labels = examples["labels"]
-    codes = arrays.targets(y, labels, repr(str(path)))
+    codes = _targets(y, labels, repr(str(path)))
     if len(codes) != len(dataset):
         raise InputError(
             f"x and y in {str(path)!r} must have one entry per example each, got {len(dataset)} and {len(codes)}."
@@ -221,9 +204,68 @@ def _with_labels_of(result: Result, clients: Clients) -> Clients:
             f"newcomers must have {kinds[labels is not None]}, as the run was trained with, got "
             f"{kinds[clients.classes is not None]}."
         )
-    if labels is None or labels_of(clients) == tuple(labels):
+    if labels is None or convert.labels_of(clients) == tuple(labels):
         return clients
     used = torch.cat([getattr(clients, part).indices for part in score_tables.SIZES]).unique()
-    y = torch.zeros_like(clients.y)
-    y[used] = arrays.recoded(clients.y[used], labels_of(clients), labels, "the newcomers' data")
+    y, own = torch.zeros_like(clients.y), convert.labels_of(clients)
+    known = torch.unique(clients.y[used]).tolist()
+    codes = torch.zeros(len(own), dtype=torch.int64)
+    codes[known] = torch.from_numpy(_codes([own[code] for code in known], labels, "the newcomers' data"))
+    y[used] = codes[clients.y[used]]
     return replace(clients, y=y, classes=len(labels), label_names=tuple(labels))
+
+
+def read_examples(
+    path: str | PathLike[str], about: Mapping[str, Any], preparation: Preparation | None
+) -> tuple[Dataset, np.ndarray | None]:
+    """Return the raw examples of a file, read as those of the run, and its labels if it has any.
+
+    `about` describes the examples of the run: "shape", "tokens" and "labels".
+    """
+    if preparation is not None and preparation.features.kind in ("table", "text"):
+        found = columns.inputs(path, preparation.features)
+        x = torch.from_numpy(found.x)
+        return Dataset(Path(path).stem, x, torch.zeros(len(x)), found.client), found.y
+    arrays = npz.read(Path(path), ("x", "y", "client"))
+    if "x" not in arrays:
+        raise InputError(f"{str(path)!r} must have an array x; save it with np.savez(path, x=...).")
+    inputs = as_array(arrays["x"], "x")
+    expected = tuple(about["shape"])
+    if inputs.ndim and len(inputs) and inputs.shape[1:] != expected:
+        raise InputError(
+            f"x in {str(path)!r} must have examples of shape {expected}, as the run was trained with, "
+            f"got {inputs.shape[1:]}."
+        )
+    no_labels = np.zeros(len(inputs) if inputs.ndim else 0, dtype=np.float32)
+    tokens = bool(about["tokens"])
+    return Dataset.from_arrays(inputs, no_labels, arrays.get("client"), Path(path).stem, tokens=tokens), arrays.get("y")
+
+
+def _targets(y: np.ndarray, labels: Sequence[str] | None, where: str) -> torch.Tensor:
+    """Return labels as the run encodes them, 0, 1, …; or real values for regression."""
+    y = as_array(y, "y")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise InputError(f"y in {where} must be one label per example, got shape {y.shape}.")
+    if labels is None:
+        if y.dtype.kind not in "fiub" or not np.isfinite(y).all():
+            raise InputError(f"y in {where} must be finite numbers, as the run was trained with, got others.")
+        return torch.from_numpy(y.astype(np.float32))
+    if y.dtype.kind == "f":
+        raise InputError(
+            f"y in {where} must be classes, as the run was trained with ({listing(labels)}), got real numbers; "
+            "convert them to integers or text."
+        )
+    found, codes = np.unique(y, return_inverse=True)
+    return torch.from_numpy(_codes([str(name) for name in found.tolist()], labels, where)[codes])
+
+
+def _codes(names: Sequence[str], labels: Sequence[str], where: str) -> np.ndarray:
+    position = {name: at for at, name in enumerate(labels)}
+    unseen = [name for name in names if name not in position]
+    if unseen:
+        raise InputError(
+            f"the labels in {where} must be among those of the run, {listing(labels, 10)}, got {listing(unseen)}."
+        )
+    return np.array([position[name] for name in names], dtype=np.int64)

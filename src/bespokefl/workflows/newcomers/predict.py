@@ -12,9 +12,8 @@ from torch import nn
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.workflows.newcomers import arrays
 from bespokefl.workflows.newcomers import result as newcomers
-from bespokefl.workflows.newcomers.personalize import check_finished
+from bespokefl.workflows.newcomers.personalize import check_finished, read_examples
 from bespokefl.workflows.newcomers.result import Newcomers, load_newcomers
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result, load_run
@@ -76,7 +75,7 @@ def by_model(
     preparation: Preparation | None,
 ) -> Predictions:
     """Predict the examples of a file with a client's model; `examples` describes those of the run."""
-    x = arrays.read_examples(data, examples, preparation)[0].x
+    x = read_examples(data, examples, preparation)[0].x
     if preparation is not None:
         x = preparation.apply(x.numpy(), client=client)
     return answer(model, x, examples["labels"])

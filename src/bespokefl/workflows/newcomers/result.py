@@ -17,16 +17,8 @@ from torch import nn
 
 from bespokefl.core.errors import InputError, count
 from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import (
-    NEWCOMERS,
-    START,
-    InMemoryModels,
-    Model,
-    SavedModels,
-    no_client,
-    write_state,
-)
+from bespokefl.workflows.results import models, run_directory, score_tables
+from bespokefl.workflows.results.models import NEWCOMERS, START, InMemoryModels, SavedModels
 from bespokefl.workflows.results.score_tables import Scores, Sizes
 
 KINDS = ("personal", "finetune")
@@ -70,17 +62,13 @@ class Newcomers:
     def model(self, client: str) -> nn.Module:
         """Return the personal model of a newcomer, in evaluation mode; raise InputError if there is none."""
         if str(client) not in self.names:
-            raise no_client(str(client), self.names)
+            raise models.no_client(str(client), self.names)
         return self.weights.module(self.names.index(str(client)))
 
     def __repr__(self) -> str:
         figures = self.summary()
-        measure = "loss" if figures["personal"]["accuracy"] is None else "accuracy"
-        lines = [f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"]
-        for kind in KINDS:
-            mean = figures[kind][measure]["mean"]
-            lines.append(f"  {kind:<8}  test {measure}: mean {'undefined' if mean is None else f'{mean:.4f}'}")
-        return "\n".join(lines)
+        title = f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"
+        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in KINDS})])
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
         """Write models and scores to a new directory and return it. It appears complete or not at all."""
@@ -93,7 +81,7 @@ class Newcomers:
                 (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
             if isinstance(self.weights, InMemoryModels):
                 if self.weights.recipe.shared:
-                    write_state(self.weights.recipe.shared, into / START)
+                    models.write_state(self.weights.recipe.shared, into / START)
             elif (self.weights.folder / START).exists():
                 shutil.copyfile(self.weights.folder / START, into / START)
 
@@ -109,7 +97,7 @@ class Newcomers:
             shutil.copyfile(self.weights.folder / NEWCOMERS, into / NEWCOMERS)
 
 
-def load_newcomers(path: str | PathLike[str], model: Model | None = None) -> Newcomers:
+def load_newcomers(path: str | PathLike[str], model: models.Model | None = None) -> Newcomers:
     """Load what `Newcomers.save` wrote; `model` is needed if the model was a Python object."""
     source = Path(path)
     if not run_directory.is_run(source, MARKERS):
@@ -123,7 +111,9 @@ def load_newcomers(path: str | PathLike[str], model: Model | None = None) -> New
     return found
 
 
-def read_newcomers(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: Model | None) -> Newcomers:
+def read_newcomers(
+    source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: models.Model | None
+) -> Newcomers:
     """Read newcomers from a directory with their table and models."""
     names, sizes, scores = score_tables.read_clients(source / TABLE, KINDS)
     return Newcomers(

@@ -4,22 +4,20 @@ For comparison, every newcomer also fine-tunes the global model (or the initial 
 for as many steps as an average client made.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
-from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import PARTS, ClientSide, Data
-from bespokefl.engines.evaluation import Scores, refuse_non_finite
-from bespokefl.engines.reference import ReferenceLoop
+from bespokefl.engines.evaluation import Scores, refuse_non_finite, without_number
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.transports.processes import num_workers, open_pool
+from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
 
 KINDS = ("personal", "finetune")
@@ -47,17 +45,9 @@ def train_newcomers(
     lr: float,
     momentum: float,
 ) -> NewcomerModels:
-    """Train personal models by the method's own rule, and fine-tune with this rate for the same budget.
-
-    `number` is the round that this counts as: the one after the last.
-    """
-    probe.check(task, data.x[:3], data.y[:3], classes)
-    executor = chunks.choose_executor(task, data, settings)
-    task.stacked = False
-    if executor.stacked:
-        task.stack()
-    loop = ReferenceLoop(task) if settings.reference else None
-    side = ClientSide(method, task, data, settings.budget, settings.seed, loop)
+    """Train personal models by the method's own rule, and fine-tune for the same budget, in the round `number`."""
+    executor = chunks.prepare_task(task, data, settings, classes)
+    side = ClientSide(method, task, data, settings)
     global_rows = method.global_model(server)
     start = task.start if global_rows is None else global_rows
 
@@ -77,7 +67,7 @@ def train_newcomers(
     parts = chunks.cut(range(len(data)), data.train.sizes.tolist(), executor.chunk)
     names = ["newcomers " + ", ".join(data.names[i] for i in part) for part in parts]
     answers: list[Values] = [{}] * len(parts)
-    with open_pool(train, min(num_workers(task, settings), len(parts))) as pool:
+    with closing(Pool(train, min(num_workers(task, settings), len(parts)))) as pool:
         jobs = [lambda part=part: {"cohort": torch.tensor(part)} for part in parts]
         for at, values in pool.map("serve", jobs, names):
             answers[at] = values
@@ -89,18 +79,11 @@ def train_newcomers(
 
     personal, finetune = (joined(kind) for kind in KINDS)
     refuse_non_finite(personal, data, number)
-    diverged = _diverged(finetune, data)
+    losses = ((finetune[f"{part}_loss"], getattr(data, part).sizes) for part in PARTS)
+    diverged = torch.stack([without_number(loss, sizes) for loss, sizes in losses]).any(0)
     return NewcomerModels(
         rows=Rows.cat([values["rows"] for values in answers])[back],
         personal=personal,
         finetune={name: values.masked_fill(diverged, torch.nan) for name, values in finetune.items()},
         diverged=tuple(data.names[i] for i in diverged.nonzero().flatten().tolist()),
     )
-
-
-def _diverged(scores: Scores, data: Data) -> Tensor:
-    """Return which clients have examples but no finite loss, shape (K,)."""
-    found = torch.zeros(len(data), dtype=torch.bool)
-    for part in PARTS:
-        found |= ~scores[f"{part}_loss"].isfinite() & (getattr(data, part).sizes > 0)
-    return found

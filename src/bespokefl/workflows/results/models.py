@@ -95,13 +95,10 @@ class InMemoryModels:
 
     def module(self, position: int) -> nn.Module:
         """The personal model of the client at this position."""
-        return self._build(self.personal, position)
+        return self.recipe.build(self.personal.state(position))
 
     def global_module(self) -> nn.Module | None:
-        return None if self.global_rows is None else self._build(self.global_rows, 0)
-
-    def _build(self, rows: Rows, position: int) -> nn.Module:
-        return self.recipe.build({name: value.cpu() for name, value in rows.state(position).items()})
+        return None if self.global_rows is None else self.recipe.build(self.global_rows.state())
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = PERSONAL) -> None:
         about = {"clients": names, **asdict(self.recipe.blueprint)}

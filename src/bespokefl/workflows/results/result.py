@@ -144,24 +144,13 @@ class Result:
         }
 
     def __repr__(self) -> str:
-        about = self.about
-        lines = [
+        about, figures = self.about, self.summary()
+        title = (
             f"{self.method} on {about['data']}, {about['split']}, {count(len(self.names), 'client')}, "
             f"model {about['model']}, {count(about['rounds_done'], 'round')}"
             f"{' (interrupted)' if self.interrupted else ''}, seed {about['seed']}"
-        ]
-        figures = self.summary()
-        for kind in KINDS:
-            scores = figures[kind]
-            if scores is None:
-                lines.append(f"  {kind:<8}  none: the method has no {kind} model")
-                continue
-            name = "loss" if scores["accuracy"] is None else "accuracy"
-            worded = [
-                f"{what.replace('_', ' ')} {_short(scores[name][what])}" for what in ("mean", "std", "worst_decile")
-            ]
-            lines.append(f"  {kind:<8}  test {name}: {', '.join(worded)}")
-        return "\n".join(lines)
+        )
+        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in KINDS})])
 
     def model(self, client: str) -> nn.Module:
         """Return the personal model of a client, also of one held out of training; in evaluation mode, on the CPU.
@@ -278,7 +267,3 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"the run in {str(path)!r} is damaged: {error!r}.") from error
-
-
-def _short(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"

@@ -48,10 +48,7 @@ def has_foreign_files(path: Path) -> bool:
 
 
 def explain_disk_error(error: DiskError, path: Path, *, unchanged: bool = False) -> DiskError:
-    """Extend an error by what is left of the run in this directory, and by how to resume it.
-
-    unchanged : whether the directory still holds the run that was to be replaced.
-    """
+    """Extend an error by what is left of the run (or, if `unchanged`, of the one to be replaced) and how to resume."""
     left, again = describe_latest(path / CHECKPOINTS), "start it again"
     if unchanged:
         left = f"there is no checkpoint yet, and the previous run in {str(path)!r} is unchanged"
@@ -86,17 +83,18 @@ def _contains_current(path: Path) -> bool:
 
 @contextmanager
 def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
-    """Keep other processes out of a directory; yields its path.
-
-    rename : if the directory exists or is locked, lock name-2, name-3, … instead.
-    """
+    """Lock a directory and yield its path; with `rename`, the first of name, name-2, name-3, … that is free."""
     path = stable_path(path)
     missing = [one for one in path.parents if not one.exists()]
-    if rename:
+    if not rename:
+        until = time.monotonic() + LOCK_TIMEOUT
+        while (handle := _try_lock(path)) is None:
+            if time.monotonic() > until:
+                raise InputError(f"another process uses {str(path)!r}; wait until it ends, or use another directory.")
+            time.sleep(0.1)
+    else:
         unused = (one for one in _numbered(path) if not one.exists())
         path, handle = next((one, held) for one in unused if (held := _try_lock(one)) is not None)
-    else:
-        handle = _wait_for_lock(path)
     file = _lock_file(path)
     try:
         remove_leftovers(path)
@@ -107,15 +105,6 @@ def lock(path: Path, *, rename: bool = False) -> Iterator[Path]:
         with suppress(OSError):  # they are not empty
             for one in missing:
                 one.rmdir()
-
-
-def _wait_for_lock(path: Path) -> int:
-    until = time.monotonic() + LOCK_TIMEOUT
-    while (handle := _try_lock(path)) is None:
-        if time.monotonic() > until:
-            raise InputError(f"another process uses {str(path)!r}; wait until it ends, or use another directory.")
-        time.sleep(0.1)
-    return handle
 
 
 def _numbered(path: Path) -> Iterator[Path]:

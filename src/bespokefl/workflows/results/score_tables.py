@@ -28,6 +28,20 @@ def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
     return {"accuracy": None} | found  # None for regression
 
 
+def in_words(kinds: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """Return a line of text for the `figures` of each kind of model; a kind that a method does not have is None."""
+    lines = []
+    for kind, scores in kinds.items():
+        text = f"none: the method has no {kind} model"
+        if scores is not None:
+            name = "loss" if scores["accuracy"] is None else "accuracy"
+            values = {what: scores[name][what] for what in ("mean", "std", "worst_decile")}
+            shown = {what: "undefined" if value is None else f"{value:.4f}" for what, value in values.items()}
+            text = f"test {name}: " + ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in shown.items())
+        lines.append(f"  {kind:<8}  {text}")
+    return lines
+
+
 def unit(score: str) -> str:
     """Return the unit in which a score is printed: accuracy in per cent; files and Python have fractions."""
     return " %" if score.endswith("accuracy") else ""

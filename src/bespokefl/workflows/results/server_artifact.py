@@ -7,7 +7,7 @@ rounds.safetensors   the global model after every round, shape (rounds, …), wi
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bespokefl.core.nn.losses import Loss
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.transports import wire
-from bespokefl.workflows.results.models import Recipe, read_about, read_state, write_named, write_rows
+from bespokefl.workflows.results.models import Recipe, SavedModels, read_about, read_state, write_named, write_rows
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -45,9 +45,8 @@ class ServerArtifact:
     def task(self, device: torch.device) -> Task:
         """Build the run's task again, with its initial weights."""
         blueprint = self.recipe.blueprint
-        weights = {name: value.cpu() for name, value in self.start.state(0).items()}
         spec = TaskSpec(
-            model=lambda: self.recipe.build(weights),
+            model=lambda: self.recipe.build(self.start.state()),
             shape=blueprint.shape,
             classes=blueprint.outputs if blueprint.outputs > 1 else None,
             tokens=blueprint.tokens,
@@ -79,8 +78,9 @@ class ServerArtifact:
             write_rows(self.rounds, folder / ROUNDS, json.dumps(len(self.rounds)))
 
 
-def read(folder: Path, config: RunSettings, recipe: Recipe, loss: str, python: dict[str, str]) -> ServerArtifact:
-    """Read the artifact in the directory of a finished run."""
+def read(models: SavedModels, config: RunSettings, about: Mapping[str, Any]) -> ServerArtifact:
+    """Read the artifact in the directory of a finished run; `about` is the content of its result.json."""
+    recipe, folder, python = models.recipe, models.folder, about["python"]
     if not (folder / SERVER).exists():
         raise InputError(f"the run in {str(folder)!r} cannot personalize newcomers: it has no {SERVER}; run it again.")
     if python:
@@ -103,7 +103,7 @@ def read(folder: Path, config: RunSettings, recipe: Recipe, loss: str, python: d
     return ServerArtifact(
         method=methods.build(config.method, dict(config.set)),
         recipe=recipe,
-        loss=loss,
+        loss="mse" if about["examples"]["labels"] is None else "cross_entropy",
         head=config.head,
         server={name.removeprefix("server/"): value for name, value in values.items()},
         start=start,

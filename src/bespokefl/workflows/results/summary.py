@@ -16,7 +16,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.outcome import Outcome
 from bespokefl.metrics.communication import streams_per_round, total_times
-from bespokefl.workflows.run import privacy_accounting
+from bespokefl.metrics.differential_privacy import DELTA, epsilon
 from bespokefl.workflows.run.convert import labels_of
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -49,7 +49,14 @@ def summarize_run(
         times = sum(sum(reasons.values()) for reasons in outcome.lost.values())
         whose = count(len(outcome.lost), "client")
         sentences.append(f"Uploads that did not count: {times}, of {whose} (see lost in result.json).")
-    privacy = privacy_accounting.account(settings, names, outcome.uploaded)
+    privacy = _account_privacy(settings, {name: outcome.uploaded.get(name, 0) for name in names})
+    if privacy is not None:
+        bound = f"ε ≤ {privacy['largest_epsilon']:.3g} at δ = {privacy['delta']:g}"
+        most = count(max(privacy["uploads"].values(), default=0), "upload")
+        sentences.append(
+            f"Uploads are (ε, δ)-differentially private for each client with {bound}, over {most} at most; scores and "
+            "numbers of examples are not covered."
+        )
     shown = [one.name for one in fields(settings) if one.name not in LISTED_ELSEWHERE]
     return {
         "method": settings.method,
@@ -63,7 +70,7 @@ def summarize_run(
         "rounds_planned": outcome.rounds_planned,
         "rounds_done": outcome.rounds_done,
         "interrupted": interrupted,
-        "notes": sentences + privacy_accounting.sentences(privacy),
+        "notes": sentences,
         "settings": {name: getattr(settings, name) for name in shown},
         "personal": None,  # `Result.summary` fills in the figures of both
         "global": None,
@@ -75,6 +82,22 @@ def summarize_run(
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
         "timing": {"seconds_per_round": outcome.seconds_per_round, **timing},
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
+    }
+
+
+def _account_privacy(settings: RunSettings, uploads: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return each client's number of uploads and its ε over all of them; None without noise."""
+    if not settings.noise:
+        return None
+    delta = DELTA if settings.delta is None else settings.delta
+    known = {number: epsilon(settings.noise, number, delta) for number in sorted({*uploads.values()})}
+    return {
+        "clip": settings.clip,
+        "noise": settings.noise,
+        "delta": delta,
+        "largest_epsilon": max(known.values(), default=0.0),
+        "uploads": uploads,
+        "epsilon": {name: known[number] for name, number in uploads.items()},
     }
 
 

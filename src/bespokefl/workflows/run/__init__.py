@@ -6,11 +6,9 @@ toml                writing of config.toml
 client_loading      loading clients, and holding some out of training
 task_builder        building the task and the model
 initial_weights     given initial weights
-convert             conversion between clients and an engine's data
+convert             conversion of clients to an engine's data, and of its outcome to a `Result`
 trainer             the three steps of a run: build, simulate, package
-packaging           making a `Result` from an engine's outcome
 resume              finding the run to resume in a directory
-privacy_accounting  (ε, δ) of every client
 code_fingerprint    noticing changes of a user's own code
 jobs                running independent trainings in parallel
 """

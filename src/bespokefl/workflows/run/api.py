@@ -20,7 +20,7 @@ from bespokefl.core.nn.losses import Loss
 from bespokefl.data.clients import Clients
 from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Report
 from bespokefl.engines.storage.checkpoints import OtherRunError
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import Model, described

@@ -19,9 +19,8 @@ def _pieces(kind: type) -> Iterator[str]:
         if one.__module__.partition(".")[0] in OURS:
             continue
         for name, value in vars(one).items():
-            function = getattr(
-                value, "__func__", getattr(value, "fget", value)
-            )  # static method, class method, property
+            # static methods and class methods, properties, functions
+            function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, FunctionType):
                 named = tuple(sorted((function.__kwdefaults__ or {}).items()))
                 yield f"{one.__qualname__}.{name} {_text(function.__code__)} {_text((function.__defaults__, named))}"

@@ -1,6 +1,6 @@
 """Converts clients and settings to what an engine takes, and an engine's outcome back to the order of the clients."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -8,13 +8,21 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError, listing
+from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
+from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
+from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
+from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
-from bespokefl.workflows.results.score_tables import Scores
+from bespokefl.workflows.results.models import InMemoryModels
+from bespokefl.workflows.results.result import Result
+from bespokefl.workflows.results.score_tables import SIZES, Scores
+from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.run.task_builder import TaskSpec
 
 COPIED_AT_ONCE = 1 << 24  # numbers
 
@@ -55,10 +63,7 @@ def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: tor
 
 
 def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
-    """The settings of an engine: the fields of the same name, and those that are spelled differently in files.
-
-    warm : whether initial weights were given, instead of random ones.
-    """
+    """Return the settings of an engine; `warm` says whether initial weights were given, instead of random ones."""
     shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults"}
     return Settings(
         **{name: getattr(settings, name) for name in shared},
@@ -84,11 +89,55 @@ def labels_of(clients: Clients) -> tuple[str, ...]:
     return clients.label_names or tuple(map(str, range(clients.classes or 0)))
 
 
+def make_result(
+    settings: RunSettings,
+    method: Method,
+    outcome: Outcome,
+    clients: Clients | Data,
+    data: Data,
+    *,
+    about: dict[str, Any],
+    models: InMemoryModels,
+    spec: TaskSpec,
+    task: Task,
+    preparation: Preparation,
+    **files: Any,
+) -> Result:
+    """Put the outcome of an engine, which has the order of `data`, into the order of `clients`.
+
+    `about` is the content of result.json without scores; `files` are further arguments of `Result`.
+    """
+    back: list[int] = _positions(clients, data).tolist()
+
+    def ordered(value: Any) -> Any:  # lists and matrices with an entry per client
+        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
+
+    history = [
+        {name: ordered(value) if name in outcome.by_client else value for name, value in row.items()}
+        for row in outcome.history
+    ]
+    kept = outcome.server, task.start, outcome.kept_rows
+    return Result(
+        config=settings,
+        about=about,
+        names=clients.names,
+        sizes={part: getattr(data, part).sizes[back].numpy() for part in SIZES},
+        personal=scores_of(clients, data, outcome.personal),
+        global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
+        rounds=history,
+        client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
+        weights=models,
+        final=ServerArtifact(method, models.recipe, spec.objective, spec.head, *kept),
+        preparation=preparation if preparation.changes else None,
+        **files,
+    )
+
+
 def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
     """Reorder an engine's rows to the order of the clients: in place and by columns, as the rows may be large."""
     if data.names == clients.names:
         return rows
-    back = positions(clients, data).to(rows.device)
+    back = _positions(clients, data).to(rows.device)
     for block in rows.blocks:
         if block.stride(0) and block.numel():  # else all clients share one row
             flat = block.view(len(block), -1)
@@ -100,24 +149,12 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
 
 def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
-    back = positions(clients, data)
+    back = _positions(clients, data)
     found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
     return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
 
 
-def rounds_of(
-    clients: Clients | Data, data: Data, history: Sequence[dict[str, Any]], by_client: Collection[str]
-) -> list[dict[str, Any]]:
-    """Return an engine's history; lists and matrices with an entry per client are in the order of the clients."""
-    back = positions(clients, data).tolist()
-
-    def ordered(value: Any) -> Any:
-        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
-
-    return [{name: ordered(value) if name in by_client else value for name, value in row.items()} for row in history]
-
-
-def positions(clients: Clients | Data, data: Data) -> Tensor:
+def _positions(clients: Clients | Data, data: Data) -> Tensor:
     """Return the position of each client in the engine's data."""
     position = {name: at for at, name in enumerate(data.names)}
     return torch.tensor([position[name] for name in clients.names])

@@ -24,7 +24,7 @@ import torch
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
 from bespokefl.core.files import FULL, unwritten
 from bespokefl.engines.interrupts import delay_interrupts
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")
@@ -228,7 +228,6 @@ def _main(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetu
         one.close()
     torch.set_num_threads(1)
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    log.handlers, log.propagate = [_PipeHandler(pipe)], False
     last = 0.0
 
     def send(*values: Any) -> None:
@@ -237,6 +236,10 @@ def _main(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetu
         except (BrokenPipeError, ConnectionResetError):  # the main process is gone
             os._exit(1)
 
+    class PipeHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            send("log", record.levelno, record.getMessage())
+
     def report(step: Step) -> None:
         nonlocal last
         now = time.monotonic()
@@ -244,6 +247,7 @@ def _main(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetu
             last = now
             send("progress", asdict(step))
 
+    log.handlers, log.propagate = [PipeHandler()], False
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         send("done", _call(job, report))
@@ -263,15 +267,3 @@ def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     os._exit(1)
-
-
-class _PipeHandler(logging.Handler):
-    """Send log messages to the main process."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__()
-        self._pipe = pipe
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):
-            self._pipe.send_bytes(json.dumps(["log", record.levelno, record.getMessage()]).encode())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bespokefl.core.errors import InputError, in_brief, unknown
-from bespokefl.core.typed_values import convert
+from bespokefl.core.spec import convert
 from bespokefl.workflows.run import toml
 
 DEFAULT_SPLIT = "dirichlet(alpha=0.4)"
@@ -71,7 +71,9 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-_own_data, _local_training = partial(setting, panel=OWN_DATA), partial(setting, panel=LOCAL_TRAINING)
+_own_data = partial(setting, panel=OWN_DATA, marks=Mark.LOADING)
+_preparation = partial(setting, panel=OWN_DATA, marks=Mark.PREPARATION)
+_local_training = partial(setting, panel=LOCAL_TRAINING, marks=Mark.TUNABLE, check=AT_LEAST_ONE)
 _computation, _privacy = partial(setting, panel=COMPUTATION), partial(setting, panel=PRIVACY)
 _output = partial(setting, panel=OUTPUT)
 
@@ -86,36 +88,29 @@ class RunSettings:
         'A data set (see "bespoke data list"), or a file or directory of your own.',
         Mark.LOADING | Mark.FILE | Mark.RESUMABLE,
     )
-    label: str | None = _own_data(None, "Column of a table to predict; y or label if not given.", Mark.LOADING)
-    client: str | None = _own_data(
-        None, "Column of a table that names each row's client; client if not given.", Mark.LOADING
-    )
-    drop: str = _own_data("", "Columns of a table to ignore, such as id,date.", Mark.LOADING)
+    label: str | None = _own_data(None, "Column of a table to predict; y or label if not given.")
+    client: str | None = _own_data(None, "Column of a table that names each row's client; client if not given.")
+    drop: str = _own_data("", "Columns of a table to ignore, such as id,date.")
     task: str | None = _own_data(
         None,
         "classification or regression; inferred from the labels if not given.",
-        Mark.LOADING,
         check=one_of("classification", "regression"),
     )
-    text: str | None = _own_data(None, "Column of a table with texts, if these are the examples.", Mark.LOADING)
-    missing: str = _own_data(
+    text: str | None = _own_data(None, "Column of a table with texts, if these are the examples.")
+    missing: str = _preparation(
         "refuse",
         "Treatment of missing values: refuse (an error), mean (of the training data) or drop (the rows).",
-        Mark.PREPARATION,
         check=one_of("refuse", "mean", "drop"),
     )
-    scale: str | None = _own_data(
+    scale: str | None = _preparation(
         None,
         "Standardization of features by training data: pooled (over all clients), own (per client) or none; pooled for "
         "tables and none for arrays if not given.",
-        Mark.PREPARATION,
         check=one_of("pooled", "own", "none"),
     )
-    vocabulary: int | None = _own_data(
-        None, "Maximum number of distinct words in texts.", Mark.PREPARATION, check=AT_LEAST_ONE
-    )
-    length: int | None = _own_data(
-        None, "Number of words to which each text is truncated or padded.", Mark.PREPARATION, check=AT_LEAST_ONE
+    vocabulary: int | None = _preparation(None, "Maximum number of distinct words in texts.", check=AT_LEAST_ONE)
+    length: int | None = _preparation(
+        None, "Number of words to which each text is truncated or padded.", check=AT_LEAST_ONE
     )
     split: str | None = setting(
         None,
@@ -129,7 +124,7 @@ class RunSettings:
         Mark.LOADING,
         check=AT_LEAST_ONE,
     )
-    fractions: str = _own_data("0.6,0.2,0.2", "Fractions of train, validation and test data.", Mark.LOADING)
+    fractions: str = _own_data("0.6,0.2,0.2", "Fractions of train, validation and test data.")
     model: str = setting(
         "mlp", 'A model (see "bespoke models"), such as "mlp(hidden=(50,))", or your own as module:function.'
     )
@@ -148,13 +143,9 @@ class RunSettings:
         False,
         "All clients train in every round; participation is the probability that one reports, as in pFedVEM.",
     )
-    batch_size: int = _local_training(10, "Number of examples per step.", Mark.TUNABLE, check=AT_LEAST_ONE)
-    local_epochs: int = _local_training(
-        1, "Passes of a client over its data per round.", Mark.TUNABLE, check=AT_LEAST_ONE
-    )
-    local_steps: int | None = _local_training(
-        None, "Steps of a client per round, instead of local epochs.", Mark.TUNABLE, check=AT_LEAST_ONE
-    )
+    batch_size: int = _local_training(10, "Number of examples per step.")
+    local_epochs: int = _local_training(1, "Passes of a client over its data per round.")
+    local_steps: int | None = _local_training(None, "Steps of a client per round, instead of local epochs.")
     seed: int = setting(0, "Seed of all random numbers: split, initial weights, sampling, batches.")
     newcomers: float = setting(
         0.0,

@@ -7,10 +7,7 @@ import tomli_w
 
 
 def dumps(values: Mapping[str, Any], comments: Mapping[str, str] | None = None, title: str = "") -> str:
-    """Return the values as TOML; `comments[key]` is a line above the key.
-
-    TOML has no None: such values are left out, their comments are kept.
-    """
+    """Return the values as TOML, without None; `comments[key]` is a line above the key, and stays without a value."""
     lines = [f"# {title}\n"] if title else []
     for key, value in sorted(values.items(), key=lambda item: isinstance(item[1], Mapping)):  # tables come last
         comment = (comments or {}).get(key, "")

@@ -24,21 +24,19 @@ from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.client import Data
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Report
+from bespokefl.engines.outcome import Outcome, Report
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.metrics.differential_privacy import check_accountant
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
 from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, State, write_state
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run import initial_weights, privacy_accounting
+from bespokefl.workflows.run import convert, initial_weights
 from bespokefl.workflows.run.client_loading import hold_back
 from bespokefl.workflows.run.code_fingerprint import mark
-from bespokefl.workflows.run.convert import check_clients, engine_data, engine_settings, find_device, in_order
 from bespokefl.workflows.run.initial_weights import Start
-from bespokefl.workflows.run.packaging import make_result
 from bespokefl.workflows.run.settings import Mark, RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -167,7 +165,8 @@ class BuiltRun:
 def build(inputs: RunInputs) -> BuiltRun:
     """Check the inputs, preprocess the clients and build the task and its simulation."""
     settings, method = inputs.settings, inputs.method
-    privacy_accounting.check(settings)
+    if settings.noise:
+        check_accountant()  # before training, not when ε is computed at its end
     if settings.state_dir is not None:  # the run may be resumed from another current directory
         settings = replace(settings, state_dir=str(absolute(settings.state_dir)))
     clients, newcomers, preparation = _prepare(inputs.clients, settings)
@@ -182,13 +181,13 @@ def build(inputs: RunInputs) -> BuiltRun:
         shape=clients.shape,
         classes=clients.classes,
         tokens=preparation.tokens,
-        device=find_device(settings.device),
+        device=convert.find_device(settings.device),
     )
     start = None if inputs.start is None else initial_weights.read(inputs.start)
     task = spec.build(start)
-    data = engine_data(clients, spec.device, PRECISIONS[settings.precision])
+    data = convert.engine_data(clients, spec.device, PRECISIONS[settings.precision])
     warm = start is not None or isinstance(inputs.model, nn.Module)
-    simulation = Simulation(method, task, data, engine_settings(settings, warm=warm), clients.classes)
+    simulation = Simulation(method, task, data, convert.engine_settings(settings, warm=warm), clients.classes)
     if settings.keep_rounds and method.global_model(simulation.server) is None:
         raise InputError(f"{settings.method} has no global model to keep of every round; leave keep_rounds out.")
     return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
@@ -230,14 +229,14 @@ def package(run: BuiltRun, outcome: Outcome, seconds: float, storage: RunStorage
         timing=timing,
     )
     recipe = run.spec.recipe(run.task)
-    result = make_result(
+    result = convert.make_result(
         run.saved_settings,
         run.inputs.method,
         outcome,
         clients,
         data,
         about=about | {"python": run.python},
-        models=InMemoryModels(recipe, in_order(clients, data, outcome.personal_rows), outcome.global_rows),
+        models=InMemoryModels(recipe, convert.in_order(clients, data, outcome.personal_rows), outcome.global_rows),
         spec=run.spec,
         task=run.task,
         preparation=run.preparation,
@@ -256,7 +255,7 @@ def _prepare(everyone: Clients, settings: RunSettings) -> tuple[Clients, Clients
     prepared, preparation = everyone, everyone.preparation
     if preparation is None:
         prepared, preparation = prepare(everyone, learn_from=training.names, **settings.select(Mark.PREPARATION))
-    check_clients(prepared)
+    convert.check_clients(prepared)
     return *hold_back(prepared, settings.newcomers, settings.seed), preparation
 
 

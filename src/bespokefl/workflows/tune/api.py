@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bespokefl import methods
 from bespokefl.core.client_index import ClientIndex
@@ -27,9 +26,9 @@ from bespokefl.workflows.results.models import fingerprint
 from bespokefl.workflows.run import initial_weights, jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.client_loading import hold_back, load_clients
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import Mark, RunSettings
 from bespokefl.workflows.tune import shared_settings
-from bespokefl.workflows.tune.grid import OPTIONS, Grid, Point, expand, in_words
+from bespokefl.workflows.tune.grid import Grid, Point, expand, in_words
 from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Tuning, read_cells
 
 log = logging.getLogger("bespokefl")
@@ -84,7 +83,7 @@ def tune(
     chosen = methods.of(method)
     shared_settings.check_clients_type(clients)
     config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
-    points = expand(chosen, grid, {name: getattr(config, name) for name in OPTIONS})
+    points = expand(chosen, grid, config.select(Mark.TUNABLE))
     numbers = shared_settings.check_seeds([config.seed] if seeds is None else seeds)
     clients, _ = hold_back(clients, config.newcomers, config.seed)
     if not int(clients.validation.sizes.sum()):
@@ -93,12 +92,15 @@ def tune(
     weights = None if start is None else initial_weights.read(start)
     about = _identity(config, chosen, clients, "" if weights is None else fingerprint(weights))
     cells = {} if out is None else read_cells(Path(out), about, overwrite)
-    clients = shared_settings.prepared(replace(clients, test=_empty(clients.test)), config)
+    untested = replace(clients, test=ClientIndex.of_lists([np.zeros(0)] * len(clients)))
+    clients = shared_settings.prepared(untested, config)
     settings |= {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
     return _train_missing(Tuning(about, points, numbers, cells, False), clients, config, settings, out, progress)
 
 
-def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progress: jobs.Report | None = None) -> Tuning:
+def tune_config(
+    config: RunSettings, grid: Grid, seeds: Sequence[int] | None, progress: jobs.Report | None = None
+) -> Tuning:
     """Tune the method of a config and write the table to its output directory."""
     target = shared_settings.output_directory(config, f"tune-{config.method}")
     if not run_directory.is_run(target, MARKERS):
@@ -107,14 +109,14 @@ def tune_config(config: Config, grid: Grid, seeds: Sequence[int] | None, progres
         if key in config.set:
             raise InputError(f"{key} has both a fixed value and values in the grid; leave one of them out.")
     method = methods.build(config.method, dict(config.set))
-    expand(method, grid, {name: getattr(config, name) for name in OPTIONS})  # report mistakes before loading data
+    expand(method, grid, config.select(Mark.TUNABLE))  # report mistakes before loading data
     clients = load_clients(config)
     settings = shared_settings.settings_of(config) | {"out": target, "overwrite": config.overwrite}
     with run_directory.lock(target):
         return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **settings)
 
 
-def _identity(config: Config, method: Method, clients: Clients, start: str) -> dict[str, Any]:
+def _identity(config: RunSettings, method: Method, clients: Clients, start: str) -> dict[str, Any]:
     """Return what all points have in common; stored scores are used again only if this is unchanged."""
     registered = methods.REGISTRY.get(config.method) is type(method)
     return {
@@ -128,14 +130,10 @@ def _identity(config: Config, method: Method, clients: Clients, start: str) -> d
     }
 
 
-def _empty(part: ClientIndex) -> ClientIndex:
-    return ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(len(part) + 1, dtype=torch.int64))
-
-
 def _train_missing(
     tuning: Tuning,
     clients: Clients,
-    config: Config,
+    config: RunSettings,
     settings: Mapping[str, Any],
     out: str | PathLike[str] | None,
     progress: jobs.Report | None,
@@ -143,7 +141,7 @@ def _train_missing(
     """Train what has no scores yet, and write the table after every training."""
     cells, seeds = tuning.cells, tuning.seeds
     todo = [(point, seed) for point in tuning.points for seed in seeds if point.key(seed) not in cells]
-    processes = shared_settings.num_processes(clients, settings.get("model", Config.model), config)
+    processes = shared_settings.num_processes(clients, settings.get("model", RunSettings.model), config)
     if len(todo) < max(2, processes) or config.state_dir is not None:  # a state directory serves one run at a time
         processes = 1
     settings = {**settings, "workers": 1 if processes > 1 else config.workers}
@@ -156,10 +154,11 @@ def _train_missing(
 
         return jobs.Job(in_words(point.values) + (f", seed {seed}" if len(seeds) > 1 else ""), work)
 
+    rounds_only = None if progress is None else lambda step: progress(step) if step.rounds is not None else None
     ended, interrupted = 0, False
     made = {job(point, seed): (point, seed) for point, seed in todo}
     try:
-        for one, outcome in jobs.run_jobs(list(made), processes, _without_ends(progress)):
+        for one, outcome in jobs.run_jobs(list(made), processes, rounds_only):
             ended += 1
             point, seed = made[one]
             if isinstance(outcome, InputError | DiskError):
@@ -197,10 +196,3 @@ def _train(point: Point, clients: Clients, settings: Mapping[str, Any]) -> dict[
 def _cell(point: Point, seed: int, seconds: float, **values: Any) -> dict[str, Any]:
     trained = {"hyper": score_tables.plain(point.method.hyper()), "options": point.options, "seed": seed}
     return {**trained, **dict.fromkeys(SCORES), "seconds": seconds, "failed": None, **values}
-
-
-def _without_ends(progress: jobs.Report | None) -> jobs.Report | None:
-    """Report rounds only, not the ends of trainings."""
-    if progress is None:
-        return None
-    return lambda step: progress(step) if step.rounds is not None else None

@@ -11,15 +11,9 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import Method
 from bespokefl.workflows.results import score_tables
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import Mark, RunSettings
 
-OPTIONS = (
-    "rounds",
-    "participation",
-    "batch_size",
-    "local_epochs",
-    "local_steps",
-)  # settings of a run allowed in a grid
+OPTIONS = RunSettings.marked(Mark.TUNABLE)  # settings of a run allowed in a grid
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -55,7 +49,7 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
     for combination in product(*tried.values()):
         given = dict(zip(tried, combination, strict=True))
         built = _with(method, {key: value for key, value in given.items() if key in hyper})
-        config = Config(
+        config = RunSettings(
             **{"method": name, **options, **{key: value for key, value in given.items() if key not in hyper}}
         )
         checked = {key: getattr(built if key in hyper else config, key) for key in grid}

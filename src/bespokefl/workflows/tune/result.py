@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError, TrainingError, count
-from bespokefl.core.files import unwritten
 from bespokefl.core.method import Method
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Point, in_words
 from bespokefl.workflows.tune.shared_settings import flag, flags, set_flag
 
@@ -124,10 +123,6 @@ class Tuning:
     def save(self, path: str | PathLike[str]) -> Path:
         """Write tuning.json and grid.csv to a directory and return it."""
         self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritten(path, error) from None
         content = {
             "about": self.about,
             "seeds": self.seeds,
@@ -141,7 +136,7 @@ class Tuning:
         return self.path
 
 
-def run_command(config: Config, tuning: Tuning) -> str:
+def run_command(config: RunSettings, tuning: Tuning) -> str:
     """Return the command that runs the tuned config with the chosen values."""
     fixed = [set_flag(name, value) for name, value in config.set.items()]
     return " ".join(["bespoke", "run", config.method, *flags(config, tuning.options), *fixed, tuning.flags])

@@ -16,14 +16,12 @@ from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import Model, described
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
-from bespokefl.workflows.run.settings import LOADING, Config
+from bespokefl.workflows.run.settings import Mark, RunSettings
 
 OBJECTS = ("model", "loss", "start")  # settings that may be Python objects, which a config cannot hold
-PREPARATION = ("scale", "missing", "vocabulary", "length")
-OUTPUT = ("method", "set", "out", "overwrite")  # keys of a config that are not settings of each training
 
 
-def output_directory(config: Config, name: str) -> Path:
+def output_directory(config: RunSettings, name: str) -> Path:
     """Return the directory of a config, or a new one under runs/."""
     return run_directory.stable_path(
         Path(config.out) if config.out is not None else run_directory.fresh(run_directory.RUNS, name)
@@ -55,32 +53,31 @@ def check_seeds(seeds: Sequence[int]) -> list[int]:
     return numbers
 
 
-def config_of(method: str, clients: Clients, settings: Mapping[str, Any]) -> Config:
+def config_of(method: str, clients: Clients, settings: Mapping[str, Any]) -> RunSettings:
     """Return the checked config of these settings; Python objects are described in angle brackets."""
     loss = settings.get("loss")
-    return Config(
+    return RunSettings(
         method=method,
         data=clients.data_name,
-        model=described(settings.get("model", Config.model)),
+        model=described(settings.get("model", RunSettings.model)),
         loss=f"<{getattr(loss, '__name__', 'function')}>" if callable(loss) else loss,
         **{name: value for name, value in settings.items() if name not in OBJECTS},
     )
 
 
-def settings_of(config: Config, without: Collection[str] = ()) -> dict[str, Any]:
+def settings_of(config: RunSettings, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the settings of a config as keyword arguments of `bespokefl.run`."""
-    apart = {*LOADING, *OUTPUT, *without}
-    return {one.name: getattr(config, one.name) for one in fields(config) if one.name not in apart}
+    return {name: getattr(config, name) for name in RunSettings.arguments() if name not in without}
 
 
-def prepared(clients: Clients, config: Config) -> Clients:
+def prepared(clients: Clients, config: RunSettings) -> Clients:
     """Scale features and encode text as each run would do, unless the clients are prepared already."""
     if clients.preparation is not None:
         return clients
-    return prepare(clients, **{name: getattr(config, name) for name in PREPARATION})[0]
+    return prepare(clients, **config.select(Mark.PREPARATION))[0]
 
 
-def num_processes(clients: Clients, model: Model, config: Config) -> int:
+def num_processes(clients: Clients, model: Model, config: RunSettings) -> int:
     """Return how many trainings of these prepared clients can run at the same time."""
     tokens = None if clients.preparation is None else clients.preparation.tokens
     with rng.torch_seeded(0, "size"):
@@ -89,12 +86,11 @@ def num_processes(clients: Clients, model: Model, config: Config) -> int:
     return jobs.num_processes(parameters, config.workers, config.device)
 
 
-def flags(config: Config, without: Collection[str] = ()) -> list[str]:
+def flags(config: RunSettings, without: Collection[str] = ()) -> list[str]:
     """Return the command-line flags, quoted, of all settings that differ from their defaults."""
-    apart = {*OUTPUT, *without}
-    values = {one.name: getattr(config, one.name) for one in fields(config)}
-    defaults = {one.name: one.default for one in fields(config)}
-    return [flag(name, value) for name, value in values.items() if name not in apart and value != defaults[name]]
+    apart = {"method", "set", *RunSettings.marked(Mark.WRITING), *without}
+    given = [one for one in fields(config) if one.name not in apart and getattr(config, one.name) != one.default]
+    return [flag(one.name, getattr(config, one.name)) for one in given]
 
 
 def flag(name: str, value: Any) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 from flwr.app import Error, Message
 
 from bespokefl.core.method import Method
-from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
-from bespokefl.engines.chunks import choose_executor
+from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.settings import Settings
@@ -100,13 +99,10 @@ class TestHost:
 
     def prepare(self, plan: RunPlan) -> Prepared:
         task = Task(self.factory, "cross_entropy", dtype=self.data.x.dtype, seed=plan.seed)
-        probe.check(task, self.data.x[:3], self.data.y[:3], CLASSES)
-        executor = choose_executor(task, self.data, Settings(batch_size=plan.batch_size, chunk=self.chunk))
         mark = fingerprint(task, warm=plan.warm)
-        if executor.stacked:
-            task.stack()
+        executor = prepare_task(task, self.data, Settings(batch_size=plan.batch_size, chunk=self.chunk), CLASSES)
         privacy = Privacy(plan.clip, plan.noise, secret=self.secret)
-        side = ClientSide(self.method, task, self.data, plan.settings.budget, plan.seed, privacy=privacy)
+        side = ClientSide(self.method, task, self.data, plan.settings, privacy)
         return Prepared(side, executor, mark)
 
 

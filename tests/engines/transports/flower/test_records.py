@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from bespokefl.core.task import Task
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.blob import UnreadableError
+from bespokefl.engines.transports.flower.records import UnreadableError
 from tests.engines.transports.flower.flower_internals import message_parts
 from tests.federations import mlp, same_bits
 

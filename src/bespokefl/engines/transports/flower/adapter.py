@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,15 +23,11 @@ from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto
 from flwr.proto import control_pb2 as control_proto
 from flwr.proto import fleet_pb2 as fleet_proto
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
+from flwr.supercore.inflatable import inflatable_protobuf_utils as protobuf_utils
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -58,6 +54,7 @@ CALLER_HEADERS = (b"flwr-public-key", b"flwr-task-token")  # they identify the n
 
 # Flower waits a second before it asks again for the parts of a message that is still being uploaded.
 _pull_objects = partial(inflatable_utils.pull_objects, initial_backoff=0.03, backoff_cap=1.0)
+_pull_message = partial(inflatable_utils.pull_and_inflate_object_from_tree, initial_backoff=0.03, backoff_cap=1.0)
 
 Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
 
@@ -112,14 +109,11 @@ class FleetClient:
         if not response.messages_list:
             return None
         metadata, tree = message_from_proto(response.messages_list[0]).metadata, response.message_object_trees[0]
-        pull = make_pull_object_fn_protobuf(partial(self._call, "PullObject"), node, metadata.run_id)
-        parts = [part.object_id for part in inflatable_object.iterate_object_tree(tree)]
-        contents = _pull_objects(parts, pull_object_fn=fail_when_stalled(pull))
-        confirmation = ConfirmMessageReceivedRequest(
-            node=node, run_id=metadata.run_id, message_object_id=metadata.message_id
+        pull = protobuf_utils.make_pull_object_fn_protobuf(partial(self._call, "PullObject"), node, metadata.run_id)
+        confirm = protobuf_utils.make_confirm_message_received_fn_protobuf(
+            partial(self._call, "ConfirmMessageReceived"), node, metadata.run_id
         )
-        self._call("ConfirmMessageReceived", confirmation)
-        message = cast(Message, inflatable_utils.inflate_object_from_contents(tree.object_id, contents))
+        message: Message = _pull_message(tree, fail_when_stalled(pull), confirm, return_type=Message)
         message.metadata.__dict__["_message_id"] = metadata.message_id
         return message
 
@@ -135,7 +129,7 @@ class FleetClient:
                 clientapp_runtime_list=[seconds],
             )
             response = self._call("PushMessages", request)
-            push = make_push_object_fn_protobuf(
+            push = protobuf_utils.make_push_object_fn_protobuf(
                 partial(self._call, "PushObject"), node, reply.metadata.run_id, response.session_id
             )
             inflatable_utils.push_objects(

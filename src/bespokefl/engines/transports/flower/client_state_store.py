@@ -7,7 +7,6 @@ reply did not count goes back; a request that is received twice is answered with
 
 import json
 import logging
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
-NAME = re.compile(r"round-(\d{8})\.safetensors")
 METADATA = "bespoke"
 NUM_STATES = 2  # of a client that are kept: the one that the server accepted last, and the one before
 LATEST_STATE = -1  # instead of a round: the client's newest state, whether or not the server accepted it
@@ -38,16 +36,14 @@ class ClientStateStore:
         self.folder = folder
         self._rounds: dict[str, list[int]] = {}  # by client: the rounds with a state of it, oldest first
         self._clients: dict[int, set[str]] = {}  # by round: the clients whose states are still needed
-        for path in sorted(folder.glob("round-*.safetensors")) if folder.is_dir() else ():
-            found = NAME.fullmatch(path.name)
+        for path in sorted(folder.glob(f"round-{'[0-9]' * 8}.safetensors")):
             try:
                 with safe_open(path, framework="pt") as file:
                     clients = json.loads(file.metadata()[METADATA])["clients"]
             except DAMAGE_ERRORS as error:
                 log.warning("%s is damaged (%s) and is not used", path, error)
                 continue
-            if found:
-                self._add(int(found[1]), clients)
+            self._add(int(path.stem.removeprefix("round-")), clients)
 
     def load_states(
         self, clients: Sequence[str], accepted: Sequence[int], before: int

@@ -7,15 +7,15 @@ is sent again. A node that receives it twice replies from its disk.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message
+from flwr.serverapp import Grid as Grid
 
 from bespokefl.core.errors import BespokeError
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.blob import UnreadableError
 from bespokefl.engines.transports.flower.node import HELLO
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.engines.transports.wire import Values
@@ -29,16 +29,6 @@ RETRY = 3.0  # seconds until a request that could not be sent is sent again
 
 class StoppedError(BespokeError):
     """The run is to stop, without waiting for replies."""
-
-
-class Grid(Protocol):
-    """The part of Flower's Grid that is used."""
-
-    def get_nodes(self) -> Iterable[Any]: ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]: ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 @dataclass
@@ -55,6 +45,7 @@ class PendingRequest:
     """A request that has no reply yet."""
 
     values: Values
+    name: str | None = None  # the node's; None: it has yet to introduce itself
     sent: float | None = None
     ids: set[str] = field(default_factory=set)  # one for each time that it was sent
     to: tuple[int, str] | None = None  # the node's id, and since when it was connected
@@ -64,15 +55,9 @@ class PendingRequest:
 class NodeMessenger:
     """Sends requests to nodes by name and collects their replies."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        timeouts: Timeouts,
-        clock: Callable[[], float] = time.monotonic,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, grid: Grid, timeouts: Timeouts, stopped: Callable[[], bool] = lambda: False) -> None:
         """`stopped` is asked while waiting whether the run is to stop."""
-        self.grid, self.timeouts, self.clock, self.stopped = grid, timeouts, clock, stopped
+        self.grid, self.timeouts, self.stopped = grid, timeouts, stopped
         self.known: dict[str, NodeInfo] = {}
         self._introducing: dict[int, PendingRequest] = {}
         self._introduced: set[int] = set()
@@ -81,8 +66,8 @@ class NodeMessenger:
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
         """Wait until there are enough nodes, or for the time-out."""
-        until = self.clock() + self.timeouts.gather
-        while not enough(self.known) and self.clock() < until:
+        until = time.monotonic() + self.timeouts.gather
+        while not enough(self.known) and time.monotonic() < until:
             self._step({}, {})
             time.sleep(self.timeouts.poll)
 
@@ -97,10 +82,10 @@ class NodeMessenger:
         `until(replies, seconds)` says whether to stop waiting. By default the time-out decides.
         """
         over = until or (lambda replies, seconds: seconds >= self.timeouts.timeout)
-        pending = {name: PendingRequest(values) for name, values in requests.items()}
+        pending = {name: PendingRequest(values, name) for name, values in requests.items()}
         replies: dict[str, Values] = {}
-        began = self.clock()
-        while len(replies) < len(pending) and not over(replies, self.clock() - began):
+        began = time.monotonic()
+        while len(replies) < len(pending) and not over(replies, time.monotonic() - began):
             if not self._step(pending, replies, number):
                 time.sleep(self.timeouts.poll)
         return replies
@@ -111,7 +96,7 @@ class NodeMessenger:
         """Update the connected nodes, send what is due, and collect replies; returns whether there were any."""
         if self.stopped():
             raise StoppedError("the run was stopped.")
-        now = self.clock()
+        now = time.monotonic()
         if now - self._refreshed >= REFRESH:
             self._refreshed = now
             self._refresh_nodes()
@@ -155,8 +140,8 @@ class NodeMessenger:
             ids = list(self.grid.push_messages(messages))
         except Exception as error:
             log.warning("requests could not be sent, trying again: %s", error)
-            ids = [None] * len(due)
-        for (node, request), id in zip(due, ids or [None] * len(due), strict=True):
+            ids = []
+        for (node, request), id in zip(due, ids or [""] * len(due), strict=True):
             if not id:
                 request.not_before = now + RETRY
                 continue
@@ -164,12 +149,8 @@ class NodeMessenger:
             request.ids.add(id)
 
     def _collect(self, requests: Mapping[str, PendingRequest], replies: dict[str, Values], now: float) -> bool:
-        wanted: dict[str, tuple[str | None, PendingRequest]] = {}
-        for request in self._introducing.values():
-            wanted |= dict.fromkeys(request.ids, (None, request))
-        for name, request in requests.items():
-            if name not in replies:
-                wanted |= dict.fromkeys(request.ids, (name, request))
+        unanswered = (request for name, request in requests.items() if name not in replies)
+        wanted = {id: request for request in (*self._introducing.values(), *unanswered) for id in request.ids}
         if not wanted:
             return False
         try:
@@ -178,28 +159,26 @@ class NodeMessenger:
             log.warning("replies could not be fetched, trying again: %s", error)
             return False
         for message in messages:
-            name_and_request = wanted.get(message.metadata.reply_to_message_id)
-            if name_and_request is not None:
-                name_and_request[1].ids.discard(message.metadata.reply_to_message_id)
-                self._accept(*name_and_request, message, replies, now)
+            request = wanted.get(message.metadata.reply_to_message_id)
+            if request is not None:
+                request.ids.discard(message.metadata.reply_to_message_id)
+                self._accept(request, message, replies, now)
         return bool(messages)
 
-    def _accept(
-        self, name: str | None, request: PendingRequest, message: Message, replies: dict[str, Values], now: float
-    ) -> None:
+    def _accept(self, request: PendingRequest, message: Message, replies: dict[str, Values], now: float) -> None:
         if message.has_error():  # the node disconnected, or its process died: it is asked again
             request.sent, request.not_before = None, now + RETRY
             return
         try:
             values = records.unpack(message.content)
-        except UnreadableError as error:
+        except records.UnreadableError as error:
             values = {"error": f"its reply cannot be read: {error}", "damaged": True}
-        if name is None:
+        if request.name is None:
             self._register(request, values)
             return
         if "error" in values and not values.get("damaged"):
-            log.warning("node %s: %s", name, values["error"])
-        replies[name] = values
+            log.warning("node %s: %s", request.name, values["error"])
+        replies[request.name] = values
 
     def _register(self, request: PendingRequest, values: Values) -> None:
         """Register a node that introduces itself. It is rejected if its key belongs to another name."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing, said
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.engines import chunks
@@ -21,7 +21,7 @@ from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.storage.client_states import repeat_single_rows
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
-from bespokefl.engines.transports.flower import blob
+from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.wire import Values, prefixed, under
@@ -63,7 +63,7 @@ class Node:
         self.host, self.folder = host, folder
         self._plan: RunPlan | None = None
         self._prepared: Prepared | None = None
-        self._states: ClientStateStore | None = None
+        self._states: ClientStateStore  # of the plan
 
     def answer(self, values: Values) -> Values:
         """Answer a request; an error becomes a sentence in the reply."""
@@ -83,8 +83,7 @@ class Node:
             return {"node": self.host.name, "error": str(error)}
         except Exception as error:  # a node must always answer: the server would wait for it
             log.exception("a request failed")
-            first = str(error).splitlines()[0] if str(error) else ""
-            return {"node": self.host.name, "error": f"{type(error).__name__}: {first}"}
+            return {"node": self.host.name, "error": said(error)}
 
     # -- a run
 
@@ -114,10 +113,9 @@ class Node:
 
     def _train(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         side, states = prepared.side, self._states
-        assert states is not None
         number, accepted = int(values["number"]), values["accepted"].tolist()
         names, cohort = self._cohort(side, values)
-        digest = blob.digest(values)
+        digest = records.digest(values)
         known = states.find_reply(number, digest)
         if known is not None:
             log.warning("round %d was requested again; answering with the stored reply", number)
@@ -157,7 +155,6 @@ class Node:
     def _score(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         """Score the personal models and the global one on each client's data; the final models are stored here."""
         side, states = prepared.side, self._states
-        assert states is not None
         number, keep = int(values["number"]), bool(values["keep"])
         names, cohort = self._cohort(side, values)
         common: Rows | None = values.get("common")

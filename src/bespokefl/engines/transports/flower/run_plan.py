@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from bespokefl.core.errors import InputError
@@ -11,13 +11,7 @@ from bespokefl.core.method import Method, Round
 from bespokefl.core.task import Task
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.safetensors_writer import tensor_bytes
-from bespokefl.engines.transports.flower.run_names import check_run
-
-# The settings that nodes must know.
-SHARED = (
-    *("rounds", "participation", "batch_size", "local_epochs", "local_steps"),
-    *("seed", "warm", "clip", "noise"),
-)
+from bespokefl.engines.transports.flower.names import check_name
 
 
 @dataclass(frozen=True)
@@ -38,33 +32,30 @@ class RunPlan:
     groups: tuple[int, ...] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_name(self.run, "a run")
+
     @classmethod
     def of(
         cls, run: str, names: tuple[str, ...], groups: tuple[int, ...] | None, settings: Settings, recipe: Any
     ) -> "RunPlan":
         """The plan of a run with these settings."""
-        shared = {name: getattr(settings, name) for name in SHARED}
-        return cls(run=check_run(run), names=names, groups=groups, recipe=recipe, **shared)
+        shared = {name: getattr(settings, name) for name in SHARED_SETTINGS}
+        return cls(run=run, names=names, groups=groups, recipe=recipe, **shared)
 
     @classmethod
     def read(cls, text: str) -> "RunPlan":
         """Parse the text of a plan."""
         try:
             values = json.loads(text)
-            groups = values["groups"]
-            made = cls(
-                **{
-                    **values,
-                    "names": tuple(map(str, values["names"])),
-                    "groups": None if groups is None else tuple(map(int, groups)),
-                }
-            )
+            values["names"] = tuple(map(str, values["names"]))
+            if values["groups"] is not None:
+                values["groups"] = tuple(map(int, values["groups"]))
+            return cls(**values)
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"the server's plan cannot be read ({error}): run the same version on both sides."
             ) from None
-        check_run(made.run)
-        return made
 
     def text(self) -> str:
         """The plan as JSON."""
@@ -72,7 +63,7 @@ class RunPlan:
 
     @property
     def settings(self) -> Settings:
-        return Settings(**{name: getattr(self, name) for name in SHARED})
+        return Settings(**{name: getattr(self, name) for name in SHARED_SETTINGS})
 
     def round(self, number: int, phase: str, method: Method) -> Round:
         """A round as clients know it."""
@@ -85,6 +76,9 @@ class RunPlan:
             warm=self.warm,
             groups=self.groups if method.needs_groups else None,
         )
+
+
+SHARED_SETTINGS = {one.name for one in fields(RunPlan)} & {one.name for one in fields(Settings)}
 
 
 def fingerprint(task: Task, *, warm: bool) -> str:

@@ -45,14 +45,12 @@ def homes(messenger: NodeMessenger) -> dict[str, list[str]]:
             if client in found:
                 raise InputError(f"client {client!r} is named by two nodes, {found[client]} and {node}: rename one.")
             found[client] = node
-    return {node: sorted(client for client, home in found.items() if home == node) for node in sorted(messenger.known)}
+    return {node: sorted(messenger.known[node].about["clients"]) for node in sorted(messenger.known)}
 
 
 def remote_data(messenger: NodeMessenger) -> Data:
     """The clients' names and numbers of examples, without examples."""
-    clients: dict[str, dict[str, Any]] = {}
-    for known in messenger.known.values():
-        clients |= known.about["clients"]
+    clients = {name: sizes for node in messenger.known.values() for name, sizes in node.about["clients"].items()}
     names = tuple(sorted(clients))
     empty = torch.zeros(0)
 

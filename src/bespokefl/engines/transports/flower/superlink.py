@@ -42,9 +42,8 @@ class LongPolling:
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self._deliveries = dict.fromkeys(DELIVERED_BY, 0)
-        self._delivered = {path: asyncio.Event() for path in DELIVERED_BY}
-        self._found_nothing: dict[tuple[str, bytes], int] = {}  # by path and caller: deliveries at that time
+        self._delivered = {path: asyncio.Event() for path in DELIVERED_BY}  # a new one after each delivery
+        self._found_nothing: dict[tuple[str, bytes], asyncio.Event] = {}  # by path and caller: the one at that time
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"] if scope["type"] == "http" else ""
@@ -53,19 +52,17 @@ class LongPolling:
         else:
             await self.app(scope, receive, send)
         if path in PULLED_BY:
-            pull = PULLED_BY[path]
-            self._deliveries[pull] += 1
-            self._delivered[pull].set()
-            self._delivered[pull] = asyncio.Event()
+            self._delivered[PULLED_BY[path]].set()
+            self._delivered[PULLED_BY[path]] = asyncio.Event()
 
     async def _pull(self, path: str, scope: Any, receive: Any, send: Any) -> None:
         caller = path, next((value for name, value in scope["headers"] if name in CALLER_HEADERS), b"")
-        if self._found_nothing.get(caller) == self._deliveries[path]:
+        if self._found_nothing.get(caller) is self._delivered[path]:
             replay = await _hold(self._delivered[path], receive)
             if replay is None:
                 return
             receive = replay
-        deliveries, status, size = self._deliveries[path], 0, 0
+        delivered, status, size = self._delivered[path], 0, 0
 
         async def watch(message: Any) -> None:
             nonlocal status, size
@@ -76,7 +73,7 @@ class LongPolling:
         await self.app(scope, receive, watch)
         self._found_nothing.pop(caller, None)
         if status == 200 and not size:
-            self._found_nothing[caller] = deliveries
+            self._found_nothing[caller] = delivered
 
 
 async def _hold(delivered: asyncio.Event, receive: Any) -> Any:
@@ -105,13 +102,11 @@ async def _hold(delivered: asyncio.Event, receive: Any) -> Any:
 
 def _is_local(scope: Any) -> bool:
     """Whether a request comes from a loopback address, or from the address at which this machine received it."""
-    client, server = scope.get("client"), scope.get("server")
+    client, server = ((scope.get(end) or ("",))[0] for end in ("client", "server"))
     try:
-        source = ipaddress.ip_address(client[0]) if client else None
-        return source is not None and (
-            source.is_loopback or (bool(server) and source == ipaddress.ip_address(server[0]))
-        )
-    except ValueError:
+        source = ipaddress.ip_address(client)
+        return source.is_loopback or source == ipaddress.ip_address(server)
+    except ValueError:  # unknown, or a socket that is a file
         return False
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from flwr.app import Message
 from bespokefl.core.errors import InputError, TrainingError, said
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.adapter import FleetClient
-from bespokefl.engines.transports.flower.blob import UnreadableError
 from bespokefl.engines.transports.flower.node import Node
 
 log = logging.getLogger("bespokefl")
@@ -56,11 +56,8 @@ def serve_messages(
         except OSError as error:
             raise InputError(f"cannot read {str(endpoint.root_certificate)!r}: {error.strerror or error}.") from None
 
-    def retry(call: Callable[[], Any]) -> Any:
-        return _retry(stopped, call)
-
     with (
-        FleetClient(endpoint.address, certificate, key, retry) as client,
+        FleetClient(endpoint.address, certificate, key, partial(_retry, stopped)) as client,
         _activated(client, endpoint, stopped) as node_id,
     ):
         ready()
@@ -83,7 +80,7 @@ def answer(node: Node, message: Message) -> Message:
     """The node's reply to a message."""
     try:
         values = records.unpack(message.content)
-    except UnreadableError as error:
+    except records.UnreadableError as error:
         values = {"what": f"a request that cannot be read ({error})"}
     return Message(records.pack(node.answer(values)), reply_to=message)
 

@@ -21,6 +21,6 @@ class Timeouts:
         for name in ("timeout", "give_up", "gather", "resend"):
             seconds = getattr(self, name)
             if not (seconds > 0 and math.isfinite(seconds)):
-                raise InputError(f"{name} in server.toml must be a number of seconds greater than 0, got {seconds}.")
+                raise InputError(f"{name} in server.toml must be a number of seconds greater than 0, got {seconds:g}.")
         if self.minimum < 1:
             raise InputError(f"minimum in server.toml must be at least 1 client, got {self.minimum}.")

@@ -6,7 +6,7 @@ client whose reply did not count returns to its state of that round.
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,28 +75,20 @@ class FlowerTransport:
         return [by_node[node] for node in sorted(by_node)]
 
     def exchange(self, requests: Sequence[TrainRequest]) -> Iterator[TrainReply]:
-        number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        values = {node: self._train_values(one) for node, one in by_node.items()}
-        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
-        self._require_minimum(by_node, answers, number)
+        answers = self._ask(by_node, {node: self._train_values(one) for node, one in by_node.items()}, required=True)
         replies: list[TrainReply] = []
         for node, answer in answers.items():
-            request = by_node[node]
-            found = training_replies(request.clients, request.reports, answer)
-            if found is None:
-                if "error" not in answer or answer.get("damaged"):
-                    log.warning("node %s: its reply is rejected because it is malformed", node)
-                continue
-            replies += found
+            found = training_replies(by_node[node].clients, by_node[node].reports, answer)
+            if found is None and ("error" not in answer or answer.get("damaged")):
+                log.warning("node %s: its reply is rejected because it is malformed", node)
+            replies += found or []
         self._answered = {client for reply in replies for client in reply.clients}
         yield from in_canonical_order(replies, self.data.train.sizes.tolist())
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
-        number = requests[0].round.number if requests else 0
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
-        values = {node: self._score_values(one) for node, one in by_node.items()}
-        answers = self.messenger.exchange(values, number, self._is_over(by_node, number))
+        answers = self._ask(by_node, {node: self._score_values(one) for node, one in by_node.items()}, required=False)
         for node, request in by_node.items():
             reply = score_reply(request, answers.get(node, {}))
             if reply is not None:
@@ -129,67 +121,59 @@ class FlowerTransport:
 
     def _train_values(self, request: TrainRequest) -> Values:
         reports = torch.tensor([client in request.reports for client in request.clients])
-        head = {"what": TRAIN} | self._addressed(request.clients) | {"reports": reports}
-        round = {"number": request.round.number, "phase": request.round.phase}
-        return head | round | pack_message(request.message())
+        return {"what": TRAIN} | self._addressed(request) | {"reports": reports} | pack_message(request.message())
 
     def _score_values(self, request: ScoreRequest) -> Values:
-        values = {"what": SCORE, "keep": request.final} | self._addressed(request.clients)
+        values = {"what": SCORE, "keep": request.final} | self._addressed(request)
         if request.global_model is not None:
             values["common"] = request.global_model
-        values |= {"number": request.round.number, "phase": request.round.phase}
         return values | ({} if request.message is None else pack_message(request.message()))
 
-    def _addressed(self, clients: Sequence[int]) -> Values:
-        """What every request carries: the plan, the clients, and the states they continue from."""
-        names = [self.data.names[client] for client in clients]
+    def _addressed(self, request: TrainRequest | ScoreRequest) -> Values:
+        """What every request carries: the plan, the round, the clients, and the states they continue from."""
+        names = [self.data.names[client] for client in request.clients]
         accepted = [self.accepted[name] for name in names]
         # given weights, for clients that have no state yet
         start = {"start": self.task.start} if self.plan.warm and 0 in accepted else {}
-        return self._head | start | {"clients": json.dumps(names), "accepted": torch.tensor(accepted)}
+        round = {"number": request.round.number, "phase": request.round.phase}
+        return self._head | start | {"clients": json.dumps(names), "accepted": torch.tensor(accepted)} | round
 
-    # -- how long to wait
+    def _ask(
+        self, requests: Mapping[str, TrainRequest | ScoreRequest], values: Mapping[str, Values], *, required: bool
+    ) -> dict[str, Values]:
+        """Send requests and wait until enough clients have answered in time, but at most until it is time to give up.
 
-    def _is_over(
-        self, requests: Mapping[str, TrainRequest | ScoreRequest], number: int
-    ) -> Callable[[Mapping[str, Values], float], bool]:
-        """Whether to stop waiting: after the time-out, if enough clients have answered; in the end in any case."""
-        timeouts, needed = self.messenger.timeouts, self._minimum(requests)
-        reported: list[bool] = []
+        Too few answers are an error if they are required.
+        """
+        timeouts = self.messenger.timeouts
+        number = next((one.round.number for one in requests.values()), 0)
+        needed = min(timeouts.minimum, sum(len(one.clients) for one in requests.values()))
+        warned = False
 
-        def over(answers: Mapping[str, Values], seconds: float) -> bool:
+        def num_clients(answers: Mapping[str, Values]) -> int:
+            return sum(len(requests[node].clients) for node, answer in answers.items() if "error" not in answer)
+
+        def is_over(answers: Mapping[str, Values], seconds: float) -> bool:
+            nonlocal warned
             if seconds < timeouts.timeout:
                 return False
-            count = _num_clients(requests, answers)
+            count = num_clients(answers)
             if count >= needed or seconds >= timeouts.give_up:
                 return True
-            if not reported:
-                reported.append(True)
+            if not warned:
                 log.warning("round %d has %d of at least %d clients and keeps waiting", number, count, needed)
+                warned = True
             return False
 
-        return over
-
-    def _minimum(self, requests: Mapping[str, TrainRequest | ScoreRequest]) -> int:
-        return min(self.messenger.timeouts.minimum, sum(len(one.clients) for one in requests.values()))
-
-    def _require_minimum(
-        self, requests: Mapping[str, TrainRequest], answers: Mapping[str, Values], number: int
-    ) -> None:
-        count, needed = _num_clients(requests, answers), self._minimum(requests)
-        if count >= needed:
-            return
-        errors = [f"node {node}: {values['error']}" for node, values in answers.items() if "error" in values]
-        why = errors[0] if errors else f"start the other nodes (waited {self.messenger.timeouts.give_up:g} seconds)"
-        raise TrainingError(
-            f"only {count} of at least {needed} clients answered in round {number}; {why.rstrip('.')}, then resume the "
-            "run."
-        )
-
-
-def _num_clients(requests: Mapping[str, TrainRequest | ScoreRequest], answers: Mapping[str, Values]) -> int:
-    """The number of clients whose nodes have answered."""
-    return sum(len(requests[node].clients) for node, values in answers.items() if "error" not in values)
+        answers = self.messenger.exchange(values, number, is_over)
+        if required and num_clients(answers) < needed:
+            errors = [f"node {node}: {answer['error']}" for node, answer in answers.items() if "error" in answer]
+            why = errors[0] if errors else f"start the other nodes (waited {timeouts.give_up:g} seconds)"
+            raise TrainingError(
+                f"only {num_clients(answers)} of at least {needed} clients answered in round {number}; "
+                f"{why.rstrip('.')}, then resume the run."
+            )
+        return answers
 
 
 def training_replies(clients: Sequence[int], reports: Collection[int], values: Values) -> list[TrainReply] | None:
@@ -198,8 +182,10 @@ def training_replies(clients: Sequence[int], reports: Collection[int], values: V
     reporting = [client in reports for client in clients]
     if "error" in values or not isinstance(broken, Tensor) or broken.shape != (len(clients),):
         return None
-    if not fits(upload, sum(reporting), least=0):
-        return None
+    for value in upload.values():
+        has_rows = isinstance(value, Rows) or (isinstance(value, Tensor) and value.dim() > 0)
+        if not has_rows or len(value) != sum(reporting):
+            return None
     found = []
     for wanted in (True, False):
         positions = [at for at, one in enumerate(reporting) if one == wanted]
@@ -241,19 +227,11 @@ def score_reply(request: ScoreRequest, values: Values) -> ScoreReply | None:
 
 def _scores(values: Values, kind: str, size: int) -> Scores | None:
     scores = under(kind, values)
-    if "error" in values or not fits(scores, size) or not scores.keys() >= {f"{part}_loss" for part in PARTS}:
+    if "error" in values or not scores.keys() >= {f"{part}_loss" for part in PARTS}:
         return None
-    if any(isinstance(value, Rows) or value.dim() > 1 for value in scores.values()):
+    if not all(isinstance(value, Tensor) and value.shape == (size,) for value in scores.values()):
         return None
     return {name: value.double() for name, value in scores.items()}
-
-
-def fits(values: Mapping[str, Any], size: int, least: int = 1) -> bool:
-    """Whether these are rows or tensors with one entry for each of `size` clients."""
-    return len(values) >= least and all(
-        isinstance(value, Rows | Tensor) and (isinstance(value, Rows) or value.dim() > 0) and len(value) == size
-        for value in values.values()
-    )
 
 
 def _shape(values: Values) -> object:

@@ -12,30 +12,21 @@ import torch
 from bespokefl import methods
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.method import Method
-from bespokefl.data.preprocessing.transform import Preparation
-from bespokefl.engines.outcome import Outcome
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
-from bespokefl.workflows.deploy.run_files import RESULT, read_status, stop_requested, try_lock, update_status
+from bespokefl.workflows.deploy.runs import RESULT, read_status, stop_requested, try_lock, update_status
 from bespokefl.workflows.deploy.shared_features import agree_on_features
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import (
-    BLUEPRINT,
-    START,
-    InMemoryModels,
-    write_blueprint,
-    write_state,
-)
+from bespokefl.workflows.results.models import BLUEPRINT, START, InMemoryModels, write_blueprint, write_state
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.convert import engine_settings
-from bespokefl.workflows.run.packaging import make_result
+from bespokefl.workflows.run.convert import engine_settings, make_result
 from bespokefl.workflows.run.settings import Config
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -108,13 +99,9 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
     start = None if config.start is None else starts.read(config.start)
     task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
-    recipe = {
-        "method": config.method,
+    recipe = {name: getattr(config, name) for name in ("method", "model", "head", "precision")} | {
         "hyper": {name: value for name, value in method.hyper().items() if value is not None},
-        "model": config.model,
-        "head": config.head,
         "loss": str(spec.objective),
-        "precision": config.precision,
         "labels": labels,
         "preparation": preparation.to_json(),
     }
@@ -130,14 +117,15 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
     update_status(directory, state="running", clients=len(server.data))
     started = time.perf_counter()
     outcome = server.run(report, checkpoints)
-    seconds = time.perf_counter() - started
+    timing = {"seconds": time.perf_counter() - started, **asdict(outcome.executor), "workers": outcome.workers}
+    examples = {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels}
     return make_result(
         config,
         method,
         outcome,
         server.data,
         server.data,
-        about=_about(config, method, server, outcome, seconds, preparation, labels),
+        about=_about(config, method, server, outcome, timing, examples),
         models=RemoteModels(spec.recipe(task), task.start, outcome.global_rows),
         spec=spec,
         task=task,
@@ -148,25 +136,13 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
 
 
 def _about(
-    config: Config,
-    method: Method,
-    server: Server,
-    outcome: Outcome,
-    seconds: float,
-    preparation: Preparation,
-    labels: list[str] | None,
+    config: Config, method: Method, server: Server, outcome: Outcome, timing: dict[str, Any], examples: dict[str, Any]
 ) -> dict[str, Any]:
     nodes = count(len(server.homes), "node")
     notes = [f"Clients' own models are at {nodes}, in personal.safetensors in the run's directory."]
     if outcome.unscored:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unscored)}.")
-    origin = {
-        "data": config.data,
-        "split": nodes,
-        "split_hash": "",
-        "split_seed": 0,
-        "examples": {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels},
-    }
+    origin = {"data": config.data, "split": nodes, "split_hash": "", "split_seed": 0, "examples": examples}
     found = summarize_run(
         config,
         method,
@@ -174,7 +150,7 @@ def _about(
         origin=origin,
         names=server.data.names,
         notes=notes,
-        timing={"seconds": seconds, **asdict(outcome.executor), "workers": outcome.workers},
+        timing=timing,
         packages=("bespokefl", "torch", "numpy", "flwr"),
     )
     return found | {"nodes": server.homes}

@@ -17,19 +17,10 @@ from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines.transports.flower import superlink
-from bespokefl.workflows.deploy import certificates
+from bespokefl.workflows.deploy import certificates, runs
 from bespokefl.workflows.deploy.init import write_app
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings, is_loopback
 from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEOUT, Child, kill
-from bespokefl.workflows.deploy.run_files import (
-    is_locked,
-    locking_pid,
-    read_status,
-    stop_requested,
-    try_lock,
-    update_status,
-)
-from bespokefl.workflows.deploy.runs import SUBMITTED, UNFINISHED, connect, is_queued, list_runs, submit
 
 log = logging.getLogger("bespokefl")
 
@@ -54,7 +45,7 @@ def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable
         executor.start()
         ready()
         submitted: dict[str, float] = {}
-        _resume_killed(deployment, submitted, (SUBMITTED, *UNFINISHED))
+        _resume_killed(deployment, submitted, (runs.SUBMITTED, *runs.UNFINISHED))
         while not stopped.wait(POLL):
             link.restart_if_dead()
             executor.restart_if_dead()
@@ -127,7 +118,7 @@ def _app_log(deployment: Deployment) -> Path:
 def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event) -> None:
     started = time.monotonic()
     while True:
-        with suppress(TrainingError), connect(deployment) as control:
+        with suppress(TrainingError), runs.connect(deployment) as control:
             control.nodes()
             return
         process = link.process
@@ -138,43 +129,49 @@ def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event
 
 
 def _register_nodes(deployment: Deployment) -> None:
-    with connect(deployment) as control:
+    with runs.connect(deployment) as control:
         for name, key in deployment.node_keys.items():
             control.register(name, key)
         control.unregister_others(deployment.node_keys)
 
 
-def _resume_killed(deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = UNFINISHED) -> None:
+def _resume_killed(
+    deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = runs.UNFINISHED
+) -> None:
     """Submit runs again whose process died: they resume from their last checkpoint."""
-    for name, status in list_runs(deployment).items():
+    for name, status in runs.list_runs(deployment).items():
         directory = deployment.run_directory(name)
-        if status.get("state") not in states or stop_requested(directory) or is_locked(directory):
+        if status.get("state") not in states or runs.stop_requested(directory) or runs.is_locked(directory):
             continue
-        if status["state"] == SUBMITTED and "flower" not in status:  # the command that started it has failed
+        if status["state"] == runs.SUBMITTED and "flower" not in status:  # the command that started it has failed
             continue
         if time.monotonic() - submitted.get(name, -RESUBMIT_DELAY) < RESUBMIT_DELAY:
             continue
         submitted[name] = time.monotonic()
         try:
-            with connect(deployment) as control, try_lock(directory) as acquired:
+            with runs.connect(deployment) as control, runs.try_lock(directory) as acquired:
                 # Another process may have changed the run since.
-                if acquired and read_status(directory).get("state") in states and not stop_requested(directory):
+                if (
+                    acquired
+                    and runs.read_status(directory).get("state") in states
+                    and not runs.stop_requested(directory)
+                ):
                     log.warning("the process of run %s has died: the run resumes from its last checkpoint", name)
-                    submit(control, deployment, directory)
+                    runs.submit(control, deployment, directory)
         except BespokeError as error:
             log.warning("%s", error)
 
 
 def _fail_unstarted(deployment: Deployment) -> None:
     """Mark runs as failed whose process ended before it reported anything, instead of starting them again."""
-    for name, status in list_runs(deployment).items():
+    for name, status in runs.list_runs(deployment).items():
         directory = deployment.run_directory(name)
-        if status.get("state") != SUBMITTED or time.time() - status["time"] < RESUBMIT_DELAY:
+        if status.get("state") != runs.SUBMITTED or time.time() - status["time"] < RESUBMIT_DELAY:
             continue
-        with suppress(BespokeError), connect(deployment) as control, try_lock(directory) as acquired:
-            if acquired and read_status(directory) == status and not is_queued(control, status):
+        with suppress(BespokeError), runs.connect(deployment) as control, runs.try_lock(directory) as acquired:
+            if acquired and runs.read_status(directory) == status and not runs.is_queued(control, status):
                 error = f"its process ended before the run started; see {str(_app_log(deployment))!r}"
-                update_status(directory, state="failed", error=error)
+                runs.update_status(directory, state="failed", error=error)
 
 
 def _kill_server_apps(deployment: Deployment) -> None:
@@ -186,5 +183,5 @@ def _kill_server_apps(deployment: Deployment) -> None:
             is_own = variable in (process / "environ").read_bytes().split(b"\0")
             if is_own and b"flwr-serverapp" in (process / "cmdline").read_bytes():
                 kill(int(process.name))
-    for name in list_runs(deployment):
-        kill(locking_pid(deployment.run_directory(name)))
+    for name in runs.list_runs(deployment):
+        kill(runs.locking_pid(deployment.run_directory(name)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.typed_values import convert
+from bespokefl.core.spec import convert
 
 
 @pytest.mark.parametrize(
