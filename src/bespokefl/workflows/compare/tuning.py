@@ -264,13 +264,16 @@ class Tuner:
                 "methods have their given or default hyper-parameters; give more time with --tune."
             )
             return {"tuned": False, "seconds": spent, "limit": self.limit, "sentences": sentences}
-        points = sorted({len(race.trained) and sum(1 for _ in race.points) for race in self.races})
-        num = str(points[0]) if len(points) == 1 else f"{points[0]} to {points[-1]}"
-        when = listing([str(one) for one in complete])
-        halving = "; the best third of the points goes on from one to the next" if len(complete) > 1 else ""
+        sizes = sorted({candidates.num_points(race.grid) for race in self.races})
+        num = "" if len(sizes) == 1 else f"{sizes[0]} to "
+        when = " and ".join(map(str, complete))
+        halving = " (the best third of the points goes on from one to the next)" if len(complete) > 1 else ""
+        beyond = f", and at most {schedule.WIDENINGS} times values beyond its edge" * any(
+            race.widens for race in self.races
+        )
         sentences.append(
-            f"Tuned on validation data with seed {self.plan.seeds[0]}: {num} points for each method, compared after "
-            f"{when} rounds{halving} ({in_words(spent)}{limit})."
+            f"Tuned on validation data with seed {self.plan.seeds[0]}{limit and f', in at most{limit[3:]}'}: {num}"
+            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{beyond}."
         )
         if self.out_of_time:
             left = [str(one) for one in self.stages if one not in complete]

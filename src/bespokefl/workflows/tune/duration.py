@@ -11,7 +11,7 @@ UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 def read_time(given: str | float) -> float:
     """Return a time such as "10m", "90s", "1.5h" or a number of seconds, in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|min|h)?", str(given).strip())
-    seconds = 0.0 if found is None or isinstance(given, bool) else float(found[1]) * UNITS[found[2] or "s"]
+    seconds = 0.0 if found is None else float(found[1]) * UNITS[found[2] or "s"]
     if seconds <= 0:
         raise InputError(f"--tune must be followed by a time, such as 90s, 10m or 1h, got {given!r}.")
     return seconds
