@@ -51,7 +51,7 @@ def cases() -> Iterator[tuple[str, Callable[[Path], Hashes]]]:
                 options = {"newcomers": 0.2}
             yield f"run {name} {variant}", _run(name, 0, 0.5, **options)
     common = ["--data", "digits", "--clients", "8", "--rounds", "3", "--workers", "2", "--quiet"]
-    yield "compare", _command("compare", ["ditto", "ucfl", "--seeds", "0,1", *common], ("clients.csv",))
+    yield "compare", _command("compare", ["ditto", "ucfl", "--no-tune", "--seeds", "0,1", *common], ("clients.csv",))
     grid = ["ditto", "--grid", "lr=0.05,0.1", *common]
     yield "tune", _command("tune", grid, ("grid.csv",))
     yield (

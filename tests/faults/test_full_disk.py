@@ -67,7 +67,7 @@ def whole(undisturbed: Path) -> dict[str, Any]:
 def compared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a comparison with enough space."""
     out = tmp_path_factory.mktemp("whole") / "compare"
-    assert bespoke("compare", "ditto", "--seeds", 0, "--data", data, *SHARED, "--out", out).returncode == 0
+    assert bespoke("compare", "ditto", "--no-tune", "--seeds", 0, "--data", data, *SHARED, "--out", out).returncode == 0
     return out
 
 
@@ -199,7 +199,19 @@ def test_full_at_the_client_states(
 @pytest.mark.parametrize("workers", [1, 2])
 def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: Small) -> None:
     """There is space for the runs of Local and FedAvg and for one checkpoint of Ditto."""
-    common = ("compare", "ditto", "--seeds", "0", "--data", data, *SHARED[:-1], workers, "--checkpoint-every", 2)
+    common = (
+        "compare",
+        "ditto",
+        "--no-tune",
+        "--seeds",
+        "0",
+        "--data",
+        data,
+        *SHARED[:-1],
+        workers,
+        "--checkpoint-every",
+        2,
+    )
     place = small.disk / "compare"
     done = sum(taken(compared / "runs" / name) for name in ("local-0", "fedavg-0"))
     told = small.run(done + FILES + 3 * CHECKPOINT // 2, *common, "--out", place)
@@ -223,7 +235,7 @@ def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: S
 
 def test_full_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) -> None:
     """There is space for all runs, but not for the report."""
-    common = ("compare", "ditto", "--seeds", "0", "--data", data, *SHARED, "--checkpoint-every", 0)
+    common = ("compare", "ditto", "--no-tune", "--seeds", "0", "--data", data, *SHARED, "--checkpoint-every", 0)
     told = small.run(taken(compared) - taken(compared / "report.html") // 2, *common, "--out", small.disk / "compare")
     assert told == (
         f"error: cannot write to '{small.disk}/compare/report.html': No space left on device; everything else is "

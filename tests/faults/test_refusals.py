@@ -156,7 +156,7 @@ def test_a_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     place = tmp_path / "two words"
     given = config(write_data(tmp_path / "own.npz"), "compare", place, participation=1.0)
     with pytest.raises(ZeroDivisionError):
-        compare_config(given, ["ditto"], seeds=(0,), progress=end_at_once)
+        compare_config(given, ["ditto"], seeds=(0,), tune=False, progress=end_at_once)
     said = told(place, capfd)
     start, _, command = said.partition(": bespoke ")
     assert start == f"'{place}' holds a comparison, not a run; this resumes it"

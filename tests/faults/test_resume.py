@@ -223,7 +223,9 @@ def test_a_comparison_is_killed_and_resumed(data: Path, tmp_path: Path) -> None:
 
     def begin(number: int) -> Comparison:
         workers = 1 + number % 2
-        return compare_config(config(data, "compare", tmp_path / f"{number}", workers=workers), ["ditto"], seeds=(0, 1))
+        return compare_config(
+            config(data, "compare", tmp_path / f"{number}", workers=workers), ["ditto"], seeds=(0, 1), tune=False
+        )
 
     begin(-2)  # in this process, so that forked processes have all modules loaded
     expected = came_out(tmp_path / "-2")

@@ -310,9 +310,9 @@ def test_the_same_command_resumes_a_comparison(
     monkeypatch.setattr(jobs, "MAX_PARAMETERS", 0)  # one run after the other, each with all workers
     given = config(data, "compare", tmp_path / "c", model="deadly_compared:net", rounds=12, chunk=2, workers=2)
     given = replace(given, checkpoint_every="0")
-    compare_config(replace(given, out=str(tmp_path / "whole")), ["ditto"], seeds=(0,))
+    compare_config(replace(given, out=str(tmp_path / "whole")), ["ditto"], seeds=(0,), tune=False)
     (marks / "armed").touch()
-    compare_config(given, ["ditto"], seeds=(0,))
+    compare_config(given, ["ditto"], seeds=(0,), tune=False)
     said = re.search(
         r"(\w+) failed with seed 0: a worker process died .* for the second time; the last good checkpoint is of round "
         r"(\d+); the same command with --out (\S+)/c --workers 1 resumes from there\.",
@@ -320,7 +320,7 @@ def test_the_same_command_resumes_a_comparison(
     )
     assert said is not None and said[3] == str(tmp_path) and len(list(marks.glob("death*"))) == 2
     assert came_out(tmp_path / "c") != came_out(tmp_path / "whole")
-    compare_config(replace(given, workers=1), ["ditto"], seeds=(0,))
+    compare_config(replace(given, workers=1), ["ditto"], seeds=(0,), tune=False)
     assert f"resuming after round {said[2]}" in caplog.text
     assert came_out(tmp_path / "c") == came_out(tmp_path / "whole")
 

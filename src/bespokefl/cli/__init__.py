@@ -58,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line: an error becomes one sentence and exit code 2, never a traceback."""
     command = typer.main.get_command(app)
     try:
-        with command.make_context("bespoke", list(sys.argv[1:] if argv is None else argv)) as context:
+        arguments = compare.with_tuning_time(list(sys.argv[1:] if argv is None else argv))
+        with command.make_context("bespoke", arguments) as context:
             command.invoke(context)
         sys.stdout.flush()
         code = 0

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bespokefl.engines import outcome
 from bespokefl.engines.storage.client_states import NOTICE
+from bespokefl.report.tables import format_amount
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
@@ -175,9 +176,13 @@ def demo_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """Return a table of methods: the best mean first, marked by *; = is not significantly different from it."""
-    columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
-    columns += ["sent", "time/T_dl", "seconds"]
+    """Return a table of methods: the best mean first, marked by *; = is not significantly different from it.
+
+    "steps" are gradient steps per client and round, "gradients" those of one example in the whole run.
+    """
+    first = "method (untuned)" if found.untuned else "method"
+    columns = [first, f"test {column_title(found.score)}", "SD", "worst 10 %", "better/worse", "Jain"]
+    columns += ["steps", "gradients", "sent", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
         one = found.figures[name]
@@ -185,7 +190,7 @@ def comparison_table(found: Comparison) -> Table:
             why = "failed" if found.entries[name].failed else "not trained"
             rows.append([name, why, *["-"] * (len(columns) - 2)])
             continue
-        score, gain, time = one[found.score], one["gain"] or {}, one["model_time"]
+        score, gain, work = one[found.score], one["gain"] or {}, one["work"]
         shares = [gain.get(share) for share in ("improved_share", "decreased_share")]
         mark = "*" if one["best"] else "=" if one["tie"] else " "
         spread = "" if score["sem"] is None else f" ± {found.format_score(score['sem'])}"
@@ -196,10 +201,10 @@ def comparison_table(found: Comparison) -> Table:
                 Text(f"{found.format_score(score['mean'])}{spread} {mark}", style),
                 found.format_score(score["std"]),
                 found.format_score(score["worst_decile"]),
-                *("-" if share is None else f"{share:.0f} %" for share in shares),
+                "-" if None in shares else f"{shares[0]:.0f}/{shares[1]:.0f} %",
                 format_score((one["fairness"]["improved"] or {}).get("jain"), "jain"),
+                *(["-", "-"] if work is None else [f"{work['steps']:.3g}", format_amount(work["gradients"])]),
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
-                "-" if time is None else f"{next(iter(time.values())):,.0f}",
                 f"{one['seconds']:.1f}",
             ]
         )

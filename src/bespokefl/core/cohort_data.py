@@ -33,6 +33,7 @@ class Batch:
     weight: Tensor | None = None  # of each example in its row's mean, (K, B); None for equal weights
     step: int = 0  # the number of the step, from 0
     keys: tuple[tuple[rng.Key, ...], ...] = ()  # per row, for modules that draw random numbers (dropout)
+    examples: int | None = None  # of all rows together, without padding; None: to be counted
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,11 +42,18 @@ class Batch:
         """The batch of row k alone."""
         own = slice(k, k + 1)
         weight = None if self.weight is None else self.weight[own]
-        return replace(self, x=self.x[own], y=self.y[own], weight=weight, keys=self.keys[own] if self.keys else ())
+        keys = self.keys[own] if self.keys else ()
+        return replace(self, x=self.x[own], y=self.y[own], weight=weight, keys=keys, examples=None)
 
     def count(self, k: int) -> int:
         """The number of examples of row k, without padding."""
         return self.x.shape[1] if self.weight is None else int((self.weight[k] > 0).sum())
+
+    def num_examples(self) -> int:
+        """The number of examples of all rows, without padding."""
+        if self.examples is not None:
+            return self.examples
+        return self.x.shape[0] * self.x.shape[1] if self.weight is None else int((self.weight > 0).sum())
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of each row's values, (K, B) to (K,)."""
@@ -124,7 +132,8 @@ class BatchSchedule:
         if not self._constant or k not in self._gathered:
             self._gathered = {k: self._gather(step, k)}
         x, y, weight = self._gathered[k]
-        return Batch(x, y, weight, step, tuple((*tag, step) for tag in self._tag[:k]))
+        keys = tuple((*tag, step) for tag in self._tag[:k])
+        return Batch(x, y, weight, step, keys, int(self._size(step).sum()))
 
     def _gather(self, step: int, k: int) -> tuple[Tensor, Tensor, Tensor | None]:
         width = int(self._size(step).max())

@@ -235,6 +235,10 @@ class Method(metaclass=_AcceptsFormerNames):
         """Whether the method uses the true groups of the split. Only then does `Round.groups` have them."""
         return False
 
+    def within_budget(self) -> "Method":
+        """Return the method with at most the run's number of local steps per client and round, if it sets its own."""
+        return self
+
     # -- the plan of a run
 
     def phases(self, rounds: int) -> list[Phase]:

@@ -22,6 +22,7 @@ from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
 from bespokefl.core.nn.module import first_line, head_of, reject_batch_norm, set_mode, without_lazy
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.work import WorkCounter
 
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *per_row -> (K, B) losses
 
@@ -52,6 +53,8 @@ class Task:
         Whether all rows of a cohort are computed at once.
     draws : bool
         Whether the module draws random numbers in training, as dropout does.
+    work : WorkCounter
+        Counts the gradients that are computed.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Task:
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # the result of without_head()
         self.draws = False  # set by probe.check
+        self.work = WorkCounter()  # shared with the result of without_head()
 
     # -- plain or stacked
 
@@ -195,6 +199,7 @@ class Task:
         A function `objective(outputs, batch, *per_row)`, of outputs (K, B, …), can replace the loss; it returns (K, B).
         Its arguments `per_row`, with one row per client, are cut along with the rows.
         """
+        self._count(rows, batch)
         parts = []
         for leaves, values in self._passes(rows, batch, objective, per_row):
             parts.append(self._gradients(rows, leaves, values.sum(), create_graph=False))
@@ -202,6 +207,7 @@ class Task:
 
     def hessian_product(self, rows: Rows, batch: Batch, direction: Rows) -> Rows:
         """Return ∇²F(row) · direction, row by row."""
+        self._count(rows, batch, times=2)  # one for the gradient, one for its derivative
         parts = []
         at = 0
         for leaves, values in self._passes(rows, batch, None, ()):
@@ -288,6 +294,11 @@ class Task:
         return plan.unsort(total)
 
     # -- internal
+
+    def _count(self, rows: Rows, batch: Batch, times: int = 1) -> None:
+        layout = rows.layout
+        head_only = bool(rows.frozen) and rows.frozen.issuperset(set(layout.names) - set(layout.head))
+        self.work.add(times * len(batch), times * batch.num_examples(), head_only=head_only)
 
     def _passes(
         self, rows: Rows, batch: Batch, objective: Objective | None, per_row: Sequence[Any]

@@ -11,6 +11,7 @@ from bespokefl.core.cohort_data import BatchSchedule, CohortData
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.core.work import SIZE
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
@@ -45,6 +46,7 @@ class ClientResult:
     state: State = field(default_factory=dict)
     notes: dict[str, Tensor] = field(default_factory=dict)
     broken: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # weights not finite, or huge
+    work: Tensor = field(default_factory=lambda: torch.zeros(SIZE, dtype=torch.int64))  # of the whole cohort
 
 
 class ClientSide:
@@ -80,14 +82,16 @@ class ClientSide:
     def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> ClientResult:
         """Run the local update of a cohort."""
         data = self.cohort_data(cohort, round.number)
+        self.task.work.take()
         upload, new = self.method.local_update(self.task, message, state, data, round)
+        work = self.task.work.take()
         upload, new = repeat_single_rows(upload, len(cohort)), repeat_single_rows(new, len(cohort))
         fine, limit = torch.ones(len(cohort), dtype=torch.bool), largest_plausible_entry(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
                 fine &= (value.largest() <= limit).cpu()  # False for NaN
         upload = self.privacy.release(self.method, self.task, message, upload, data)
-        return ClientResult(upload, new, data.notes, ~fine)
+        return ClientResult(upload, new, data.notes, ~fine, work)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
         """The cohort's personal models, one row each."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from bespokefl.core import rng as rngs
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
+from bespokefl.core.work import SIZE
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.faults import break_upload
@@ -20,6 +21,7 @@ from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply
 
+WORK = ("gradient_steps", "gradients", "head_gradients")  # names in the history of what `WorkCounter` counts
 DROPPED, TOO_LATE = "dropped out", "too late"  # reasons why an upload is lost, beside those of the screening
 
 
@@ -84,6 +86,7 @@ class Federation:
         self.kept: list[Rows] = []  # the global model after each round, if requested
         self.recorded = Traffic()  # up to the last round
         self._has_client_states = bool(method.start_clients(start, data.names[:1]))
+        self.final_work: Tensor | None = None  # of making the final personal models
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
 
@@ -239,6 +242,7 @@ class Federation:
                 "down_streams": self._down.columns / width,
                 "up_models": sum(map(columns, uploads)) / width,
                 "workload": workload,
+                **_work(replies),
                 **{name: _plain(value) for name, value in draw.round.notes.items()},
                 **{name: _plain(value) for name, value in draw.round.client_notes.items()},
             }
@@ -277,6 +281,14 @@ class Federation:
         self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
         self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
+
+
+def _work(replies: Sequence[TrainReply]) -> dict[str, int]:
+    """The work of a round's clients together; nothing if some of it is unknown."""
+    known = [reply.work for reply in replies if reply.work is not None]
+    if len(known) < len(replies):
+        return {}
+    return dict(zip(WORK, torch.stack(known).sum(0).tolist() if known else [0] * SIZE, strict=True))
 
 
 def _plain(value: Any) -> Any:

@@ -12,9 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+import torch
+
 from bespokefl.core.errors import BespokeError, TrainingError, listing
 from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.rows import Rows
+from bespokefl.core.work import SIZE
 from bespokefl.engines import evaluation
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
@@ -196,14 +199,17 @@ class RoundLoop:
         personal: Scores = {}
         globally: Scores = {}
         scored: set[int] = set()
+        work = torch.zeros(SIZE, dtype=torch.int64)
         for reply in self._guarded(self.transport.evaluate([request(part) for part in parts])):
             own = [client - offset for client in reply.clients]
             scored.update(own)
+            work += 0 if reply.work is None else reply.work
             evaluation.scatter(personal, own, reply.personal or {}, size)
             evaluation.scatter(globally, own, reply.globally or {}, size)
         personal = personal if shared is None else globally
         unscored = self._check_scores(federation, number, scored, personal, globally)
         models: Rows | None = None
+        federation.final_work = work if final else federation.final_work
         if final and not self.transport.remote:
             models = self.transport.personal_models(offset, size) if shared is None else shared.expand(size)
         return personal, (None if global_model is None else globally), models, unscored
@@ -250,6 +256,7 @@ class RoundLoop:
             by_client=federation.by_client,
             client_notes=federation.client_notes,
             communication=federation.communication,
+            final_work=federation.final_work,
             seconds_per_round=sum(self._seconds) / max(1, len(self._seconds)),
             rounds_done=len(self._seconds),
             rounds_planned=planned,

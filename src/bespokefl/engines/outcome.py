@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
 from bespokefl.engines.chunks import Executor
@@ -41,6 +43,7 @@ class Outcome:
     by_client: set[str]  # names in the history with a value for every client on each axis
     client_notes: list[dict[str, Any]]
     communication: Traffic
+    final_work: Tensor | None  # of making the final personal models, as in `WorkCounter.take`
     seconds_per_round: float
     rounds_done: int
     rounds_planned: int

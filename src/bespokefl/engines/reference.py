@@ -49,6 +49,7 @@ class ReferenceLoop:
         named = dict(module.named_parameters())
         trained = [named[name].requires_grad_(name not in fixed) for name in layout.names]
         set_mode(module, True)
+        head_only = bool(fixed) and fixed.issuperset(set(layout.names) - set(layout.head))
         plain = gradient == self.task.gradient and not self.task.draws
         usual = self.task.loss is cross_entropy
         mean_loss = F.cross_entropy if usual else lambda outputs, y: self.task.loss(outputs, y).mean()
@@ -66,6 +67,7 @@ class ReferenceLoop:
                 optimizer.zero_grad()
                 if plain:
                     mean_loss(module(x), y).backward()
+                    self.task.work.add(1, len(y), head_only=head_only)
                     for parameter in free:
                         if parameter.grad is None:  # unused: SGD would not decay it
                             parameter.grad = torch.zeros_like(parameter)

@@ -87,7 +87,7 @@ def merge(messages: Sequence[Message], counts: Sequence[int]) -> Message:
 
 
 def divide(reply: TrainReply, groups: Sequence[tuple[int, list[int]]]) -> list[tuple[int, TrainReply]]:
-    """Split a reply into those of its federations, with positions in each."""
+    """Split a reply into those of its federations, with positions in each; of several, the work of each is unknown."""
     if len(groups) == 1:
         ((member, clients),) = groups
         return [(member, replace(reply, clients=clients))]

@@ -11,6 +11,7 @@ Lines = Sequence[Mapping[str, Any]]
 
 COMMON_KEYS = {  # of every line of rounds.jsonl; all others are recorded by the method
     *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
+    *("gradient_steps", "gradients", "head_gradients"),
     *("seconds", "personal", "global"),
 }
 

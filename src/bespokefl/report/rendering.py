@@ -46,6 +46,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"score": tables.format_score, "error": tables.format_error, "bytes": tables.format_bytes}
     environment.filters |= {"difference": tables.format_difference, "duration": tables.format_duration}
+    environment.filters["amount"] = tables.format_amount
     json_options = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     environment.policies["json.dumps_kwargs"] = json_options
     return environment

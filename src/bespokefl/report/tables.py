@@ -120,6 +120,16 @@ def format_bytes(num_bytes: float | None) -> str:
     return "0" if value == 0 else f"{value:.3g} {BYTE_UNITS[unit]}"
 
 
+def format_amount(number: float | None) -> str:
+    """Return a large number with three significant digits and k, M, G or T."""
+    if number is None:
+        return MISSING
+    value, unit = float(number), 0
+    while value >= 999.5 and unit < 4:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.3g}{('', ' k', ' M', ' G', ' T')[unit]}"
+
+
 def format_duration(seconds: float | None) -> str:
     """Return a duration in seconds, minutes or hours."""
     if seconds is None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from bespokefl.engines.federation import Draw, Federation
 from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.compare import api as module
 from bespokefl.workflows.compare import candidates
-from bespokefl.workflows.compare.api import compare
 from bespokefl.workflows.compare.document import history, method_records, rounded
 from bespokefl.workflows.compare.existing_runs import compare_runs
 from bespokefl.workflows.compare.plan import ComparisonPlan
@@ -40,11 +39,13 @@ from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.api import tune
 
+compare = partial(module.compare, tune=False)  # most tests are about something else
+
 pytestmark = pytest.mark.slow  # they train several methods each
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16, "model": "logistic", "eval_every": 1}
 SEEDS = (0, 1)
-SHELL = ["--rounds", "2", "--workers", "1", "--clients", "5", "--model", "logistic", "--seeds", "0"]
+SHELL = ["--no-tune", "--rounds", "2", "--workers", "1", "--clients", "5", "--model", "logistic", "--seeds", "0"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -553,7 +554,7 @@ def test_default_grids_fit_their_methods() -> None:
     assert set(candidates.GRIDS) <= set(methods.REGISTRY)
     for one in candidates.of(list(methods.REGISTRY)):
         grid = candidates.grid_of(one, True, {})
-        assert grid and len(candidates.points(one, grid)) == candidates.num_points(grid) <= 9
+        assert len(candidates.points(one, grid)) == candidates.num_points(grid) == candidates.NUM_POINTS
     fixed = candidates.of([methods.FedProx(prox_weight=0.7)])[-1]
     assert list(candidates.grid_of(fixed, True, {})) == ["lr"]
     assert candidates.grid_of(fixed, False, {}) == {}

@@ -12,6 +12,7 @@ from bespokefl.cli.commands.tune import read_grid
 from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, numbers, printing_results, takes_run, training_option
 from bespokefl.core.errors import DiskError, InputError, count
 from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.tune.duration import DEFAULT_TIME, is_time
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
@@ -33,8 +34,25 @@ def compare(
         ),
     ] = None,
     tune: Annotated[
-        bool, training_option("--tune", help="First choose the hyper-parameters of every method on validation data.")
+        str | None,
+        training_option(
+            "--tune",
+            metavar="TIME",
+            help="Time in which the hyper-parameters of all methods are chosen on validation data first, such as 90s, "
+            f"10m or 1h. Default: {DEFAULT_TIME}.",
+        ),
+    ] = None,
+    no_tune: Annotated[
+        bool, training_option("--no-tune", help="Do not tune; the results are then marked as untuned.")
     ] = False,
+    budget: Annotated[
+        str,
+        training_option(
+            metavar="steps|gradients|none",
+            help="What is the same for all methods: the local steps of a client and round, the total number of "
+            "gradients (by fewer rounds), or nothing.",
+        ),
+    ] = "steps",
     grid: Annotated[
         list[str] | None,
         training_option(
@@ -50,6 +68,9 @@ def compare(
     bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.prox_weight=0.5 --out runs/compare
     """
     grids, seed_list = _grids(grid or []), numbers(seeds)
+    if no_tune and tune is not None:
+        raise InputError(f"give --tune {tune} or --no-tune, not both.")
+    time: str | bool | None = False if no_tune else tune
     runs = [name for name in methods if _is_directory(name)]
     if runs and len(runs) < len(methods):
         other = next(name for name in methods if name not in runs)
@@ -70,10 +91,10 @@ def compare(
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
                 try:
                     found = api.compare_config(
-                        config, methods, seeds=seed_list, tune=tune, grids=grids, progress=progress
+                        config, methods, seeds=seed_list, tune=time, budget=budget, grids=grids, progress=progress
                     )
                 except KeyboardInterrupt:
-                    command = candidates.command(settings, methods, seed_list or api.SEEDS, tune, grids)
+                    command = candidates.command(settings, methods, seed_list or api.SEEDS, time, grids, budget)
                     _print_how_to_resume(command, target)
                     raise typer.Exit(INTERRUPTED) from None
         _write_report(target)
@@ -81,6 +102,16 @@ def compare(
         _show(found, target, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def with_tuning_time(arguments: list[str]) -> list[str]:
+    """Give a `--tune` without a time, as in earlier versions, the default time."""
+    found = []
+    for at, one in enumerate(arguments):
+        found.append(one)
+        if one == "--tune" and arguments[0] == "compare" and not is_time("".join(arguments[at + 1 : at + 2])):
+            found.append(DEFAULT_TIME)
+    return found
 
 
 def report(
@@ -113,14 +144,15 @@ def _show(found: "Comparison", target: Path, quiet: bool) -> None:
         data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
         terminal.say(
             f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.facts.model}, "
-            f"seed{'s' * (len(found.seeds) != 1)} {seeds}"
+            f"seed{'s' * (len(found.seeds) != 1)} {seeds}{', untuned' if found.untuned else ''}"
         )
         terminal.console().print(terminal.comparison_table(found))
         sentences = [found.best.sentence, found.fairest.sentence, *found.notes]
         if found.standing is not None and len(found.methods) > 1:
             ties = "; = not significantly different from it (Wilcoxon's paired test, Holm, 5 %)"
             sentences.insert(0, f"* the best mean{ties if found.standing.ties else ''}.")
-        files = "report.html is the full report, clients.csv has one line per method, seed and client"
+        files = "report.html is the full report, methods.csv has one line per method, "
+        files += "clients.csv one per method, seed and client"
         terminal.say(*sentences, f"Written to {target}: {files}.")
     if found.interrupted:
         _print_how_to_resume(found.facts.command or "", target)

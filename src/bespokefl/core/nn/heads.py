@@ -36,6 +36,7 @@ class Sweep:
         totals = [torch.zeros_like(block) for block in stacked]
         for batch in self._batches:
             k = len(batch)
+            self.task.work.add(k * len(heads), batch.num_examples() * len(heads), head_only=True)
             outputs = _apply(batch.x, *[block[:k] for block in stacked]).requires_grad_()
             loss = batch.mean(_losses(self.task, outputs, batch).sum(2)).sum()
             (slope,) = torch.autograd.grad(loss, outputs)  # (K, B, H, C)

@@ -72,14 +72,15 @@ class LocalTransport:
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
             self._trained.append((request.clients, under("state", values)))
-            yield TrainReply(request.clients, under("upload", values), under("note", values), values["broken"])
+            upload, notes = under("upload", values), under("note", values)
+            yield TrainReply(request.clients, upload, notes, values["broken"], values["work"])
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
         for at, values in self._map(SCORE, requests):
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
-            yield ScoreReply(requests[at].clients, personal or None, globally or None)
+            yield ScoreReply(requests[at].clients, personal or None, globally or None, values.get("work"))
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         assert self._models is not None
@@ -136,6 +137,7 @@ class LocalTransport:
         result = self.side.train(cohort, unpack_message(values), under("state", values), round)
         return {
             "broken": result.broken,
+            "work": result.work,
             **prefixed("upload", result.upload),
             **prefixed("state", result.state),
             **prefixed("note", result.notes),
@@ -147,7 +149,9 @@ class LocalTransport:
             found |= prefixed("global", self.side.score(cohort, values["global"], by_class=final))
         if "number" in values:
             message, state = unpack_message(values), under("state", values)
+            self.side.task.work.take()
             models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
+            work = self.side.task.work.take()
             found |= prefixed("personal", self.side.score(cohort, models, by_class=final))
-            found |= {"models": models} if final else {}
+            found |= {"models": models, "work": work} if final else {}
         return found

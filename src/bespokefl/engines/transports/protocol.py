@@ -48,6 +48,7 @@ class TrainReply:
     upload: State = field(default_factory=dict)
     notes: dict[str, Tensor] = field(default_factory=dict)
     broken: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # weights not finite, or huge
+    work: Tensor | None = None  # of all these clients, as in `WorkCounter.take`; None: unknown
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class ScoreReply:
     clients: list[int]
     personal: Scores | None  # None: those of the global model
     globally: Scores | None
+    work: Tensor | None = None  # of making the personal models, in the final evaluation
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Differs from the paper:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class SelfFL(Method):
 
     lr: float = 0.03  # η
     max_steps: int = 40  # ℓ_max
+    limit_steps: bool = False  # keep ℓ within the run's number of local steps, too
     smoothing: float | None = None  # weight of a round's estimate in θ; None: the participation C
     initialise: bool = True  # (10); off: start at θ
     adapt_steps: bool = True  # (8); off: the run's number of local steps
@@ -101,6 +102,9 @@ class SelfFL(Method):
     @property
     def needs_groups(self) -> bool:
         return self.clusters == "groups"
+
+    def within_budget(self) -> Method:
+        return replace(self, limit_steps=True)
 
     def start_server(self, start: Rows, round: Round) -> State:
         variances = self._given(round.names)
@@ -196,7 +200,10 @@ class SelfFL(Method):
         wanted = wanted_steps(variance, others, self.lr, size)
         if self.overshoot == "max":
             wanted = torch.where(wanted == 0, math.inf, wanted)
-        return wanted, rounded_steps(wanted, self.max_steps) if self.adapt_steps else data.num_steps()
+        if not self.adapt_steps:
+            return wanted, data.num_steps()
+        steps = rounded_steps(wanted, self.max_steps)
+        return wanted, torch.minimum(steps, data.num_steps()) if self.limit_steps else steps
 
     def _converged(self, task: Task, rows: Rows, data: CohortData) -> Rows:
         """Train each row, epoch by epoch, until its training loss changes by less than `tolerance`, relative to it."""

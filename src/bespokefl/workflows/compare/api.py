@@ -10,7 +10,9 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
+from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
+from bespokefl.workflows.compare.candidates import Candidate
 from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory
@@ -20,6 +22,7 @@ from bespokefl.workflows.run.api import run, run_config
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
+from bespokefl.workflows.tune.duration import DEFAULT_TIME, read_time
 from bespokefl.workflows.tune.grid import Grid
 
 SEEDS = (0, 1, 2)
@@ -30,7 +33,8 @@ def compare(
     clients: Clients,
     *,
     seeds: Sequence[int] = SEEDS,
-    tune: bool = False,
+    tune: bool | str | float | None = None,
+    budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
@@ -46,8 +50,12 @@ def compare(
         baselines that gains are measured against, are always added.
     seeds : sequence of int
         Seeds of initial weights, client draws and batches. For one seed they are the same for all methods.
-    tune : bool
-        Choose the hyper-parameters of every method on validation data first, with the first seed.
+    tune : bool, str or float, optional
+        The time in which the hyper-parameters of all methods are chosen on validation data first, with the first seed:
+        "10m", "1h" or a number of seconds. Default, and True: 10 minutes. False: the comparison is untuned.
+    budget : {"steps", "gradients", "none"}
+        What is the same for all methods: the local steps of a client and round, the total number of gradients (methods
+        that compute more than FedAvg get fewer rounds), or nothing, so that methods may set their own steps.
     grids : mapping of str to mapping, optional
         Values to try instead of the default grid: `{"ditto": {"prox_weight": (0.1, 1)}}`. Methods named here are
         tuned even without `tune`.
@@ -72,21 +80,22 @@ def compare(
     """
     shared_settings.check_clients_type(clients)
     rejected = {"method", "clients", "progress", "checkpoint", "seed", *NOT_ACCEPTED}
-    shared_settings.check_names(settings, ("seeds", "tune", "grids", "out"), rejected, "a comparison")
+    shared_settings.check_names(settings, ("seeds", "tune", "budget", "grids", "out"), rejected, "a comparison")
     start = settings.get("start")
     config = shared_settings.config_of("compare", clients, settings)
     given = settings | {"start": None if start is None else initial_weights.read(start)}
 
-    def train(method: Method, seed: int, path: Path, workers: int, report: Report) -> Result:
+    def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
-        result = run(method, clients, **(given | own))
+        result = run(one.method, clients, **(given | one.options | own))
         if not result.interrupted:
             result.save(path, overwrite=True)
         return result
 
     model, sorted_seeds = settings.get("model", RunSettings.model), sorted(shared_settings.check_seeds(seeds))
-    plan = ComparisonPlan(candidates.of(methods), clients, sorted_seeds, config, given, model, train)
-    return run_comparison(plan, tune, grids or {}, None if out is None else Path(out), overwrite, progress)
+    chosen = candidates.of(methods)
+    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, given, model, train, budget=budget, tune=tune)
+    return run_comparison(plan, grids or {}, None if out is None else Path(out), overwrite, progress)
 
 
 def compare_config(
@@ -94,7 +103,8 @@ def compare_config(
     methods: Sequence[str],
     *,
     seeds: Sequence[int] | None = None,
-    tune: bool = False,
+    tune: bool | str | float | None = None,
+    budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
     progress: jobs.Report | None = None,
 ) -> Comparison:
@@ -107,18 +117,24 @@ def compare_config(
     if config.model.startswith("<"):
         raise InputError(f"the model {config.model} was a Python object and has no name; give --model.")
     chosen = candidates.named(methods, config.set)
-    candidates.grids_of(chosen, tune, grids)  # report mistakes before loading data
+    budgets.check(budget)  # report mistakes before loading data
+    read_time(DEFAULT_TIME if tune is None or isinstance(tune, bool) else tune)
+    candidates.grids_of(chosen, tune is not False, grids)
     target = shared_settings.output_directory(config, "compare")
     storage.check(target, config.overwrite)
     clients = load_clients(config)
     common = replace(config, split=str(target / run_directory.SPLIT_FILE), overwrite=True, set={})
 
-    def train(method: Method, seed: int, path: Path, workers: int, report: Report) -> Result:
-        hyper = {name: value for name, value in method.hyper().items() if value is not None}
-        own = replace(common, method=method.name, set=hyper, seed=seed, workers=workers, out=str(path))
+    def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
+        hyper = {name: value for name, value in one.method.hyper().items() if value is not None}
+        own = replace(
+            common, method=one.method.name, set=hyper, seed=seed, workers=workers, out=str(path), **one.options
+        )
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)
 
     settings = shared_settings.settings_of(config, without=("seed", *NOT_ACCEPTED))
-    command = candidates.command(config, methods, sorted_seeds, tune, grids)
-    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, settings, config.model, train, command)
-    return run_comparison(plan, tune, grids, target, config.overwrite, progress)
+    command = candidates.command(config, methods, sorted_seeds, tune, grids, budget)
+    plan = ComparisonPlan(
+        chosen, clients, sorted_seeds, config, settings, config.model, train, command, budget=budget, tune=tune
+    )
+    return run_comparison(plan, grids, target, config.overwrite, progress)

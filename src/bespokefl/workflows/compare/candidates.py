@@ -5,7 +5,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from bespokefl.workflows.tune.grid import Grid, Point, expand
 from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
-LR_FACTORS = (0.2, 1.0, 5.0)  # of a method's default lr
+NUM_POINTS = 12  # of every default grid
+LR_FACTORS = tuple(2.0**power for power in range(-5, 7))  # of the default lr of a method that has no grid
+MORE_STEPS = 5  # times the run's local steps, which a baseline tries if the budget does not limit it
 GRIDS: dict[str, dict[str, list[Any]]] = tomllib.loads(
     Path(__file__).with_name("grids.toml").read_text(encoding="utf-8")
 )
@@ -32,6 +34,7 @@ class Candidate:
 
     name: str
     method: Method
+    options: dict[str, Any] = field(default_factory=dict)  # settings of its runs that differ from the comparison's
 
     @property
     def slug(self) -> str:
@@ -110,19 +113,39 @@ def _duplicate(names: Sequence[str]) -> str | None:
 # -- tuning
 
 
-def grids_of(candidates: Sequence[Candidate], tune: bool, grids: Mapping[str, Grid]) -> dict[str, Grid]:
-    """Return the grid of every candidate, empty for one that is not tuned; reject grids of other methods."""
+def grids_of(
+    candidates: Sequence[Candidate],
+    tune: bool,
+    grids: Mapping[str, Grid],
+    config: RunSettings | None = None,
+    limited: bool = True,
+) -> dict[str, Grid]:
+    """Return the grid of every candidate, empty for one that is not tuned; reject grids of other methods.
+
+    `config` has the run's local steps, and `limited` says whether a budget limits all methods to them.
+    """
     for name in grids:
         if all(name not in (one.name, one.method.name) for one in candidates):
             known = listing([one.name for one in candidates])
             raise InputError(f"--grid has {name!r}, which is not compared; compared are {known}.")
-    return {one.name: grid_of(one, tune, grids) for one in candidates}
+    return {one.name: grid_of(one, tune, grids, config, limited) for one in candidates}
 
 
-def grid_of(one: Candidate, tune: bool, grids: Mapping[str, Grid]) -> Grid:
+def given_grid(one: Candidate, grids: Mapping[str, Grid]) -> Grid | None:
+    """Return the grid that is given for a candidate, by its own name or that of its method."""
+    return grids.get(one.name, grids.get(one.method.name))
+
+
+def grid_of(
+    one: Candidate,
+    tune: bool,
+    grids: Mapping[str, Grid],
+    config: RunSettings | None = None,
+    limited: bool = True,
+) -> Grid:
     """Return the grid given for a candidate, or its default grid if it is tuned."""
     method, hyper = one.method, one.method.hyper()
-    given = grids.get(one.name, grids.get(method.name))
+    given = given_grid(one, grids)
     changed = {each.name for each in fields(method) if hyper[each.name] != each.default}
     if given is not None:
         for key in given:
@@ -136,31 +159,48 @@ def grid_of(one: Candidate, tune: bool, grids: Mapping[str, Grid]) -> Grid:
         return dict(given)
     if not tune:
         return {}
-    tried: dict[str, Sequence[Any]] = {}
-    if isinstance(hyper.get("lr"), float):
+    tried: dict[str, Sequence[Any]] = dict(GRIDS.get(method.name, {})) if one.registered else {}
+    if not tried and isinstance(hyper.get("lr"), float):
         tried["lr"] = tuple(float(f"{hyper['lr'] * factor:.3g}") for factor in LR_FACTORS)
-    tried |= GRIDS.get(method.name, {}) if one.registered else {}
+    baseline = one.registered and method.name in BASELINES
+    if baseline and config is not None and (steps := _local_steps(config, limited)):
+        tried = {key: values for key, values in tried.items() if key != "momentum"} | steps
     return {key: values for key, values in tried.items() if key not in changed}
+
+
+def _local_steps(config: RunSettings, limited: bool) -> dict[str, Sequence[Any]]:
+    """Return the numbers of local steps or epochs that a baseline tries; none if the budget leaves no choice."""
+    key = "local_epochs" if config.local_steps is None else "local_steps"
+    own = getattr(config, key)
+    other = own // 2 if limited else own * MORE_STEPS
+    return {key: (own, other)} if other else {}
 
 
 def num_points(grid: Grid) -> int:
     return prod(len(values) for values in grid.values())
 
 
-def points(one: Candidate, grid: Grid) -> list[Point]:
-    return expand(one.method, grid, {"local_steps": None})
+def points(one: Candidate, grid: Grid, options: Mapping[str, Any] | None = None) -> list[Point]:
+    """Return the points of a grid; `options` are the settings of the run that a grid may have."""
+    return expand(one.method, grid, {"local_steps": None} if options is None else options)
 
 
 # -- repeating a comparison
 
 
 def command(
-    config: RunSettings, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]
+    config: RunSettings,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    tune: bool | str | float | None,
+    grids: Mapping[str, Grid],
+    budget: str = "steps",
 ) -> str:
     """Return the command that makes this comparison."""
     words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]
-    words += ["--tune"] if tune else []
+    words += ["--no-tune"] if tune is False else [] if tune is None or tune is True else ["--tune", str(tune)]
+    words += [] if budget == "steps" else ["--budget", budget]
     for name, grid in grids.items():
         for key, values in grid.items():
             words += ["--grid", shlex.quote(f"{name}.{key}={','.join(map(literal, values))}")]

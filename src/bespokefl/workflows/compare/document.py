@@ -28,7 +28,7 @@ def document(found: "Comparison") -> dict[str, Any]:
     facts = found.facts
     return {
         "format": FORMAT,
-        "title": f"{count(len(found.methods), 'method')} on {facts.data['name']}, {facts.data['split']}",
+        "title": title(found),
         "command": facts.command,
         "finished": not facts.interrupted
         and not any(run.interrupted for entry in found.entries.values() for run in entry.runs.values()),
@@ -39,6 +39,9 @@ def document(found: "Comparison") -> dict[str, Any]:
         "seeds": found.seeds,
         "data": facts.data,
         "model": facts.model,
+        "budget": facts.budget,
+        "untuned": found.untuned,
+        "tuning": facts.tuning,
         "config": facts.config,
         "config_text": facts.config_text,
         "versions": found.first.about["versions"],
@@ -49,6 +52,13 @@ def document(found: "Comparison") -> dict[str, Any]:
         "verdicts": {"best": asdict(found.best), "fairest": asdict(found.fairest)},
         "notes": found.notes,
     }
+
+
+def title(found: "Comparison") -> str:
+    """Return the title of a comparison, which says if it is untuned."""
+    data = found.facts.data
+    untuned = "Untuned comparison: " if found.untuned else ""
+    return f"{untuned}{count(len(found.methods), 'method')} on {data['name']}, {data['split']}"
 
 
 def _method(found: "Comparison", entry: "Entry") -> dict[str, Any]:
@@ -140,7 +150,7 @@ def rounded(value: Any) -> Any:
 
 def remarks(found: "Comparison") -> list[str]:
     """Return the remarks on a comparison: seeds, missing and failed runs, methods left out, notes of the runs."""
-    sentences = list(found.facts.notes)
+    sentences = [*(found.facts.tuning or {}).get("sentences", ()), *found.facts.notes]
     if len(found.seeds) == 1:
         sentences.append(
             "One seed: there is no standard error, and intervals and tests are over clients only; give --seeds."

@@ -12,25 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import DiskError, InputError, TrainingError
-from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
+from bespokefl.workflows.compare.result import BASELINES, FEDAVG, Comparison, ComparisonMetadata, Entry, data_of
+from bespokefl.workflows.compare.tuning import Tuner
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights, jobs, toml
+from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.convert import check_clients, find_device
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
-from bespokefl.workflows.tune.api import tune as run_tuning
+from bespokefl.workflows.tune.duration import DEFAULT_TIME, read_time
 from bespokefl.workflows.tune.grid import Grid
 
 log = logging.getLogger("bespokefl")
+
+UNTUNED = "Untuned: all methods have their given or default hyper-parameters, and tuning may change the order."
 
 # Settings of a run that a comparison sets itself, or that would give methods or seeds different clients.
 NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
@@ -38,7 +42,8 @@ NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
 MAY_CHANGE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
 MAY_CHANGE |= {"checkpoint_every", *NOT_ACCEPTED}
 
-Train = Callable[[Method, int, Path, int, Report], Result]  # method, seed, directory, workers, report
+Train = Callable[[Candidate, int, Path, int, Report], Result]  # candidate, seed, directory, workers, report
+Time = bool | str | float | None  # for tuning: False for none, True and None for the default
 
 
 @dataclass
@@ -53,6 +58,9 @@ class ComparisonPlan:
     model: Model
     train: Train
     command: str | None = None
+    budget: str = budgets.STEPS
+    tune: Time = False
+    tuning: dict[str, Any] | None = None  # what was tuned and how; None if nothing was
     left_out: dict[str, str] = field(default_factory=dict)  # reasons by name
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[tuple[str, int], str] = field(default_factory=dict)  # errors by name and seed
@@ -63,6 +71,25 @@ class ComparisonPlan:
             reason = f"it needs a split that knows the clients' true groups, got {self.clients.split_name}."
             self.left_out |= {one.name: reason for one in self.candidates if one.method.needs_groups}
             self.candidates = [one for one in self.candidates if not one.method.needs_groups]
+
+    def apply_budget(self) -> None:
+        """Limit methods that set their own number of steps."""
+        self.budget = budgets.check(self.budget)
+        self.candidates = budgets.limited(self.candidates, self.budget)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether all methods are tuned: unless it was asked for, not without validation data."""
+        if self.tune is None:
+            return bool(int(self.clients.validation.sizes.sum()))
+        return self.tune is not False
+
+    @property
+    def tuning_limit(self) -> float | None:
+        """The time for tuning in seconds; None if there is no limit."""
+        if not self.tunes:
+            return None
+        return read_time(DEFAULT_TIME if self.tune is None or self.tune is True else self.tune)
 
     def parallel(self) -> tuple[int, int]:
         """Return the number of processes and of workers in each: several small runs at once, or all cores for one."""
@@ -76,7 +103,7 @@ class ComparisonPlan:
         common = self._common() | {"start": None if start is None else fingerprint(initial_weights.read(start))}
         return {
             "split_hash": self.clients.hash,
-            "config": score_tables.plain(common),
+            "config": score_tables.plain(common | {"budget": self.budget, "tune": self.tunes}),
             "methods": [one.name for one in self.candidates],
             "seeds": self.seeds,
             "command": self.command,
@@ -144,6 +171,9 @@ class ComparisonPlan:
             command=self.command,
             interrupted=interrupted,
             planned=len(entries) * len(self.seeds),
+            notes=tuple(budgets.round_notes(self.candidates, config.rounds)),
+            budget=self.budget,
+            tuning=self.tuning or {"tuned": False, "sentences": [UNTUNED]},
         )
         return Comparison(entries, facts, keep)
 
@@ -168,19 +198,21 @@ class ComparisonPlan:
 
 def run_comparison(
     plan: ComparisonPlan,
-    tune: bool,
     grids: Mapping[str, Grid],
     out: Path | None,
     overwrite: bool,
     progress: jobs.Report | None,
 ) -> Comparison:
     """Tune, train what is missing, and compare. Without `out`, runs are kept in a temporary directory."""
-    grid_of = candidates.grids_of(plan.candidates, tune, grids)
+    plan.apply_budget()
+    limit = plan.tuning_limit
+    grid_of = candidates.grids_of(plan.candidates, plan.tunes, grids, plan.config, plan.budget != budgets.NONE)
     plan.leave_out_unfit()
     check_clients(plan.clients)
     find_device(plan.config.device)
     if any(grid_of.values()) and not int(plan.clients.validation.sizes.sum()):
-        raise InputError("tuning needs validation data to choose by, but the clients have none.")
+        raise InputError("tuning needs validation data to choose by, but the clients have none; use --no-tune.")
+    given = frozenset(one.name for one in plan.candidates if candidates.given_grid(one, grids) is not None)
     processes, workers = plan.parallel()
     temporary = tempfile.TemporaryDirectory(prefix="bespoke-") if out is None else None
     path = out or Path(temporary.name if temporary is not None else "")
@@ -189,7 +221,7 @@ def run_comparison(
             storage.open_directory(
                 path, plan.identity(), plan.clients, overwrite or temporary is not None, plan.from_python()
             )
-            interrupted = _Runner(plan, path, processes, workers, progress, out is not None).run(grid_of)
+            interrupted = _Runner(plan, path, processes, workers, progress, out is not None).run(grid_of, given, limit)
             found = plan.comparison(path, interrupted, temporary)
             for (name, seed), error in plan.failed.items():
                 log.warning("%s failed with seed %d: %s", name, seed, error)
@@ -212,18 +244,15 @@ class _Runner:
     progress: jobs.Report | None
     resumable: bool
 
-    def run(self, grid_of: Mapping[str, Grid]) -> bool:
+    def run(self, grid_of: Mapping[str, Grid], given: frozenset[str], limit: float | None) -> bool:
         """Tune, then train; return whether it was interrupted."""
         plan = self.plan
-        tunings = {}
-        for one in plan.candidates:
-            if grid := grid_of[one.name]:
-                work = partial(self._tune, one, grid)
-                tunings[jobs.Job(f"{one.name}, tuning:", work, candidates.num_points(grid))] = one, grid
-        total = sum(job.size for job in tunings) + len(plan.candidates) * len(plan.seeds)
         try:
-            for job, outcome in jobs.run_jobs(list(tunings), self.processes, self._shifted(0, total)):
-                self._use_tuning(*tunings[job], outcome)
+            if plan.budget == budgets.GRADIENTS:
+                self._equalise()
+            tuner = Tuner(plan, self.path, self.processes, self.workers, limit, grid_of, given)
+            total = tuner.num_trainings + len(plan.candidates) * len(plan.seeds)
+            tuner.run(lambda before: self._shifted(before, total))
             todo = {
                 jobs.Job(f"{one.name}, seed {seed}", partial(self._train, one, seed)): (one, seed)
                 for seed in plan.seeds
@@ -247,34 +276,43 @@ class _Runner:
             return None
         return lambda step: report(replace(step, number=before + step.number, done=before + step.done, total=total))
 
-    def _tune(self, one: Candidate, grid: Grid, report: jobs.Report) -> dict[str, Any]:
+    def _equalise(self) -> None:
+        """Give methods that compute more gradients than FedAvg fewer rounds, by the counts of short runs."""
         plan = self.plan
-        settings = plan.settings | {"workers": self.workers, "out": self.path / "tune" / one.slug, "progress": report}
-        settings.pop("checkpoint_every", None)
-        python = not {"model", "loss", one.name}.isdisjoint(plan.from_python())
-        found = run_tuning(one.method, plan.clients, grid=grid, seeds=plan.seeds[:1], overwrite=python, **settings)
-        if found.interrupted:
-            raise jobs.Interrupted
-        return {"chosen": found.chosen, "by": found.by, "points": score_tables.plain(found.table)}
+        short = {
+            jobs.Job(f"{one.name}, counting gradients:", partial(self._count, one)): one for one in plan.candidates
+        }
+        work: dict[str, budgets.Work] = {}
+        for job, outcome in jobs.run_jobs(list(short), self.processes, None):
+            one = short[job]
+            if isinstance(outcome, Exception):
+                plan.give_up(one, outcome)
+            else:
+                work[one.name] = {int(rounds): gradients for rounds, gradients in outcome.items()}
+        reference = next(work[one.name] for one in plan.candidates if one.method.name == FEDAVG)
+        for at, one in enumerate(plan.candidates):
+            if one.name in work:
+                rounds = budgets.equal_rounds(plan.config.rounds, work[one.name], reference)
+                plan.candidates[at] = replace(one, options=one.options | {"rounds": rounds})
 
-    def _use_tuning(self, one: Candidate, grid: Grid, outcome: Any) -> None:
-        """Give a candidate the chosen hyper-parameters, or record why there are none."""
-        plan = self.plan
-        if isinstance(outcome, Exception):
-            plan.give_up(one, outcome)
-        elif outcome["chosen"] is None:
-            error = next((line["failed"] for line in outcome["points"] if line["failed"]), "there were no scores.")
-            plan.give_up(one, TrainingError(f"no point of its grid could be trained: {error}"))
-        else:
-            point = candidates.points(one, grid)[outcome["chosen"]]
-            plan.tuned[one.name] = {"by": outcome["by"], "chosen": point.values, "points": outcome["points"]}
-            plan.candidates[plan.candidates.index(one)] = replace(one, method=point.method)
+    def _count(self, one: Candidate, report: jobs.Report) -> dict[int, int]:
+        """Return the gradients that short runs compute, by their number of rounds."""
+        found = {}
+        for rounds in budgets.PILOT_ROUNDS:
+            own = {"rounds": rounds, "seed": self.plan.seeds[0], "workers": self.workers, "eval_every": 0}
+            settings = {name: value for name, value in self.plan.settings.items() if name != "checkpoint_every"}
+            result = run(one.method, self.plan.clients, **settings | own)
+            if result.interrupted:
+                raise jobs.Interrupted
+            assert result.work is not None
+            found[rounds] = result.work["gradients"]
+        return found
 
     def _train(self, one: Candidate, seed: int, report: jobs.Report) -> str | None:
         """Train one run into its directory. If it fails, write the error there instead and return it."""
         path = storage.run_path(self.path, one, seed)
         try:
-            result = self.plan.train(one.method, seed, path, self.workers, jobs.report_rounds(report))
+            result = self.plan.train(one, seed, path, self.workers, jobs.report_rounds(report))
         except WorkerError as error:  # its checkpoint stays, and the same comparison resumes from it
             again = self._resume_hint()
             if not again or not error.kept:

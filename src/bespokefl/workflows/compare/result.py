@@ -2,6 +2,7 @@
 
 compare.json   the whole result, for the report and other programs
 clients.csv    one line per method, seed and client
+methods.csv    one line per method: score, work, bytes and seconds
 """
 
 import json
@@ -15,17 +16,18 @@ from typing import Any
 import numpy as np
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, count
+from bespokefl.core.errors import InputError
 from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.significance import Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
-from bespokefl.workflows.compare.document import document, remarks, rounded
+from bespokefl.workflows.compare.document import document, remarks, rounded, title
+from bespokefl.workflows.compare.qualification import qualified
 from bespokefl.workflows.compare.statistics import LEVEL, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result
 
-FILE, TABLE = "compare.json", "clients.csv"
+FILE, TABLE, METHODS_TABLE = "compare.json", "clients.csv", "methods.csv"
 LOCAL, FEDAVG = BASELINES = ("local", "fedavg")
 
 
@@ -67,6 +69,8 @@ class ComparisonMetadata:
     command: str | None = None
     interrupted: bool = False
     planned: int | None = None  # number of runs; None: those given are all
+    budget: str | None = None  # what was equal for all methods; None: unknown
+    tuning: dict[str, Any] | None = None  # whether methods are tuned, and how; None: unknown
 
 
 def data_of(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +107,11 @@ class Comparison:
     def interrupted(self) -> bool:
         """Whether the comparison was interrupted before all runs ended."""
         return self.facts.interrupted
+
+    @property
+    def untuned(self) -> bool:
+        """Whether it is known that methods have hyper-parameters that were not tuned."""
+        return self.facts.tuning is not None and not self.facts.tuning["tuned"]
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -188,7 +197,7 @@ class Comparison:
         if not self._compared:
             return Verdict(None, sentence=f"No method can be called best: {self._why_not_compared}.")
         form = {"higher_is_better": self.higher_is_better, "percent": bool(self.unit)}
-        return best_performing(self._compared, self.gains or None, level=LEVEL, **form)
+        return qualified(self, best_performing(self._compared, self.gains or None, level=LEVEL, **form))
 
     @cached_property
     def fairest(self) -> Verdict:
@@ -249,6 +258,19 @@ class Comparison:
                     rows.append({"method": name, "seed": seed} | line | group | {"gain": gain})
         return rows
 
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One dict per method, as in methods.csv: score, gradient steps and gradients, bytes and seconds."""
+        rows = []
+        for name in self.ranking:
+            one, tuned = self.figures[name], self.entries[name].tuned is not None
+            if one is not None:
+                work = one["work"] or dict.fromkeys(("steps", "gradients", "head_gradients", "final_gradients"))
+                sent = {way: one[way] for way in ("up_bytes", "down_bytes", "seconds")}
+                score = {self.score: one[self.score]["mean"], f"{self.score}_sem": one[self.score]["sem"]}
+                rows.append({"method": name, "tuned": tuned, **score, **work, **sent})
+        return rows
+
     def page(self) -> dict[str, Any]:
         """Return the content of compare.json."""
         return document(self)
@@ -263,9 +285,8 @@ class Comparison:
         return score_tables.format_score(value, self.score)
 
     def __repr__(self) -> str:
-        data = self.facts.data
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {self.seeds_in_words}"
-        lines = [f"{count(len(self.entries), 'method')} on {data['name']}, {data['split']}, {seeds}"]
+        lines = [f"{title(self)}, {seeds}"]
         for name in self.ranking:
             one = self.figures[name]
             if one is None:
@@ -279,9 +300,10 @@ class Comparison:
         return "\n".join([*lines, self.best.sentence, self.fairest.sentence])
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write compare.json and clients.csv to a directory and return it."""
+        """Write compare.json, clients.csv and methods.csv to a directory and return it."""
         self.path = Path(path)
         run_directory.write_text(self.path / TABLE, score_tables.csv_text(self.clients))
+        run_directory.write_text(self.path / METHODS_TABLE, score_tables.csv_text(self.table))
         text = json.dumps(rounded(self.page()), ensure_ascii=False, allow_nan=False)
         run_directory.write_text(self.path / FILE, text + "\n")
         return self.path

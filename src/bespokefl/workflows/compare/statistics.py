@@ -60,6 +60,7 @@ def figures(found: "Comparison", name: str) -> Figures:
         "streams": _mean([run.communication.get("streams") for run in runs]),
         "model_time": _times(runs),
         "seconds": _mean([run.timing["seconds"] for run in runs]),
+        "work": mean_work(runs),
         "rank": None,
         "best": name == standing.best,
         "tie": name in standing.ties,
@@ -97,6 +98,15 @@ def _mean(values: Any) -> float | None:
     array = np.asarray(values, dtype=np.float64)  # turns None into NaN
     known = array[~np.isnan(array)]
     return float(known.mean()) if known.size else None
+
+
+def mean_work(runs: Sequence[Result]) -> dict[str, float | None] | None:
+    """Return the mean work of runs, as in result.json; None if an earlier version did not count it."""
+    found = [run.work for run in runs]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    return {name: _mean([one[name] for one in known]) for name in known[0]}
 
 
 def _times(runs: Sequence[Result]) -> dict[str, float | None] | None:

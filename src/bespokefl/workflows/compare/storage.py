@@ -4,8 +4,10 @@ plan.json           what all runs have in common; a comparison is resumed only i
 split.json          which examples belong to which client
 runs/METHOD-SEED    the directory of each run; finished runs are not trained again
 tune/METHOD         the tuning of each method, if it is tuned
+tuned.json          what tuning chose; a resumed comparison keeps it
 compare.json        the result, for the report and other programs
 clients.csv         one line per method, seed and client
+methods.csv         one line per method: score, work, bytes and seconds
 report.html         the report
 """
 
@@ -20,11 +22,11 @@ from typing import Any
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.result import FILE, TABLE
+from bespokefl.workflows.compare.result import FILE, METHODS_TABLE, TABLE
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.tune import result as tuning
 
-PLAN, FAILED, REPORT = "plan.json", "failed.json", "report.html"
+PLAN, FAILED, REPORT, TUNED = "plan.json", "failed.json", "report.html", "tuned.json"
 MARKERS, KIND = (PLAN,), "a comparison"
 ADVICE = "use another directory, or --overwrite to replace it."
 
@@ -71,7 +73,7 @@ def clear(path: Path) -> None:
                 shutil.rmtree(one)
         with suppress(OSError):
             (path / kind).rmdir()
-    for name in (FILE, TABLE, REPORT):
+    for name in (FILE, TABLE, METHODS_TABLE, REPORT, TUNED):
         (path / name).unlink(missing_ok=True)
 
 
@@ -97,7 +99,9 @@ def _check_plan(path: Path, now: Mapping[str, Any], from_python: Sequence[str]) 
             f"{str(path)!r} holds a comparison of split {before['split_hash'][:12]}, and this one is of split "
             f"{now['split_hash'][:12]}; {ADVICE}"
         )
-    old, new = before["config"], now["config"]
+    # Comparisons of earlier versions had no budget, and were tuned only with --tune.
+    tuned = "--tune" in before["command"] if before.get("command") else now["config"].get("tune")
+    old, new = {"budget": "none", "tune": tuned} | before["config"], now["config"]
     for name in new:
         if old.get(name) != new[name]:
             raise InputError(
@@ -108,6 +112,34 @@ def _check_plan(path: Path, now: Mapping[str, Any], from_python: Sequence[str]) 
         raise InputError(
             f"{str(path)!r} holds a comparison, and {from_python[0]} was made in Python and may have changed; {ADVICE}"
         )
+
+
+def write_tuned(path: Path, choices: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    """Write what tuning chose for each method, in addition to earlier choices, and how it was tuned."""
+    content = {"choices": read_tuned(path) | dict(choices), "summary": summary}
+    run_directory.write_text(path / TUNED, score_tables.dumps(content, indent=1) + "\n")
+
+
+def read_tuned(path: Path) -> dict[str, Any]:
+    """Return what tuning chose for each method; empty if nothing was chosen yet."""
+    return dict(_tuned(path).get("choices", {}))
+
+
+def read_tuning_summary(path: Path) -> dict[str, Any] | None:
+    """Return how a comparison was tuned; None if it was not, or not completely."""
+    return _tuned(path).get("summary")
+
+
+def _tuned(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((path / TUNED).read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{str(path / TUNED)!r} is damaged: {error!r}; remove it to tune again, or use --overwrite."
+        ) from None
 
 
 def _hash(config: Mapping[str, Any]) -> str:

@@ -112,6 +112,11 @@ class Result:
         return dict(self.about["communication"])
 
     @property
+    def work(self) -> dict[str, Any] | None:
+        """Gradient steps per client and round, and gradients computed; None if an earlier version wrote the run."""
+        return self.about.get("work")
+
+    @property
     def timing(self) -> dict[str, Any]:
         """Seconds, and how the run was computed."""
         return dict(self.about["timing"])

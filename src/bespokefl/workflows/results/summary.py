@@ -17,6 +17,7 @@ from bespokefl.engines.evaluation import non_finite
 from bespokefl.engines.outcome import Outcome
 from bespokefl.metrics.communication import streams_per_round, total_times
 from bespokefl.metrics.differential_privacy import DELTA, epsilon
+from bespokefl.metrics.work import totals
 from bespokefl.workflows.run.convert import labels_of
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -80,6 +81,7 @@ def summarize_run(
         "privacy": privacy,
         "communication": asdict(outcome.communication)
         | {"streams": streams_per_round(outcome.history), "model_time": total_times(outcome.history)},
+        "work": totals(outcome.history, None if outcome.final_work is None else outcome.final_work.tolist()),
         "timing": {"seconds_per_round": outcome.seconds_per_round, **timing},
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
     }

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
+from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import fingerprint
@@ -29,9 +31,15 @@ from bespokefl.workflows.run.client_loading import hold_back, load_clients
 from bespokefl.workflows.run.settings import Mark, RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.grid import Grid, Point, expand, in_words
-from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Tuning, read_cells
+from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Cells, Tuning, read_cells
 
 log = logging.getLogger("bespokefl")
+
+OUT_OF_TIME: dict[str, Any] = {"out of time": True}
+
+
+class _OutOfTime(Exception):  # noqa: N818 (it is not an error)
+    """The time for tuning is over."""
 
 
 def tune(
@@ -84,18 +92,45 @@ def tune(
     shared_settings.check_clients_type(clients)
     config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
     points = expand(chosen, grid, config.select(Mark.TUNABLE))
+    return train_points(chosen, clients, points, config, settings, seeds, out, overwrite, progress)
+
+
+def train_points(
+    method: Method,
+    clients: Clients,
+    points: Sequence[Point],
+    config: RunSettings,
+    settings: dict[str, Any],
+    seeds: Sequence[int] | None = None,
+    out: str | PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: jobs.Report | None = None,
+    *,
+    known: Cells | None = None,
+    eligible: Sequence[int] | None = None,
+    deadline: float = inf,
+) -> Tuning:
+    """Train those of the points that have no scores yet; the other arguments are those of `tune`.
+
+    `config` has the same settings as `settings`, checked. `known` are scores of this tuning, which are read from `out`
+    if they are not given. Only `eligible` points can be chosen. After `deadline`, a time of `time.monotonic`, no round
+    is trained, and the tuning that is returned is `out_of_time`.
+    """
     numbers = shared_settings.check_seeds([config.seed] if seeds is None else seeds)
     clients, _ = hold_back(clients, config.newcomers, config.seed)
     if not int(clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none.")
     start = settings.get("start")
     weights = None if start is None else initial_weights.read(start)
-    about = _identity(config, chosen, clients, "" if weights is None else fingerprint(weights))
-    cells = {} if out is None else read_cells(Path(out), about, overwrite)
+    about = _identity(config, method, clients, "" if weights is None else fingerprint(weights))
+    cells = known
+    if cells is None:
+        cells = {} if out is None else read_cells(Path(out), about, overwrite)
     untested = replace(clients, test=ClientIndex.of_lists([np.zeros(0)] * len(clients)))
     clients = shared_settings.prepared(untested, config)
-    settings |= {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
-    return _train_missing(Tuning(about, points, numbers, cells, False), clients, config, settings, out, progress)
+    fixed = {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
+    tuning = Tuning(about, points, numbers, cells, False, eligible)
+    return _train_missing(tuning, clients, config, settings | fixed, out, progress, deadline)
 
 
 def tune_config(
@@ -137,6 +172,7 @@ def _train_missing(
     settings: Mapping[str, Any],
     out: str | PathLike[str] | None,
     progress: jobs.Report | None,
+    deadline: float,
 ) -> Tuning:
     """Train what has no scores yet, and write the table after every training."""
     cells, seeds = tuning.cells, tuning.seeds
@@ -150,12 +186,24 @@ def _train_missing(
         def work(report: jobs.Report) -> dict[str, Any] | None:
             if any(cells.get(point.key(other), {}).get("failed") for other in seeds):
                 return None  # with another seed the point has failed since, so there is no mean to compute
-            return _train(point, clients, settings | {"seed": seed, "progress": jobs.report_rounds(report)})
+            shown = jobs.report_rounds(report)
+
+            def watched(now: Progress) -> None:
+                shown(now)
+                if time.monotonic() > deadline:
+                    raise _OutOfTime
+
+            if time.monotonic() > deadline:
+                return OUT_OF_TIME
+            try:
+                return _train(point, clients, settings | {"seed": seed, "progress": watched})
+            except _OutOfTime:
+                return OUT_OF_TIME
 
         return jobs.Job(in_words(point.values) + (f", seed {seed}" if len(seeds) > 1 else ""), work)
 
     rounds_only = None if progress is None else lambda step: progress(step) if step.rounds is not None else None
-    ended, interrupted = 0, False
+    ended, interrupted, late = 0, False, False
     made = {job(point, seed): (point, seed) for point, seed in todo}
     try:
         for one, outcome in jobs.run_jobs(list(made), processes, rounds_only):
@@ -163,6 +211,9 @@ def _train_missing(
             point, seed = made[one]
             if isinstance(outcome, InputError | DiskError):
                 raise outcome
+            if outcome == OUT_OF_TIME:
+                late = True
+                continue
             if isinstance(outcome, TrainingError):
                 log.warning("%s: %s", one.name, outcome)
                 outcome = _cell(point, seed, 0.0, failed=str(outcome), died=True)
@@ -173,6 +224,7 @@ def _train_missing(
     except (jobs.Interrupted, KeyboardInterrupt):
         interrupted = True
     found = tuning.updated(interrupted)
+    found.out_of_time = late
     if out is not None and cells:
         found.save(out)
     return found

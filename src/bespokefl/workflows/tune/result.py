@@ -35,19 +35,27 @@ class Tuning:
     """
 
     def __init__(
-        self, about: Mapping[str, Any], points: Sequence[Point], seeds: Sequence[int], cells: Cells, interrupted: bool
+        self,
+        about: Mapping[str, Any],
+        points: Sequence[Point],
+        seeds: Sequence[int],
+        cells: Cells,
+        interrupted: bool,
+        eligible: Sequence[int] | None = None,
     ) -> None:
         self.about = dict(about)  # what all points have in common: method, data, split, model and start
         self.points = tuple(points)
         self.seeds = tuple(seeds)
         self.cells = cells
         self.interrupted = interrupted
+        self.eligible = eligible  # indices of the points that can be chosen; None for all
+        self.out_of_time = False
         self.path: Path | None = None
         self.table = [self._line(point) for point in points]
 
     def updated(self, interrupted: bool) -> "Tuning":
         """Return the tuning with the scores that `cells` has now."""
-        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted)
+        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.eligible)
 
     def _line(self, point: Point) -> dict[str, Any]:
         """Return the mean scores of a point; None for a point that failed or lacks a seed."""
@@ -75,11 +83,16 @@ class Tuning:
     def chosen(self) -> int | None:
         """Index of the best point, the first of equals; None if it is unfinished or no point could be trained."""
         values = [line[self.by] for line in self.table]
-        known = [at for at, value in enumerate(values) if value is not None]
+        among = range(len(values)) if self.eligible is None else self.eligible
+        known = [at for at in among if values[at] is not None]
         if self.interrupted or not known:
             return None
+        return self.ranked(known)[0]
+
+    def ranked(self, known: Sequence[int]) -> list[int]:
+        """Sort indices of points that have scores, the best first; the first of equals stays first."""
         sign = 1 if self.by == "validation_accuracy" else -1
-        return max(known, key=lambda at: (round(sign * values[at], DIGITS), -at))
+        return sorted(known, key=lambda at: (-round(sign * self.table[at][self.by], DIGITS), at))
 
     @property
     def best(self) -> dict[str, Any]:

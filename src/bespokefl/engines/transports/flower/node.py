@@ -131,6 +131,7 @@ class Node:
         reports = values["reports"].nonzero().flatten()
         reply = {
             "broken": broken,
+            "work": torch.stack([reply.work for _, reply in replies]).sum(0),
             **({f"upload/{name}": value[reports] for name, value in upload.items()} if len(reports) else {}),
         }  # a method's notes on a client are not part of its upload and stay here
         if broken.any():  # weights that are not finite are not kept
@@ -163,6 +164,7 @@ class Node:
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
         models: list[tuple[list[int], State]] = []
+        side.task.work.take()
         for clients, part in _chunks(side, cohort, max(prepared.executor.chunk, MIN_SCORE_CHUNK)):
             if common is not None:
                 globally.append((part, side.score(clients, common, by_class=keep)))
@@ -175,6 +177,7 @@ class Node:
             rows = merge_by_position(models, size) if own else repeat_single_rows({"": common}, size)
             self._keep(plan, prepared, names, rows[""])
         scores = prefixed("score", merge_by_position(personal or globally, size))
+        scores |= {"work": side.task.work.take()} if keep else {}
         return scores | prefixed("common", merge_by_position(globally, size))
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
+from bespokefl.core.work import SIZE
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import PARTS, Data
 from bespokefl.engines.evaluation import Scores
@@ -187,11 +188,14 @@ def training_replies(clients: Sequence[int], reports: Collection[int], values: V
         if not has_rows or len(value) != sum(reporting):
             return None
     found = []
+    work = _work(values)
     for wanted in (True, False):
         positions = [at for at, one in enumerate(reporting) if one == wanted]
         if positions:
             # uploads that are not finite are rejected by the screening, like all others that cannot be used
-            found.append(TrainReply([clients[at] for at in positions], upload if wanted else {}, {}, broken[positions]))
+            own = [clients[at] for at in positions]
+            found.append(TrainReply(own, upload if wanted else {}, {}, broken[positions], work))
+            work = None if work is None else work * 0  # of all clients of the node, counted once
     return found
 
 
@@ -211,7 +215,9 @@ def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> l
         index = torch.tensor(order)
         upload = {name: concatenate([reply.upload[name] for reply in group])[index] for name in group[0].upload}
         broken = torch.cat([reply.broken for reply in group])[index]
-        found.append(TrainReply([clients[at] for at in order], upload, {}, broken))
+        known = [reply.work for reply in group if reply.work is not None]
+        work = torch.stack(known).sum(0) if len(known) == len(group) else None
+        found.append(TrainReply([clients[at] for at in order], upload, {}, broken, work))
     return sorted(found, key=lambda reply: reply.clients[0])
 
 
@@ -222,7 +228,7 @@ def score_reply(request: ScoreRequest, values: Values) -> ScoreReply | None:
         return None
     if request.message is None:  # the node scored one model, everybody's
         return ScoreReply(request.clients, None, personal)
-    return ScoreReply(request.clients, personal, globally)
+    return ScoreReply(request.clients, personal, globally, _work(values))
 
 
 def _scores(values: Values, kind: str, size: int) -> Scores | None:
@@ -232,6 +238,13 @@ def _scores(values: Values, kind: str, size: int) -> Scores | None:
     if not all(isinstance(value, Tensor) and value.shape == (size,) for value in scores.values()):
         return None
     return {name: value.double() for name, value in scores.items()}
+
+
+def _work(values: Values) -> Tensor | None:
+    """The work that a node reports; None if it does not, as nodes of earlier versions."""
+    work = values.get("work")
+    fits = isinstance(work, Tensor) and work.shape == (SIZE,) and work.dtype == torch.int64
+    return work if fits else None
 
 
 def _shape(values: Values) -> object:

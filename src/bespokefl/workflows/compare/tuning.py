@@ -1,0 +1,323 @@
+"""Tune the methods of a comparison within a limited time, all by the same schedule.
+
+The stages of successive halving (`tune/schedule.py`) are run for all methods before the next one begins. If the time
+runs out, a stage that is not complete for every method is discarded for all of them, so that no method is tuned more
+carefully than another.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bespokefl.core.errors import InputError, TrainingError, count, listing
+from bespokefl.workflows.compare import candidates, storage
+from bespokefl.workflows.compare.candidates import Candidate
+from bespokefl.workflows.results import score_tables
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.settings import Mark
+from bespokefl.workflows.tune import schedule, shared_settings
+from bespokefl.workflows.tune.api import train_points
+from bespokefl.workflows.tune.duration import in_words
+from bespokefl.workflows.tune.grid import Grid, Point
+from bespokefl.workflows.tune.result import FILE, Cells, Tuning
+
+if TYPE_CHECKING:
+    from bespokefl.workflows.compare.plan import ComparisonPlan
+
+Shifted = Callable[
+    [int], jobs.Report | None
+]  # progress of a part of the comparison that begins after so many trainings
+
+
+@dataclass
+class _Race:
+    """The tuning of one candidate."""
+
+    one: Candidate
+    grid: Grid
+    points: list[Point]
+    widens: bool  # a given grid is not widened
+    alive: list[int] = field(default_factory=list)  # indices of the points of the present stage
+    trained: list[tuple[int, int]] = field(default_factory=list)  # points and rounds of all complete stages
+    cells: Cells | None = None
+    best: int | None = None
+    rounds: int = 0  # after which the best point was chosen
+    widened: int = 0
+    closed: set[str] = field(default_factory=set)  # keys that have no valid value beyond their edge
+
+    def tuning(self, trainings: Sequence[tuple[int, int]], seeds: Sequence[int]) -> Tuning:
+        """Return the scores of these points and numbers of rounds."""
+        return Tuning({}, [self.at(*one) for one in trainings], seeds, self.cells or {}, False)
+
+    def at(self, index: int, rounds: int) -> Point:
+        """Return a point that is trained for this many rounds."""
+        point = self.points[index]
+        if point.options.get("rounds") == rounds:
+            return point
+        return replace(point, values=point.values | {"rounds": rounds}, options=point.options | {"rounds": rounds})
+
+    def edge(self) -> dict[str, Any]:
+        """Return the keys whose best value lies on the edge of what was tried, and the next value of each."""
+        assert self.best is not None
+        tried = schedule.tried_values(self.points, list(self.grid))
+        found = schedule.edges(self.points[self.best].values, tried)
+        return {key: value for key, value in found.items() if key not in self.closed}
+
+
+@dataclass
+class Tuner:
+    """Tunes the candidates of a plan and gives them what it chooses."""
+
+    plan: "ComparisonPlan"
+    path: Path
+    processes: int
+    workers: int  # of each process
+    limit: float | None  # in seconds; None for no limit
+    grids: Mapping[str, Grid]
+    given: frozenset[str]  # candidates whose grid was given
+    races: list[_Race] = field(default_factory=list)
+    out_of_time: bool = False
+    done: int = 0  # trainings
+
+    def __post_init__(self) -> None:
+        stored = storage.read_tuned(self.path)
+        for one in list(self.plan.candidates):
+            grid = score_tables.plain(dict(self.grids[one.name]))
+            known = stored.get(one.name)
+            if grid and known is not None and known["grid"] == grid:
+                self._use(one, known)
+            elif grid:
+                points = candidates.points(one, self.grids[one.name], self._options(one))
+                race = _Race(one, self.grids[one.name], points, one.name not in self.given)
+                race.alive = list(range(len(points)))
+                self.races.append(race)
+        self.stages = schedule.stages(self.plan.config.rounds)
+
+    @property
+    def num_trainings(self) -> int:
+        """The number of trainings of all stages, without those of widened grids."""
+        total = 0
+        for race in self.races:
+            num = len(race.points)
+            for _ in self.stages:
+                total += num
+                num = schedule.num_kept(num)
+        return total
+
+    def run(self, shifted: Shifted) -> None:
+        """Run all stages, widen grids, and give every candidate the chosen point."""
+        if not self.races:
+            return
+        began, before = time.monotonic(), self._seconds_before()
+        deadline = inf if self.limit is None else began + max(0.0, self.limit - before)
+        complete: list[int] = []
+        for rounds in self.stages:
+            if not self._stage({race.one.name: race.alive for race in self.races}, rounds, deadline, shifted):
+                break
+            complete.append(rounds)
+            for race in self.races:
+                race.best = race.alive[0]
+                race.alive = race.alive[: schedule.num_kept(len(race.alive))]
+        if complete and not self.out_of_time:
+            self._widen(complete[-1], deadline, shifted)
+        spent = before + time.monotonic() - began
+        self._finish(complete, spent)
+
+    # -- stages
+
+    def _stage(self, todo: Mapping[str, Sequence[int]], rounds: int, deadline: float, shifted: Shifted) -> bool:
+        """Train points of each method for a stage and sort those alive; return False if the time ran out."""
+        work: dict[jobs.Job, tuple[_Race, list[tuple[int, int]]]] = {}
+        for race in self.races:
+            own = [(index, self._rounds(race.one, rounds)) for index in todo.get(race.one.name, ())]
+            new = [one for one in own if one not in race.trained]
+            if new:
+                train = partial(self._train, race, [*race.trained, *new], deadline)
+                work[jobs.Job(f"{race.one.name}, tuning:", train, len(new))] = race, new
+        late = False
+        for job, outcome in jobs.run_jobs(list(work), self.processes, shifted(self.done)):
+            race, new = work[job]
+            if isinstance(outcome, Exception):
+                self._give_up(race, outcome)
+                continue
+            race.cells, late = outcome["cells"], late or outcome["late"]
+        self.done += sum(job.size for job in work)
+        if late:
+            self.out_of_time = True
+            return False
+        for race, new in work.values():
+            if race in self.races:
+                race.trained += new
+        for race in list(self.races):
+            self._sort(race, [(index, self._rounds(race.one, rounds)) for index in race.alive])
+        return True
+
+    def _sort(self, race: _Race, trainings: Sequence[tuple[int, int]]) -> None:
+        """Sort the points alive, the best first; without any score, give the candidate up."""
+        found = race.tuning(trainings, self.plan.seeds[:1])
+        known = [at for at, line in enumerate(found.table) if line[found.by] is not None]
+        if not known:
+            error = next((line["failed"] for line in found.table if line["failed"]), "there were no scores.")
+            self._give_up(race, TrainingError(f"no point of its grid could be trained: {error}"))
+            return
+        race.alive, race.rounds = [trainings[at][0] for at in found.ranked(known)], trainings[0][1]
+
+    def _train(
+        self, race: _Race, trainings: Sequence[tuple[int, int]], deadline: float, report: jobs.Report
+    ) -> dict[str, Any]:
+        """Train what has no scores yet, in a process of its own."""
+        plan, one = self.plan, race.one
+        settings = plan.settings | {"workers": self.workers}
+        settings.pop("checkpoint_every", None)
+        config = shared_settings.config_of(one.method.name or type(one.method).__name__, plan.clients, settings)
+        last = trainings[-1][1]
+        found = train_points(
+            one.method,
+            plan.clients,
+            [race.at(*training) for training in trainings],
+            config,
+            settings,
+            plan.seeds[:1],
+            self.path / "tune" / one.slug,
+            not {"model", "loss", one.name}.isdisjoint(plan.from_python()),
+            report,
+            known=race.cells,
+            eligible=[at for at, (_, rounds) in enumerate(trainings) if rounds == last],
+            deadline=deadline,
+        )
+        if found.interrupted:
+            raise jobs.Interrupted
+        return {"cells": score_tables.plain(found.cells), "late": found.out_of_time}
+
+    def _widen(self, rounds: int, deadline: float, shifted: Shifted) -> None:
+        """Try values beyond the edge on which a best point lies, at most `WIDENINGS` times."""
+        for _ in range(schedule.WIDENINGS):
+            todo: dict[str, list[int]] = {}
+            for race in (race for race in self.races if race.widens):
+                assert race.best is not None
+                added = self._beyond(race)
+                if added:
+                    todo[race.one.name] = added
+                    race.alive = [race.best, *added]
+            if not todo or not self._stage(todo, rounds, deadline, shifted):
+                return
+            for race in self.races:
+                if race.one.name in todo:
+                    race.best, race.widened = race.alive[0], race.widened + 1
+
+    def _beyond(self, race: _Race) -> list[int]:
+        """Add points beyond the edges of a race's best point; a value that is invalid closes its edge."""
+        assert race.best is not None
+        added = []
+        best = race.points[race.best].values
+        for key, value in race.edge().items():
+            try:
+                grid = {name: (value if name == key else best[name],) for name in race.grid}
+                race.points += candidates.points(race.one, grid, self._options(race.one))
+                added.append(len(race.points) - 1)
+            except InputError:
+                race.closed.add(key)
+        return added
+
+    # -- results
+
+    def _finish(self, complete: Sequence[int], spent: float) -> None:
+        """Give every candidate its best point, write the choices down, and describe what was tried."""
+        found: dict[str, Any] = {}
+        edges = {}
+        for race in self.races:
+            grid = score_tables.plain(dict(race.grid))
+            if race.best is None:
+                found[race.one.name] = {"grid": grid, "tuned": None}
+                continue
+            table = race.tuning(race.trained, self.plan.seeds[:1])
+            edge = race.edge()
+            if edge:
+                edges[race.one.name] = {key: race.points[race.best].values[key] for key in edge}
+            tuned = {
+                "by": table.by,
+                "chosen": race.points[race.best].values,
+                "points": table.table,
+                "rounds": race.rounds,
+                "edge": list(edge),
+                "widened": race.widened,
+            }
+            found[race.one.name] = {"grid": grid, "tuned": score_tables.plain(tuned)}
+        self.plan.tuning = self._summary(complete, spent, edges)
+        for race in self.races:
+            self._use(race.one, found[race.one.name])
+        storage.write_tuned(self.path, found, self.plan.tuning)
+
+    def _summary(self, complete: Sequence[int], spent: float, edges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what was tuned and how, with sentences for the report."""
+        limit = "" if self.limit is None else f" of {in_words(self.limit)}"
+        sentences = []
+        if not complete:
+            first = count(self.stages[0], "round")
+            sentences.append(
+                f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so all "
+                "methods have their given or default hyper-parameters; give more time with --tune."
+            )
+            return {"tuned": False, "seconds": spent, "limit": self.limit, "sentences": sentences}
+        sizes = sorted({candidates.num_points(race.grid) for race in self.races})
+        num = "" if len(sizes) == 1 else f"{sizes[0]} to "
+        when = " and ".join(map(str, complete))
+        halving = " (the best third of the points goes on from one to the next)" if len(complete) > 1 else ""
+        beyond = f", and at most {schedule.WIDENINGS} times values beyond its edge" * any(
+            race.widens for race in self.races
+        )
+        sentences.append(
+            f"Tuned on validation data with seed {self.plan.seeds[0]}{limit and f', in at most{limit[3:]}'}: {num}"
+            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{beyond}."
+        )
+        if self.out_of_time:
+            left = [str(one) for one in self.stages if one not in complete]
+            what = f"trainings of {listing(left)} rounds were" if left else "some values beyond edges of grids were"
+            sentences.append(f"The time for tuning ran out: {what} not tried.")
+        for name, own in edges.items():
+            values = listing([f"{key} = {value}" for key, value in own.items()])
+            sentences.append(
+                f"The best point of {name} lies on the edge of what was tried ({values}): values beyond may be better."
+            )
+        return {"tuned": True, "seconds": spent, "limit": self.limit, "sentences": sentences}
+
+    def _use(self, one: Candidate, known: Mapping[str, Any]) -> None:
+        """Give a candidate the chosen hyper-parameters and settings."""
+        plan, tuned = self.plan, known["tuned"]
+        plan.tuning = plan.tuning or storage.read_tuning_summary(self.path)
+        if tuned is None:
+            return
+        grid = {key: (value,) for key, value in tuned["chosen"].items()}
+        (point,) = candidates.points(one, grid, self._options(one))
+        options = {key: value for key, value in point.values.items() if key not in one.method.hyper()}
+        plan.tuned[one.name] = tuned
+        at = next(at for at, other in enumerate(plan.candidates) if other.name == one.name)
+        plan.candidates[at] = replace(one, method=point.method, options=one.options | options)
+
+    def _give_up(self, race: _Race, error: Exception) -> None:
+        self.races.remove(race)
+        self.plan.give_up(race.one, error)
+
+    def _rounds(self, one: Candidate, rounds: int) -> int:
+        """Return the rounds of a stage for a candidate, in proportion to the rounds of its runs."""
+        own: int = one.options.get("rounds", self.plan.config.rounds)
+        return max(1, round(rounds * own / self.plan.config.rounds))
+
+    def _options(self, one: Candidate) -> dict[str, Any]:
+        return self.plan.config.select(Mark.TUNABLE) | one.options
+
+    def _seconds_before(self) -> float:
+        """Return the time that a tuning which was killed has spent."""
+        total = 0.0
+        for path in (self.path / "tune").glob(f"*/{FILE}"):
+            try:
+                cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+                total += sum(float(cell["seconds"]) for cell in cells.values())
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue  # reported when it is used
+        return total / self.processes

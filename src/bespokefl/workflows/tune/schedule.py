@@ -1,0 +1,60 @@
+"""How a limited time for tuning is spent: successive halving over rounds, and grids that are widened at their edges.
+
+All points of a grid are trained for a few rounds, the best third of them for three times as many, and so on until the
+run's own number of rounds. The schedule depends on the number of rounds alone, so that it is the same for every method,
+and the choice follows from validation scores and the seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bespokefl.workflows.tune.grid import Grid, Point
+
+SHARE = 3  # one of this many points stays, and is trained for this many times as many rounds
+MIN_ROUNDS = 5  # of a first stage; shorter trainings say too little
+MIN_KEPT = 2  # points of the last stage
+WIDENINGS = 3  # how often a grid is widened
+
+
+def stages(rounds: int) -> list[int]:
+    """Return the numbers of rounds after which points are compared, the last being `rounds`."""
+    found = [rounds]
+    while found[0] > SHARE and -(-found[0] // SHARE) >= MIN_ROUNDS and len(found) < 3:
+        found.insert(0, -(-found[0] // SHARE))
+    return found
+
+
+def num_kept(num_points: int) -> int:
+    """Return how many points go on to the next stage."""
+    return min(num_points, max(MIN_KEPT, -(-num_points // SHARE)))
+
+
+def edges(best: Mapping[str, Any], tried: Grid) -> dict[str, Any]:
+    """Return the keys whose best value lies on the edge of the values tried, with the next value beyond it.
+
+    Only keys with several positive numbers have edges; the next value continues the ratio of the last two.
+    """
+    found: dict[str, Any] = {}
+    for key, values in tried.items():
+        ordered = sorted(values) if all(_is_positive(one) for one in values) else []
+        if len(ordered) < 2 or best.get(key) not in (ordered[0], ordered[-1]):
+            continue
+        low = best[key] == ordered[0]
+        neighbour = ordered[1] if low else ordered[-2]
+        beyond = best[key] * best[key] / neighbour
+        if isinstance(best[key], int):
+            found[key] = max(1, int(beyond)) if low else max(best[key] + 1, round(beyond))
+        else:
+            found[key] = float(f"{beyond:.2g}")
+        if found[key] == best[key]:
+            del found[key]
+    return found
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def tried_values(points: Sequence[Point], keys: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of some keys that these points have."""
+    return {key: list(dict.fromkeys(point.values[key] for point in points)) for key in keys}

@@ -1,0 +1,212 @@
+"""Budgets and tuning of a comparison: equal work, the same schedule for every method, and what is said of it."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bespokefl import cli, methods
+from bespokefl.cli.commands.compare import with_tuning_time
+from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.errors import InputError
+from bespokefl.data.clients import Clients
+from bespokefl.workflows.compare import budget, candidates, tuning
+from bespokefl.workflows.compare.api import compare
+from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.tune import schedule
+
+QUICK: dict[str, Any] = {"rounds": 4, "workers": 1, "batch_size": 8, "model": "logistic", "seeds": (0,)}
+
+
+@pytest.fixture(scope="module")
+def clients() -> Clients:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(1)
+    client, y = np.arange(120) % 4, rng.integers(0, 3, 120)
+    return Clients.from_arrays(rng.normal(size=(120, 4)) + 1.5 * np.eye(4)[(y + client % 2) % 4], y, client)
+
+
+# -- budgets
+
+
+def test_fewer_rounds_for_more_gradients() -> None:
+    fedavg = {1: 100, 3: 300}
+    assert budget.equal_rounds(20, fedavg, fedavg) == 20
+    assert budget.equal_rounds(20, {1: 200, 3: 600}, fedavg) == 10
+    assert budget.equal_rounds(20, {1: 600, 3: 800}, fedavg) == 15  # 500 once, at the end
+    assert budget.equal_rounds(20, {1: 9100, 3: 9300}, fedavg) == 1  # cannot do otherwise
+    assert budget.equal_rounds(20, {1: 50, 3: 150}, fedavg) == 20  # never more rounds
+
+
+def test_budgets_that_are_rejected(clients: Clients) -> None:
+    with pytest.raises(InputError, match="--budget time is not offered: seconds depend on the machine"):
+        compare(["ditto"], clients, budget="time", **QUICK)
+    with pytest.raises(InputError, match="unknown --budget 'step'; did you mean 'steps'"):
+        compare(["ditto"], clients, budget="step", **QUICK)
+
+
+@pytest.mark.slow
+def test_steps_and_gradients_are_equal_as_the_budget_says(clients: Clients) -> None:
+    chosen = ["ditto", methods.SelfFL(lr=0.1), "pfedme"]
+    own = {
+        name: compare(chosen, clients, budget=name, tune=False, **(QUICK | {"rounds": 10}))
+        for name in ("steps", "gradients", "none")
+    }
+    steps = {name: {line["method"]: line["steps"] for line in one.table} for name, one in own.items()}
+    work = {name: {line["method"]: line["gradients"] for line in one.table} for name, one in own.items()}
+    assert steps["steps"]["selffl"] <= steps["steps"]["fedavg"] < steps["none"]["selffl"]
+    assert (
+        steps["steps"]["ditto"] == 2 * steps["steps"]["local"] and own["steps"].result("ditto", 0).config.rounds == 10
+    )
+    assert work["gradients"]["ditto"] == work["gradients"]["pfedme"] == work["gradients"]["fedavg"]
+    assert own["gradients"].result("pfedme", 0).config.rounds == 2
+    assert "methods ran fewer than 10 rounds: ditto 5, pfedme 2." in " ".join(own["gradients"].notes)
+    said = own["steps"].best.sentence
+    assert "the number of gradients is 2 times as large for ditto" in said and "5 times as large for pfedme" in said
+    assert "pfedme" not in own["gradients"].best.sentence.partition("The work differs")[2]
+
+
+def test_baselines_try_other_numbers_of_local_steps() -> None:
+    local, fedavg, ditto = candidates.of(["ditto"])
+    few, many = RunSettings(method="compare"), RunSettings(method="compare", local_steps=20)
+    for one in (local, fedavg):
+        assert candidates.grid_of(one, True, {}, many, True)["local_steps"] == (20, 10)  # within the budget
+        assert candidates.grid_of(one, True, {}, many, False)["local_steps"] == (20, 100)
+        assert candidates.grid_of(one, True, {}, few, False)["local_epochs"] == (1, 5)
+        assert list(candidates.grid_of(one, True, {}, few, True)) == ["lr", "momentum"]
+    assert "local_steps" not in candidates.grid_of(ditto, True, {}, many, True)
+
+
+# -- untuned
+
+
+@pytest.mark.slow
+def test_an_untuned_comparison_says_so_everywhere(clients: Clients, tmp_path: Path) -> None:
+    found = compare(["ditto"], clients, tune=False, out=tmp_path / "c", **QUICK)
+    written = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert found.untuned and written["untuned"] and written["title"].startswith("Untuned comparison: 3 methods")
+    assert found.best.sentence.startswith("Untuned: ") and "performs best" not in repr(found)
+    with (tmp_path / "c" / "methods.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["tuned"] for line in lines] == ["False"] * 3
+    assert all(float(line["gradients"]) > 0 and float(line["steps"]) > 0 for line in lines)
+
+
+@pytest.mark.slow
+def test_without_validation_data_only_an_explicit_time_is_an_error(clients: Clients) -> None:
+    nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros(len(clients) + 1, dtype=torch.int64))
+    blind = replace(clients, validation=nothing)
+    assert compare(["ditto"], blind, **QUICK).untuned
+    with pytest.raises(InputError, match=r"tuning needs validation data to choose by, .* use --no-tune"):
+        compare(["ditto"], blind, tune="1m", **QUICK)
+
+
+# -- tuning
+
+
+def last_stage(tuned: dict[str, Any]) -> list[float]:
+    return [line["validation_accuracy"] for line in tuned["points"] if line.get("rounds", 4) == tuned["rounds"]]
+
+
+@pytest.mark.slow
+def test_methods_are_tuned_by_default_with_equally_many_points(clients: Clients) -> None:
+    found = compare(["ditto"], clients, **QUICK)
+    assert not found.untuned and "Untuned" not in found.best.sentence
+    for entry in found.entries.values():
+        assert entry.tuned is not None and len(entry.tuned["points"]) >= candidates.NUM_POINTS
+        chosen = [one for one in entry.tuned["points"] if entry.tuned["chosen"].items() <= one.items()]
+        assert chosen[0]["validation_accuracy"] == max(last_stage(entry.tuned))
+        assert entry.tuned["chosen"].items() <= entry.hyper.items()
+
+
+@pytest.mark.slow
+def test_successive_halving_trains_the_best_points_longer(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MIN_ROUNDS", 1)
+    grids = {"ditto": {"personal_lr": (0.001, 0.01, 0.1, 0.3, 0.9)}}
+    found = compare(["ditto"], clients, tune=False, grids=grids, **(QUICK | {"rounds": 9}))
+    tuned = found.entries["ditto"].tuned
+    assert tuned is not None
+    by_rounds = {r: [line for line in tuned["points"] if line.get("rounds", 9) == r] for r in (3, 9)}
+    assert [len(lines) for lines in by_rounds.values()] == [5, 2]
+    kept = {line["personal_lr"] for line in by_rounds[9]}
+    left = [line["validation_accuracy"] for line in by_rounds[3] if line["personal_lr"] not in kept]
+    stay = [line["validation_accuracy"] for line in by_rounds[3] if line["personal_lr"] in kept]
+    assert max(left) <= min(stay)
+
+
+@pytest.mark.slow
+def test_a_grid_is_widened_where_its_best_point_lies_on_the_edge(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(candidates.GRIDS, "local", {"lr": [1e-6, 2e-6]})  # far too small
+    monkeypatch.setitem(candidates.GRIDS, "fedavg", {"lr": [0.1]})
+    found = compare(["local"], clients, **QUICK)
+    tuned = found.entries["local"].tuned
+    assert tuned is not None and tuned["widened"] >= 1
+    tried = [line["lr"] for line in tuned["points"]]
+    assert len(tried) == 2 + tuned["widened"] and (min(tried) < 1e-6 or max(tried) > 2e-6)
+    if tuned["edge"]:
+        assert any("The best point of local lies on the edge of what was tried (lr = " in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_without_time_nothing_is_tuned_and_the_reader_is_told(clients: Clients, tmp_path: Path) -> None:
+    found = compare(["ditto"], clients, tune="0.001s", out=tmp_path / "c", **QUICK)
+    assert found.untuned and all(entry.tuned is None for entry in found.entries.values())
+    assert found.notes[0].startswith("Untuned: the time for tuning of 0.001 s ran out before all points were trained")
+    again = compare(["ditto"], clients, tune="5m", out=tmp_path / "c", **QUICK)  # its runs are kept as they are
+    assert again.untuned and again.notes[0] == found.notes[0]
+
+
+@pytest.mark.slow
+def test_an_interrupted_tuning_is_resumed(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = compare(["ditto"], clients, out=tmp_path / "whole", **QUICK)
+    train, calls = tuning.train_points, []
+
+    def stops(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise jobs.Interrupted
+        return train(*args, **options)
+
+    monkeypatch.setattr(tuning, "train_points", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compare(["ditto"], clients, out=tmp_path / "c", **QUICK)
+    assert (tmp_path / "c" / "tune" / "local").exists() and not (tmp_path / "c" / "tuned.json").exists()
+    monkeypatch.setattr(tuning, "train_points", train)
+    found = compare(["ditto"], clients, out=tmp_path / "c", **QUICK)
+    assert [one.hyper for one in found.entries.values()] == [one.hyper for one in expected.entries.values()]
+    assert found.best.sentence == expected.best.sentence and found.notes == expected.notes
+    monkeypatch.setattr(tuning, "train_points", None)  # a finished tuning is not repeated
+    again = compare(["ditto"], clients, out=tmp_path / "c", **QUICK)
+    assert again.notes == expected.notes and again.entries["ditto"].tuned == found.entries["ditto"].tuned
+
+
+# -- the command line
+
+
+def test_tune_without_a_time_keeps_working() -> None:
+    assert with_tuning_time(["compare", "--tune", "ditto"]) == ["compare", "--tune", "10m", "ditto"]
+    assert with_tuning_time(["compare", "ditto", "--tune"]) == ["compare", "ditto", "--tune", "10m"]
+    assert with_tuning_time(["compare", "ditto", "--tune", "90s"]) == ["compare", "ditto", "--tune", "90s"]
+    assert with_tuning_time(["run", "--tune"]) == ["run", "--tune"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--tune", "5m", "--no-tune"], "give --tune 5m or --no-tune, not both"),
+        (["--tune=soon"], "--tune must be followed by a time, such as 90s, 10m or 1h, got 'soon'"),
+        (["--budget", "time"], "--budget time is not offered"),
+    ],
+)
+def test_flags_that_are_rejected(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", "ditto", *flags])
+    assert ended.value.code == 2 and sentence in capsys.readouterr().err
