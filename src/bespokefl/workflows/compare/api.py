@@ -29,7 +29,7 @@ def compare(
     methods: Sequence[Method | str],
     clients: Clients,
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] | int = SEEDS,
     tune: bool = False,
     grids: Mapping[str, Grid] | None = None,
     out: str | PathLike[str] | None = None,
@@ -44,8 +44,9 @@ def compare(
     methods : sequence of Method or str
         Methods with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names. Local and FedAvg, the
         baselines that gains are measured against, are always added.
-    seeds : sequence of int
-        Seeds of initial weights, client draws and batches. For one seed they are the same for all methods.
+    seeds : sequence of int or int
+        Seeds of initial weights, client draws and batches; 5 means 0 to 4. For one seed they are the same for all
+        methods. Fewer than five are too few to call a method best.
     tune : bool
         Choose the hyper-parameters of every method on validation data first, with the first seed.
     grids : mapping of str to mapping, optional
@@ -93,7 +94,7 @@ def compare_config(
     config: RunSettings,
     methods: Sequence[str],
     *,
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int] | int | None = None,
     tune: bool = False,
     grids: Mapping[str, Grid] | None = None,
     progress: jobs.Report | None = None,

@@ -17,7 +17,7 @@ from bespokefl.workflows.compare.result import BASELINES
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Grid, Point, expand
-from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
+from bespokefl.workflows.tune.shared_settings import flags, literal, seeds_text, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
 LR_FACTORS = (0.2, 1.0, 5.0)  # of a method's default lr
@@ -158,7 +158,7 @@ def command(
     config: RunSettings, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]
 ) -> str:
     """Return the command that makes this comparison."""
-    words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
+    words = ["bespoke compare", shlex.join(names), "--seeds", seeds_text(seeds), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]
     words += ["--tune"] if tune else []
     for name, grid in grids.items():
