@@ -142,6 +142,9 @@ def numbers(text: str | None) -> list[int] | None:
                 "give --seeds 7-7."
             )
         seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise InputError(f"--seeds {text} has seed {twice} twice; give different seeds.")
     return seeds
 
 

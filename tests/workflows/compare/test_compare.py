@@ -209,10 +209,13 @@ def test_verdicts_are_those_of_the_metrics(found: Comparison) -> None:
     place = bf.metrics.significance.standing(scores)  # type: ignore[arg-type]
     assert [name for name, one in found.figures.items() if one and one["best"]] == [place.best]
     assert {name for name, one in found.figures.items() if one and one["tie"]} == set(place.ties)
+    others = {name: one["relation"] for name, one in found.figures.items() if one and name != place.best}
+    assert others == place.relations
     assert found.best == bf.metrics.verdict.best_performing(scores, found.gains, percent=True)  # type: ignore[arg-type]
     mean = found.figures[found.best.method]["accuracy"]["mean"]  # type: ignore[index]
-    assert f"(mean {100 * mean:.1f} %, 95 % interval" in found.best.sentence  # in the unit of the table and the page
-    assert found.fairest == bf.metrics.verdict.fairest(found.gains)
+    assert f"({100 * mean:.1f} %, 95 % interval" in found.best.sentence  # in the unit of the table and the page
+    assert "2 seeds are too few" in found.best.sentence and "performs best" not in found.best.sentence
+    assert found.fairest == bf.metrics.verdict.fairest(found.gains, scores, percent=True)  # type: ignore[arg-type]
     assert found.best.sentence in repr(found) and found.fairest.sentence in repr(found)
 
 
@@ -747,7 +750,7 @@ def test_a_run_of_the_command_can_be_repeated(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     np.savez("mine.npz", x=rng.normal(size=(120, 4)), y=rng.integers(0, 2, 120), client=np.arange(120) % 4)
-    words = ["--data", "mine.npz", "--rounds", "2", "--workers", "1", "--model", "logistic", "--seeds", "4"]
+    words = ["--data", "mine.npz", "--rounds", "2", "--workers", "1", "--model", "logistic", "--seeds", "4-4"]
     assert call("ditto", *words, "--out", "c", "--quiet") == 0
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "--config", "c/runs/ditto-4/config.toml", "--out", "again", "--quiet"])
@@ -790,7 +793,10 @@ def test_texts_and_regression_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (["ditto", "--grid", "prox_weight=1,2"], "--grid must be followed by method.key=value,value"),
         (["ditto", "--grid", "ditto.rounds=1,2"], "unknown hyper-parameter of ditto 'rounds'"),
-        (["ditto", "--seeds", "a"], "--seeds must be integers"),
+        (
+            ["ditto", "--seeds", "a"],
+            "--seeds must be a number of seeds, such as 5, or seeds, such as 0-9 or 0,1,2, got 'a'.",
+        ),
         ([], "Missing argument 'METHODS'"),
     ],
 )
