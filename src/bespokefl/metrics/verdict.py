@@ -172,7 +172,7 @@ def _helps_most(found: Standing, gains: Mapping[str, Values]) -> str:
     """Return the tied method that leaves most clients better off, if it is not the best mean, in words."""
     helped = {name: improved_share(gains[name]) or 0.0 for name in (found.best, *found.ties) if name in gains}
     most = max(helped, key=lambda name: helped[name], default=found.best)
-    if helped.get(most, 0.0) <= helped.get(found.best, 0.0):
+    if found.best not in helped or helped[most] <= helped[found.best]:  # nobody gains over a baseline by that baseline
         return ""
     return f". Of these, {most} leaves most clients better off than both Local and FedAvg, {helped[most]:.3g} %"
 
