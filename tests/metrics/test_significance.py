@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
+from bespokefl.metrics.mixed_model import estimate
 from bespokefl.metrics.significance import (
+    EQUAL,
+    UNCLEAR,
+    WORSE,
     bootstrap,
     bootstrap_difference,
     holm,
+    mean_score,
     resampled,
     standing,
     wilcoxon,
@@ -114,33 +119,53 @@ class TestBootstrap:
 
 
 class TestStanding:
-    def test_who_ties_with_the_best(self) -> None:
+    def test_how_others_compare_with_the_best(self) -> None:
         rng = np.random.default_rng(0)
-        common = rng.random(30)
-        wave = np.tile([0.1, -0.1], 15) * np.repeat(
-            np.arange(1, 16), 2
-        )  # above and below the best, so the difference is not significant
-        scores = {"far": common - 0.2, "best": common + 0.02, "near": common + 0.019 + wave}
+        common = rng.random((5, 30))
+        noise = rng.standard_normal((3, 5, 30))
+        scores = {
+            "far": common - 0.2 + 0.05 * noise[0],
+            "best": common + 0.02,
+            "near": common + 0.019 + 0.01 * noise[1],
+            "unclear": common + 0.01 + 0.5 * noise[2],
+        }
         found = standing(scores)
-        assert (found.best, found.ties) == ("best", ("near",))
-        assert found.p_values["far"] == wilcoxon(scores["far"], scores["best"]).p_value  # type: ignore[union-attr]
-        names = ["far", "near"]
-        assert [found.adjusted[name] for name in names] == holm([found.p_values[name] for name in names]).tolist()
+        assert found.best == "best"
+        assert found.relations == {"far": WORSE, "near": EQUAL, "unclear": UNCLEAR}
+        assert found.ties == ("near", "unclear") and found.related(WORSE) == ("far",)
+        assert (found.margin, found.num_seeds, found.num_clients) == (0.01, 5, 30)
+        assert found.differences["far"] == estimate(scores["best"] - scores["far"])
+        names = list(found.relations)
+        expected = np.minimum(1, holm([found.p_values[name] for name in names]) * 4 / 2)  # the best of four
+        assert [found.adjusted[name] for name in names] == expected.tolist()
+        assert standing(scores, margin=0.0001).relations["near"] == UNCLEAR
+        assert standing(scores, margin=1.0).relations["unclear"] == EQUAL
+
+    def test_seeds_are_repeats_and_pairs_are_not(self) -> None:
+        """A lead that one of five seeds makes: significant over 5 × 40 pairs, but not over seeds."""
+        common = np.random.default_rng(0).random((5, 40))
+        lead = np.array([0.3, 0.01, -0.01, 0.02, 0.01])[:, None]
+        scores = {"one": common, "other": common + lead}
+        assert wilcoxon(scores["one"], scores["other"]).p_value < 1e-6  # type: ignore[union-attr]
+        assert standing(scores).relations == {"one": UNCLEAR}
 
     def test_of_losses_the_least_is_best(self) -> None:
-        assert standing({"a": [1.0, 2.0], "b": [0.5, 1.0]}, higher_is_better=False).best == "b"
+        found = standing({"a": [1.0, 2.0, 3.0], "b": [0.5, 1.5, 2.5]}, higher_is_better=False)
+        assert found.best == "b" and found.margin == pytest.approx(0.02 * 1.5)
+        assert found.differences["a"].mean == 0.5
 
     def test_one_method_alone(self) -> None:
         found = standing({"only": [0.5, 0.6]})
         assert (found.best, found.ties, found.adjusted) == ("only", (), {})
 
-    def test_many_equal_methods_are_seldom_told_apart(self) -> None:
-        """Holm keeps the error of the family of comparisons: the best of ten by luck alone ties with all, mostly."""
-        wrong = 0
-        for seed in range(60):
-            scores = np.random.default_rng(seed).standard_normal((4, 25))
-            wrong += len(standing({str(k): row for k, row in enumerate(scores)}).ties) < 3
-        assert wrong / 60 < 0.25  # the best is chosen by the same data, which costs some of the .05
+    def test_one_client(self) -> None:
+        assert standing({"a": [0.9], "b": [0.1]}).relations == {"b": UNCLEAR}
+
+    def test_the_mean_is_over_clients_and_then_over_seeds(self) -> None:
+        """As in tables: pooled, the seed with more clients would count more."""
+        scores = {"a": np.array([[0.9, NAN, NAN], [0.1, 0.1, 0.1]]), "b": np.array([[0.4, NAN, NAN], [0.4, 0.4, 0.4]])}
+        assert mean_score(scores["a"]) == pytest.approx(0.5)
+        assert standing(scores).best == "a"
 
     def test_bad_input(self) -> None:
         with pytest.raises(InputError, match="pass the scores of at least one method"):

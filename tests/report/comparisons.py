@@ -63,6 +63,7 @@ def document(
             "rank": order.index(name) + 1,
             "best": name == place.best,
             "tie": name in place.ties,
+            "relation": "best" if name == place.best else place.relations[name],
             "p_value": place.p_values.get(name),
             "adjusted": place.adjusted.get(name),
             "difference": None if name == place.best else [-0.1, -0.01],
@@ -126,7 +127,7 @@ def document(
         "left_out": [{"method": "oracle", "reason": "nobody knows the true groups."}],
         "verdicts": {
             "best": _verdict(verdict.best_performing(found, gains, higher_is_better=higher)),
-            "fairest": _verdict(verdict.fairest(gains)),
+            "fairest": _verdict(verdict.fairest(gains, found, higher_is_better=higher)),
         },
         "notes": ["These figures are made up."],
     }
@@ -149,7 +150,7 @@ def _gain(gain: np.ndarray) -> dict[str, Any]:
 
 
 def _verdict(found: verdict.Verdict) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in ("method", "ties", "support", "votes", "sentence")}
+    return {name: getattr(found, name) for name in ("method", "ties", "support", "votes", "sentence", "conclusive")}
 
 
 def _history(score: str, last: float, rounds: int, free: bool) -> dict[str, Any]:

@@ -220,7 +220,8 @@ def test_reads_without_scripts(browser: Chromium, page: Path) -> None:
     browser.scripts(False)
     browser.open(page)
     text = browser.value("document.body.innerText")
-    assert "Best performing".upper() in text.upper()
+    assert "Best mean".upper() in text.upper()
+    assert "2 seeds are too few to conclude about other seeds" in text
     for method in ("local", "fedavg", "selffl", "persfl", "ucfl", "pfedvem", "cfl"):
         assert method in browser.value("document.querySelector('.ranking').innerText")
     assert "The figures below need JavaScript" in text
@@ -312,13 +313,27 @@ def test_table_shows_the_results(browser: Chromium, page: Path) -> None:
     assert f"{100 * found['mean']:.1f}" in first
     assert f"± {100 * found['sem']:.1f}" in first
     assert "{:.1f} to {:.1f}".format(*(100 * end for end in found["interval"])) in first
-    tied = browser.value(
-        "[...document.querySelectorAll('.ranking tr')].filter(one => one.querySelector('.tag')?.innerText === 'tie')"
-        ".map(one => one.querySelector('.name').innerText)"
+    tags = browser.value(
+        "Object.fromEntries([...document.querySelectorAll('.ranking tr')].filter(one => one.querySelector('.tag'))"
+        ".map(one => [one.querySelector('.name').innerText, one.querySelector('.tag').innerText]))"
     )
-    assert tied
-    assert set(tied) == {one["name"] for one in made["methods"] if one["figures"]["tie"]}
+    texts = {"best": "best mean", "equal": "equal", "unclear": "too few to tell"}
+    relations = {one["name"]: one["figures"]["relation"] for one in made["methods"]}
+    assert "unclear" in relations.values()
+    assert tags == {name: texts[relation] for name, relation in relations.items() if relation != "worse"}
     assert browser.value("getComputedStyle(document.querySelector('.best .mean')).fontWeight") == "750"
+
+
+def test_a_comparison_of_an_earlier_version(browser: Chromium, tmp_path: Path) -> None:
+    made = document()
+    for method in made["methods"]:
+        del method["figures"]["relation"]
+    for one in made["verdicts"].values():
+        del one["conclusive"]
+    browser.open(report.write(save(tmp_path, made)))
+    tags = browser.value("[...document.querySelectorAll('.ranking .tag')].map(one => one.innerText)")
+    assert tags[0] == "best mean" and set(tags[1:]) == {"tie"}
+    assert "Best performing".upper() in browser.value("document.body.innerText").upper()
 
 
 def test_an_unfinished_comparison_shows_the_results_so_far(browser: Chromium, tmp_path: Path) -> None:

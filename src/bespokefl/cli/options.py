@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from bespokefl.core.files import FULL
 from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, read
 
 training_option = partial(typer.Option, rich_help_panel=TRAINING)
+MAX_SEEDS = 1000
 INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
 
 
@@ -122,13 +124,28 @@ def literal(text: str) -> Any:
 
 
 def numbers(text: str | None) -> list[int] | None:
-    """Seeds from a text such as `0,1,2`."""
+    """Return the seeds of a text: `5` are the five seeds 0 to 4, `0-9` is a range, `0,1,2` a list, `0` is seed 0."""
     if text is None:
         return None
-    try:
-        return [int(one) for one in text.split(",")]
-    except ValueError:
-        raise InputError(f"--seeds must be integers with commas between them, such as 0,1,2, got {text!r}.") from None
+    seeds: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"\s*(?:(\d+)\s*-)?\s*(-?\d+)\s*", part)
+        if ends is None or (ends[1] is not None and int(ends[1]) > int(ends[2])):
+            expected = "a number of seeds, such as 5, or seeds, such as 0-9 or 0,1,2"
+            raise InputError(f"--seeds must be {expected}, got {text!r}.")
+        first, last = int(ends[1] or ends[2]), int(ends[2])
+        if "," not in text and ends[1] is None and last > 0:
+            first, last = 0, last - 1
+        if last - first >= MAX_SEEDS:
+            raise InputError(
+                f"--seeds {text} are {last - first + 1:,} seeds, more than {MAX_SEEDS:,}; to run one seed, such as 7, "
+                "give --seeds 7-7."
+            )
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise InputError(f"--seeds {text} has seed {twice} twice; give different seeds.")
+    return seeds
 
 
 @contextmanager

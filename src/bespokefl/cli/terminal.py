@@ -13,8 +13,10 @@ from rich.text import Text
 
 from bespokefl.engines import outcome
 from bespokefl.engines.storage.client_states import NOTICE
+from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
 from bespokefl.workflows.compare.result import Comparison
+from bespokefl.workflows.compare.statistics import BEST
 from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import column_title, format_score, unit
@@ -22,6 +24,7 @@ from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune.result import SCORES, Tuning
 from bespokefl.workflows.tune.shared_settings import literal
 
+MARKS = {BEST: "*", EQUAL: "=", UNCLEAR: "?"}  # of methods in the table of a comparison
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
@@ -176,7 +179,7 @@ def demo_table(results: Sequence[Result]) -> Table:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """Return a table of methods: the best mean first, marked by *; = is not significantly different from it.
+    """Return a table of methods: the best mean first, with the marks of `marks_in_words`.
 
     "steps" are gradient steps per client and round, "gradients" those of one example in the whole run.
     """
@@ -192,7 +195,7 @@ def comparison_table(found: Comparison) -> Table:
             continue
         score, gain, work = one[found.score], one["gain"] or {}, one["work"]
         shares = [gain.get(share) for share in ("improved_share", "decreased_share")]
-        mark = "*" if one["best"] else "=" if one["tie"] else " "
+        mark = MARKS.get(one["relation"], " ")
         spread = "" if score["sem"] is None else f" ± {found.format_score(score['sem'])}"
         style = "bold" if one["best"] else ""
         rows.append(
@@ -209,6 +212,19 @@ def comparison_table(found: Comparison) -> Table:
             ]
         )
     return table(columns, rows)
+
+
+def marks_in_words(standing: Standing, unit: str) -> str:
+    """Return a sentence that explains the marks of a comparison's table."""
+    margin = f"{100 * standing.margin:g} point" if unit else f"{standing.margin:.3g}"
+    meanings = {
+        EQUAL: f"{MARKS[EQUAL]} equal to it within {margin}",
+        UNCLEAR: f"{MARKS[UNCLEAR]} too few clients or seeds to tell it from the best",
+        WORSE: "no mark: significantly worse",
+    }
+    found = [text for relation, text in meanings.items() if standing.related(relation)]
+    test = " (mixed model over seeds and clients, Holm, 5 %)" if found else ""
+    return "; ".join([f"{MARKS[BEST]} the best mean", *found]) + f"{test}."
 
 
 def format_bytes(count: float) -> str:

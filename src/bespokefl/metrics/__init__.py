@@ -8,9 +8,11 @@ communication           models sent per round, and the time this takes in three 
 detection               false accepts relative to a baseline at the same rate of misses
 differential_privacy    the privacy loss ε of clipped and noised uploads
 fairness                how evenly values or gains are spread over clients
+fairness_choice         which of several methods is fairest
 improvement             gain of each client over the better of FedAvg and Local
+mixed_model             the mean over seeds and clients, with an error that counts both as random
 round_records           the rounds of a run in columns
-significance            paired tests and bootstrap confidence intervals
+significance            how methods compare with the best; paired tests and bootstrap intervals
 spread                  mean, deviation, worst client and means over a tenth of the clients
 verdict                 the best and the fairest of several methods, with a sentence
 """
@@ -22,6 +24,7 @@ from bespokefl.metrics import (
     differential_privacy,
     fairness,
     improvement,
+    mixed_model,
     significance,
     spread,
     verdict,
@@ -35,6 +38,7 @@ __all__ = [
     "differential_privacy",
     "fairness",
     "improvement",
+    "mixed_model",
     "significance",
     "spread",
     "standard_error",

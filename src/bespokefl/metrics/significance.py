@@ -1,6 +1,10 @@
 """Test whether methods differ by more than chance, on the same clients and seeds.
 
 Scores are one per client, (M,), or per seed and client, (S, M). A client without a score (NaN) is left out.
+
+`standing` compares methods by the mixed model of `mixed_model`, in which seeds and clients are random. `wilcoxon`
+counts each pair of client and seed as an independent repeat, which pairs of one seed or one client are not: use it with
+one value per client.
 """
 
 from collections.abc import Mapping
@@ -12,8 +16,11 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.core.rng import generator
 from bespokefl.metrics.client_values import Array, Values, by_name, drop_missing, same_shape, to_table, to_vector
+from bespokefl.metrics.mixed_model import Estimate, Interval, estimate
 
-Interval = tuple[float, float]
+WORSE, EQUAL, UNCLEAR = "worse", "equal", "unclear"  # how a method compares with the best
+MARGIN = 0.01  # scores closer than this count as equal: one percentage point
+LOSS_MARGIN_SHARE = 0.02  # the same for scores of which lower is better, as a share of the best mean
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,25 @@ class Paired:
 
 @dataclass(frozen=True)
 class Standing:
-    """The best method, and the methods that do not differ significantly from it."""
+    """The method with the best mean, and how each other method compares with it."""
 
-    best: str  # the method with the best mean
-    ties: tuple[str, ...]  # other methods that do not differ significantly from it
+    best: str
+    relations: dict[str, str]  # of each other method: WORSE, EQUAL (within the margin) or UNCLEAR (too few to tell)
     p_values: dict[str, float]  # of each other method against the best
-    adjusted: dict[str, float]  # the same with Holm's correction
+    adjusted: dict[str, float]  # the same, corrected for the number of methods
+    differences: dict[str, Estimate]  # best − other, above zero where the best is better
+    margin: float
+    num_seeds: int
+    num_clients: int  # with a score
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """Methods that are not significantly worse than the best."""
+        return tuple(name for name, relation in self.relations.items() if relation != WORSE)
+
+    def related(self, relation: str) -> tuple[str, ...]:
+        """Return the methods that compare with the best like this."""
+        return tuple(name for name, one in self.relations.items() if one == relation)
 
 
 def wilcoxon(first: Values, second: Values) -> Paired | None:
@@ -89,23 +109,74 @@ def bootstrap_difference(
     return bootstrap(one - other, seed=seed, level=level, resamples=resamples)
 
 
-def standing(scores: Mapping[str, Values], *, level: float = 0.05, higher_is_better: bool = True) -> Standing:
-    """Find the method with the best mean, and those that do not differ significantly from it (Wilcoxon, Holm).
+def standing(
+    scores: Mapping[str, Values], *, level: float = 0.05, higher_is_better: bool = True, margin: float | None = None
+) -> Standing:
+    """Find the method with the best mean, and how the other methods compare with it.
 
-    `scores` has the scores of each method on the same clients; pairs in which one is missing are left out. `level` is
-    that of significance; `higher_is_better` is False for losses. Of methods with equal means the first is the best.
+    A method is *worse* if its paired difference from the best is significant (`mixed_model.estimate`), *equal* if it is
+    not and the confidence interval of the difference is within ± `margin`, and *unclear* otherwise: there are too few
+    clients or seeds to tell. P-values are corrected by `against_best`.
+
+    Parameters
+    ----------
+    scores : mapping of str to array-like of shape (M,) or (S, M)
+        Of each method on the same clients. Of methods with equal means the first is the best.
+    level : float
+        Of significance; intervals have the confidence level 1 − `level`.
+    higher_is_better : bool
+        False for losses.
+    margin : float, optional
+        The largest difference that counts as equal. Default: `default_margin`.
+
+    Raises
+    ------
+    InputError
+        If no client has a score.
     """
     arrays = by_name(scores)
     sign = 1.0 if higher_is_better else -1.0
-    means = {name: sign * float(found.mean()) for name, array in arrays.items() if len(found := drop_missing(array))}
+    means = {name: sign * mean for name, array in arrays.items() if (mean := mean_score(array)) is not None}
     if not means:
         raise InputError("there is nothing to compare: no client has a score.")
     best = max(means, key=lambda name: means[name])
-    tests = {name: wilcoxon(array, arrays[best]) for name, array in arrays.items() if name != best}
-    p_values = {name: one.p_value for name, one in tests.items() if one is not None}
-    adjusted = dict(zip(p_values, holm(list(p_values.values())).tolist(), strict=True))
-    ties = tuple(name for name, p in adjusted.items() if p >= level)
-    return Standing(best, ties, p_values, adjusted)
+    margin = default_margin(sign * means[best], higher_is_better) if margin is None else margin
+    found = {name: estimate(sign * (arrays[best] - array), level=level) for name, array in arrays.items()}
+    differences = {name: one for name, one in found.items() if one is not None and name != best}
+    p_values = {name: one.p_value for name, one in differences.items()}
+    adjusted = dict(zip(p_values, against_best(list(p_values.values()), len(arrays)).tolist(), strict=True))
+    relations = {}
+    for name in arrays:
+        one = differences.get(name)
+        if one is not None and one.mean > 0 and adjusted[name] < level:
+            relations[name] = WORSE
+        elif one is not None and -margin <= one.interval[0] and one.interval[1] <= margin:
+            relations[name] = EQUAL
+        elif name != best:
+            relations[name] = UNCLEAR
+    table = np.atleast_2d(arrays[best])
+    num_clients = int((~np.isnan(table)).any(0).sum())
+    return Standing(best, relations, p_values, adjusted, differences, margin, len(table), num_clients)
+
+
+def against_best(p_values: Values, num_methods: int) -> Array:
+    """Return adjusted p-values of tests against the best of `num_methods` methods.
+
+    They are Holm's, times num_methods / 2: the best is chosen by the same data, so any method could have been the one
+    that the others are tested against. Of methods that do not differ, at most `level` of comparisons call one worse.
+    """
+    return np.minimum(1.0, holm(p_values) * max(1.0, num_methods / 2))
+
+
+def default_margin(best_mean: float, higher_is_better: bool) -> float:
+    """Return the difference that counts as equal: 0.01 (one point of accuracy); of losses 2 % of the best mean."""
+    return MARGIN if higher_is_better else LOSS_MARGIN_SHARE * abs(best_mean)
+
+
+def mean_score(scores: Array) -> float | None:
+    """Return the mean over clients, then over seeds, as tables show it; None without scores."""
+    seeds = [float(one.mean()) for row in np.atleast_2d(scores) if len(one := drop_missing(row))]
+    return float(np.mean(seeds)) if seeds else None
 
 
 def resampled(scores: Mapping[str, Array], *, seed: int, resamples: int) -> dict[str, Array]:

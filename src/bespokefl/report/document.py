@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics import round_records, significance, spread, summarize
+from bespokefl.metrics import mixed_model, round_records, spread, summarize
 from bespokefl.metrics.communication import SYSTEMS
 
 Document = dict[str, Any]
@@ -182,9 +182,10 @@ def _model_entry(
     statistics: Document = {**summarize(values, train, higher_is_better=score == "accuracy")}
     if statistics["mean"] is None:  # no client has a score; its latest evaluation has a mean
         statistics["mean"] = next((value for value in reversed(history[score]) if value is not None), None)
+    interval = mixed_model.estimate(values, bounds=(0.0, 1.0) if score == "accuracy" else None)
     statistics |= {
         "sem": None,
-        "interval": significance.bootstrap(values),
+        "interval": None if interval is None else interval.interval,
         "largest_decile": spread.largest_decile(values, train),
         "smallest_decile": spread.smallest_decile(values, train),
     }

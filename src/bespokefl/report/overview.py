@@ -32,6 +32,8 @@ def verdict_cards(document: Document, methods: Sequence[Document], styles: Seque
         verdict = document["verdicts"].get(key)
         if verdict is None:
             continue
+        if key == "best" and not verdict.get("conclusive", True):  # earlier versions did not write it
+            title = "Best mean"
         if verdict["method"] not in by_name:
             cards.append(Card(title, "none", "", verdict["sentence"]))
             continue
@@ -41,8 +43,9 @@ def verdict_cards(document: Document, methods: Sequence[Document], styles: Seque
             error = "" if statistics["sem"] is None else f" ± {format_error(statistics['sem'], percent)}"
             figure = f"{format_score(statistics['mean'], percent)}{error}{' %' if percent else ''}"
         else:
-            votes = list(verdict["votes"].values())
-            figure = f"{votes.count(verdict['method'])} of {len(votes)} measures" if votes else ""
+            statistics = winner["figures"][score]
+            worst, deviation = (statistics[name] for name in ("worst_decile", "std"))
+            figure = f"worst 10 %: {format_score(worst, percent)}, SD {format_score(deviation, percent)}"
         cards.append(Card(title, winner["name"], figure, verdict["sentence"], style))
     return [*cards, *_better_off(document, methods)]
 

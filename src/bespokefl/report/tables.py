@@ -10,6 +10,7 @@ from bespokefl.report.figures import MethodStyle, read_texts
 
 MAX_CLIENT_ROWS = 2000
 MISSING = "–"
+TAGS = {"best": "best mean", "equal": "equal", "unclear": "too few to tell", "tie": "tie"}
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -20,8 +21,9 @@ def ranking(document: Document, methods: Sequence[Document], styles: Sequence[Me
     for method, style, whisker in zip(methods, styles, whiskers, strict=True):
         figures = method["figures"]
         kind = "best" if figures["best"] else "tie" if figures["tie"] else "baseline" if method["baseline"] else ""
+        tag = TAGS.get(figures.get("relation") or kind, "")  # earlier versions wrote no relation
         about = {key: method[key] for key in ("name", "about", "figures")}
-        rows.append(about | {"style": style, "kind": kind, "whisker": whisker})
+        rows.append(about | {"style": style, "kind": kind, "tag": tag, "whisker": whisker})
     words = {
         "Score": score.capitalize(),
         "unit": ", %" if score == "accuracy" else "",

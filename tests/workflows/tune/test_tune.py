@@ -140,6 +140,11 @@ def test_a_loss_of_ones_own_leaves_the_accuracy_to_choose_by(clients: Clients) -
     assert tune("ditto", clients, grid={"lr": (0.1, 0.2)}, loss=brier, **QUICK).by == "validation_accuracy"
 
 
+def test_a_number_of_seeds(clients: Clients) -> None:
+    grid = {"prox_weight": (1.0,)}
+    assert tune("ditto", clients, grid=grid, seeds=3, **QUICK).seeds == (0, 1, 2)
+
+
 def test_several_seeds_are_averaged(clients: Clients) -> None:
     found = tune("ditto", clients, grid={"prox_weight": (0.1, 2.0)}, seeds=(3, 4), **QUICK)
     for line in found.table:
@@ -533,7 +538,7 @@ def test_other_mistakes_are_refused(clients: Clients) -> None:
         tune("ditto", clients, grid=grid, ronds=3)
     with pytest.raises(InputError, match="clients must be Clients, got Dataset"):
         tune("ditto", bf.load("digits"), grid=grid)  # type: ignore[arg-type]
-    for seeds in ((), (1, 1), (0.5,)):
+    for seeds in ((), (1, 1), (0.5,), 0, -1, True, "5", 2.0):
         with pytest.raises(InputError, match="seeds must be one or more different integers"):
             tune("ditto", clients, grid=grid, seeds=seeds)  # type: ignore[arg-type]
     blind = replace(clients, validation=ClientIndex.of_lists([[]] * len(clients)))  # type: ignore[list-item]

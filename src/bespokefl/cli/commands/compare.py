@@ -30,7 +30,8 @@ def compare(
     seeds: Annotated[
         str | None,
         training_option(
-            metavar="0,1,2", help="Run every method with each of these seeds, on the split of --seed. Default: 0,1,2."
+            metavar="5|0-9|0,1,2",
+            help="Run every method with so many seeds (0 to 4), or with these, on the split of --seed. Default: 0,1,2.",
         ),
     ] = None,
     tune: Annotated[
@@ -149,8 +150,7 @@ def _show(found: "Comparison", target: Path, quiet: bool) -> None:
         terminal.console().print(terminal.comparison_table(found))
         sentences = [found.best.sentence, found.fairest.sentence, *found.notes]
         if found.standing is not None and len(found.methods) > 1:
-            ties = "; = not significantly different from it (Wilcoxon's paired test, Holm, 5 %)"
-            sentences.insert(0, f"* the best mean{ties if found.standing.ties else ''}.")
+            sentences.insert(0, terminal.marks_in_words(found.standing, found.unit))
         files = "report.html is the full report, methods.csv has one line per method, "
         files += "clients.csv one per method, seed and client"
         terminal.say(*sentences, f"Written to {target}: {files}.")

@@ -21,7 +21,11 @@ def tune(
         ),
     ] = None,
     seeds: Annotated[
-        str | None, training_option(metavar="0,1,2", help="Average over runs with these seeds, on the same split.")
+        str | None,
+        training_option(
+            metavar="5|0-9|0,1,2",
+            help="Average over runs with so many seeds (0 to 4), or with these, on the same split.",
+        ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -32,7 +32,7 @@ def compare(
     methods: Sequence[Method | str],
     clients: Clients,
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] | int = SEEDS,
     tune: bool | str | float | None = None,
     budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
@@ -48,8 +48,9 @@ def compare(
     methods : sequence of Method or str
         Methods with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names. Local and FedAvg, the
         baselines that gains are measured against, are always added.
-    seeds : sequence of int
-        Seeds of initial weights, client draws and batches. For one seed they are the same for all methods.
+    seeds : sequence of int or int
+        Seeds of initial weights, client draws and batches; 5 means 0 to 4. For one seed they are the same for all
+        methods. Fewer than five are too few to call a method best.
     tune : bool, str or float, optional
         The time in which the hyper-parameters of all methods are chosen on validation data first, with the first seed:
         "10m", "1h" or a number of seconds. Default, and True: 10 minutes. False: the comparison is untuned.
@@ -102,7 +103,7 @@ def compare_config(
     config: RunSettings,
     methods: Sequence[str],
     *,
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int] | int | None = None,
     tune: bool | str | float | None = None,
     budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,

@@ -17,7 +17,7 @@ from bespokefl.workflows.compare.result import BASELINES
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Grid, Point, expand
-from bespokefl.workflows.tune.shared_settings import flags, literal, set_flag
+from bespokefl.workflows.tune.shared_settings import flags, literal, seeds_text, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
 NUM_POINTS = 12  # of every default grid
@@ -197,7 +197,7 @@ def command(
     budget: str = "steps",
 ) -> str:
     """Return the command that makes this comparison."""
-    words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
+    words = ["bespoke compare", shlex.join(names), "--seeds", seeds_text(seeds), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]
     words += ["--no-tune"] if tune is False else [] if tune is None or tune is True else ["--tune", str(tune)]
     words += [] if budget == "steps" else ["--budget", budget]

@@ -153,7 +153,7 @@ def remarks(found: "Comparison") -> list[str]:
     sentences = [*(found.facts.tuning or {}).get("sentences", ()), *found.facts.notes]
     if len(found.seeds) == 1:
         sentences.append(
-            "One seed: there is no standard error, and intervals and tests are over clients only; give --seeds."
+            "One seed: there is no standard error, and intervals and tests are over clients only; give --seeds 5."
         )
     missing = [
         f"{name} with seed {seed}"

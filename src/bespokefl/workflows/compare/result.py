@@ -19,16 +19,17 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
-from bespokefl.metrics.significance import Standing, standing
+from bespokefl.metrics.significance import EQUAL, UNCLEAR, Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 from bespokefl.workflows.compare.document import document, remarks, rounded, title
 from bespokefl.workflows.compare.qualification import qualified
-from bespokefl.workflows.compare.statistics import LEVEL, figures
+from bespokefl.workflows.compare.statistics import BEST, LEVEL, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result
 
 FILE, TABLE, METHODS_TABLE = "compare.json", "clients.csv", "methods.csv"
 LOCAL, FEDAVG = BASELINES = ("local", "fedavg")
+MARKS_IN_WORDS = {BEST: "  (best mean)", EQUAL: "  (equal)", UNCLEAR: "  (too few clients or seeds to tell)"}
 
 
 @dataclass
@@ -187,23 +188,29 @@ class Comparison:
 
     @cached_property
     def standing(self) -> Standing | None:
-        """The method with the best mean and those not significantly different; None without a common seed."""
+        """The method with the best mean, and how the others compare with it; None without a common seed."""
         scores = self._compared
         return standing(scores, level=LEVEL, higher_is_better=self.higher_is_better) if scores else None
 
     @cached_property
     def best(self) -> Verdict:
-        """The best performing method, with a sentence that explains it."""
+        """The method with the best mean; `conclusive` and the sentence say whether it can be called best."""
         if not self._compared:
             return Verdict(None, sentence=f"No method can be called best: {self._why_not_compared}.")
-        form = {"higher_is_better": self.higher_is_better, "percent": bool(self.unit)}
-        return qualified(self, best_performing(self._compared, self.gains or None, level=LEVEL, **form))
+        verdict = best_performing(
+            self._compared,
+            self.gains or None,
+            level=LEVEL,
+            higher_is_better=self.higher_is_better,
+            percent=bool(self.unit),
+        )
+        return qualified(self, verdict)
 
     @cached_property
     def fairest(self) -> Verdict:
         """The fairest method, with a sentence that explains it."""
         if self._compared and self.gains:
-            return fairest(self.gains)
+            return fairest(self.gains, self._compared, higher_is_better=self.higher_is_better, percent=bool(self.unit))
         why = self._why_not_compared
         if self._compared:
             missing = "nothing else was run" if self._baselines else "not both were run"
@@ -295,7 +302,7 @@ class Comparison:
             mean, sem = one[self.score]["mean"], one[self.score]["sem"]
             error = "" if sem is None else f" ± {self.format_score(sem)}"
             value = "undefined" if mean is None else f"{self.format_score(mean)}{error}{self.unit}"
-            mark = "  (best)" if one["best"] else "  (tie)" if one["tie"] else ""
+            mark = MARKS_IN_WORDS.get(one["relation"], "")
             lines.append(f"  {name}: mean {self.score} {value}{mark}")
         return "\n".join([*lines, self.best.sentence, self.fairest.sentence])
 

@@ -8,7 +8,8 @@ import numpy as np
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.communication import SYSTEMS
-from bespokefl.metrics.significance import Interval, Standing, bootstrap
+from bespokefl.metrics.mixed_model import Interval, estimate
+from bespokefl.metrics.significance import EQUAL, UNCLEAR
 from bespokefl.workflows.results.result import Result
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 LEVEL = 0.05  # of significance
 TEST, VALIDATION = ("accuracy", "loss", "f1", "precision", "recall"), ("validation_accuracy", "validation_loss")
 WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval
+SHARES = ("accuracy", "f1")  # of these, those between 0 and 1
+BEST = "best"
 IMPROVEMENTS = (
     improvement.improved_share,
     improvement.decreased_share,
@@ -39,13 +42,15 @@ def figures(found: "Comparison", name: str) -> Figures:
         measured = {measure: found.scores(name, measure, kind) for measure in (*TEST, *VALIDATION)}
         of_kind[kind] = {
             measure: over_clients(one, train, higher_is_better=not measure.endswith("loss"))
-            | {"interval": _interval(one) if kind == "personal" and measure in WITH_INTERVAL else None}
+            | {"interval": _interval(one, measure) if kind == "personal" and measure in WITH_INTERVAL else None}
             for measure, one in measured.items()
             if one is not None
         }
     gains, own = found.gains.get(name), found.known_scores(name)
     per_client = None if gains is None else _per_client(gains)
-    standing = found.standing or Standing(best="", ties=(), p_values={}, adjusted={})
+    standing = found.standing
+    relations = {} if standing is None else {standing.best: BEST} | standing.relations
+    relation = relations.get(name)
     return {
         **of_kind["personal"],
         "global": of_kind["global"] or None,
@@ -62,11 +67,12 @@ def figures(found: "Comparison", name: str) -> Figures:
         "seconds": _mean([run.timing["seconds"] for run in runs]),
         "work": mean_work(runs),
         "rank": None,
-        "best": name == standing.best,
-        "tie": name in standing.ties,
-        "p_value": standing.p_values.get(name),
-        "adjusted": standing.adjusted.get(name),
-        "difference": _interval(own - found.known_scores(standing.best)) if standing.best not in ("", name) else None,
+        "best": relation == BEST,
+        "tie": relation in (EQUAL, UNCLEAR),  # not significantly worse than the best
+        "relation": relation,  # to the method with the best mean
+        "p_value": standing and standing.p_values.get(name),
+        "adjusted": standing and standing.adjusted.get(name),
+        "difference": _interval(own - found.known_scores(standing.best)) if standing and relation != BEST else None,
     }
 
 
@@ -89,8 +95,9 @@ def _per_client(scores: Array) -> Array:
     return means
 
 
-def _interval(scores: Array) -> Interval | None:
-    return bootstrap(scores, level=1 - LEVEL)
+def _interval(scores: Array, measure: str = "") -> Interval | None:
+    found = estimate(scores, level=LEVEL, bounds=(0.0, 1.0) if measure in SHARES else None)
+    return None if found is None else found.interval
 
 
 def _mean(values: Any) -> float | None:

@@ -47,7 +47,7 @@ def tune(
     clients: Clients,
     *,
     grid: Grid,
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int] | int | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: jobs.Report | None = None,
@@ -62,8 +62,8 @@ def tune(
     grid : mapping of str to sequence
         Values to try for hyper-parameters of the method, or for rounds, participation, batch_size, local_epochs and
         local_steps.
-    seeds : sequence of int, optional
-        Scores are means over runs with these seeds. Default: the seed of the settings.
+    seeds : sequence of int or int, optional
+        Scores are means over runs with these seeds; 5 means 0 to 4. Default: the seed of the settings.
     out : path, optional
         Directory for the table. Points that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional

@@ -2,7 +2,7 @@
 
 import inspect
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,22 @@ def check_names(
             raise unknown("setting", name, [*known, *own])
 
 
-def check_seeds(seeds: Sequence[int]) -> list[int]:
-    numbers = list(seeds)
-    if not numbers or not all(isinstance(one, int) for one in numbers) or len(set(numbers)) < len(numbers):
-        raise InputError(f"seeds must be one or more different integers, got {seeds!r}.")
+def check_seeds(seeds: Sequence[int] | int) -> list[int]:
+    """Return the seeds as a list: 5 means the five seeds 0 to 4."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        return list(range(seeds))
+    numbers = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
+    integers = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
+    if not numbers or not integers or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"seeds must be one or more different integers, such as (0, 1, 2), or how many, such as 5, got {seeds!r}."
+        )
     return numbers
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return seeds as --seeds reads them: a single seed is written as a range, because a number alone is a count."""
+    return f"{seeds[0]}-{seeds[0]}" if len(seeds) == 1 and seeds[0] > 0 else ",".join(map(str, seeds))
 
 
 def config_of(method: str, clients: Clients, settings: Mapping[str, Any]) -> RunSettings:
