@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
@@ -62,6 +62,7 @@ class Row:
     fractions: Sequence[float] | None = None  # for a method that needs validation data where the scenario has none
     published: Mapping[str, float] = field(default_factory=dict)  # personal accuracy
     published_global: Mapping[str, float] = field(default_factory=dict)
+    published_worst: Mapping[str, float] = field(default_factory=dict)  # of the worst client
     scenarios: Sequence[str] | None = None  # None: all
     priority: int = 1
 
@@ -100,10 +101,13 @@ class Experiment:
     differs: Sequence[str] = ()  # known differences from the paper
     how_to_get: str = ""  # the data, if no registry has them
     curve_points: int = 10  # evaluations before the last one
+    also: Sequence[str] = ()  # further columns of the table, by metric (scores.py), such as "worst"
 
     @classmethod
     def read(cls, name: str) -> "Experiment":
         """Read the file of an experiment."""
+        if name not in names():
+            raise unknown("experiment", name, names(), see="bespoke reproduce")
         values = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"))
         scenarios, rows, tuning = values.pop("scenarios"), values.pop("rows"), values.pop("tuning", None)
         return cls(
@@ -118,11 +122,23 @@ class Experiment:
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known, in no particular order: the rest follows when tuning is done."""
+        seen: set[str] = set()  # scenarios can share the cells of tuning
         for scenario, row in self.pairs():
             tuning = self.tuning_specs(scenario, row)
-            yield from tuning
-            if all(store.get(one) is not None for one in tuning):
+            yield from (one for one in tuning if one.file not in seen)
+            seen |= {one.file for one in tuning}
+            if self.is_tuned(scenario, row, store):
                 yield from self.main_specs(scenario, row, store)
+
+    def waiting(self, store: CellStore) -> Iterator[Spec]:
+        """Cells whose hyper-parameters are not chosen yet, with those of the best point so far."""
+        for scenario, row in self.pairs():
+            if not self.is_tuned(scenario, row, store):
+                yield from self.main_specs(scenario, row, store)
+
+    def is_tuned(self, scenario: Scenario, row: Row, store: CellStore) -> bool:
+        """Whether all points of the row's grid are computed."""
+        return all(store.get(one) is not None for one in self.tuning_specs(scenario, row))
 
     def pairs(self) -> Iterator[tuple[Scenario, Row]]:
         """Every scenario with its rows."""
@@ -232,6 +248,11 @@ class Experiment:
         if result.interrupted:
             return None
         return (tuning_results(result) if tuning else results(result, clients, dataset)), result.timing["seconds"]
+
+
+def names() -> list[str]:
+    """The experiments that have a file."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 
 def load_data(name: str, files: Path | None, how_to_get: str) -> Dataset:

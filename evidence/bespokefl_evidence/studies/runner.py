@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import bespokefl
-from bespokefl.core.errors import BespokeError, InputError
+from bespokefl.core.errors import BespokeError, InputError, count
 from bespokefl.engines.transports.processes import cores
 from bespokefl_evidence.studies.cells import CellStore, Spec
 
@@ -32,10 +32,22 @@ LOOK_AGAIN = 2.0  # seconds between two looks at the clock while cells are train
 class Study(Protocol):
     """What the runner needs of an experiment."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """One line about it."""
+        ...
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known by now."""
+        ...
+
+    def waiting(self, store: CellStore) -> Iterator[Spec]:
+        """Cells whose settings depend on tuning that is not done yet, with provisional settings."""
         ...
 
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
@@ -77,7 +89,7 @@ def compute_missing(
     processes: int | None = None,
     console: Console | None = None,
 ) -> bool:
-    """Compute what is missing; returns whether all cells are there now.
+    """Compute what is missing; returns whether all cells are there now, which the budget can prevent.
 
     Parameters
     ----------
@@ -89,6 +101,11 @@ def compute_missing(
         The directory of data files that no registry has.
     priority : int or None
         Only cells of at least this importance: 1 is the most important.
+
+    Raises
+    ------
+    InputError
+        When cells cannot be computed, such as for lack of data; all others are computed before.
     """
     screen = console or Console()
     by_name = {study.name: study for study in studies}
@@ -134,9 +151,11 @@ def compute_missing(
             if deadline is None or time.monotonic() < deadline:
                 raise
             return False
-    for file, reason in failed.items():
-        screen.print(f"not computed: {file}: {reason}", markup=False, soft_wrap=True)
-    return not failed
+    if failed:
+        reasons = list(dict.fromkeys(failed.values()))
+        more = f" (and {count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+        raise InputError(f"{count(len(failed), 'cell')} cannot be computed{more}: {reasons[0]}")
+    return True
 
 
 def _finish(future: Future[Any], spec: Spec, store: CellStore, screen: Console, failed: dict[str, str]) -> None:
@@ -175,34 +194,40 @@ def status(studies: Sequence[Study], store: CellStore) -> list[Status]:
     """How many cells are there, what they took and what the others will take, by experiment and priority."""
     found = []
     for study in studies:
-        specs = list(study.specs(store))
-        cells = [store.get(one) for one in specs]
-        known: dict[tuple[str, str, bool], list[float]] = {}
-        for spec, cell in zip(specs, cells, strict=True):
-            if cell is not None:
-                tuning = bool(spec.settings.get("tuning"))
-                known.setdefault((spec.scenario, spec.row.partition(" tuning ")[0], tuning), []).append(cell.seconds)
-        everything = [value for values in known.values() for value in values]
-        for priority in sorted({one.priority for one in specs}):
-            own = [(spec, cell) for spec, cell in zip(specs, cells, strict=True) if spec.priority == priority]
-            left = 0.0
-            for spec, cell in own:
-                if cell is None:
-                    tuning = bool(spec.settings.get("tuning"))
-                    like = known.get((spec.scenario, spec.row.partition(" tuning ")[0], tuning)) or everything
-                    left += sum(like) / len(like) if like else float("nan")
-            done = [cell for _, cell in own if cell is not None]
-            found.append(
-                Status(
-                    study.name,
-                    priority,
-                    len(done),
-                    len(own),
-                    sum(cell.seconds for cell in done),
-                    None if left != left else left,
-                )
-            )
+        cells = [(spec, store.get(spec)) for spec in study.specs(store)]
+        estimate = Estimate([(spec, cell.seconds) for spec, cell in cells if cell is not None])
+        cells += [(spec, None) for spec in study.waiting(store)]
+        for priority in sorted({spec.priority for spec, _ in cells}):
+            own = [(spec, cell) for spec, cell in cells if spec.priority == priority]
+            done = [cell.seconds for _, cell in own if cell is not None]
+            left = [estimate.seconds(spec) for spec, cell in own if cell is None]
+            known = None if None in left else sum(one for one in left if one is not None)
+            found.append(Status(study.name, priority, len(done), len(own), sum(done), known))
     return found
+
+
+class Estimate:
+    """How long cells will take: as long per round as those of the same row, or else as the others of the study."""
+
+    def __init__(self, done: Sequence[tuple[Spec, float]]) -> None:
+        self._rates: dict[tuple[str, ...], list[float]] = {}
+        for spec, taken in done:
+            for key in self._keys(spec):
+                self._rates.setdefault(key, []).append(taken / self._rounds(spec))
+
+    def seconds(self, spec: Spec) -> float | None:
+        """The seconds of a cell; None if nothing is known of the study."""
+        rates = next((self._rates[key] for key in self._keys(spec) if key in self._rates), None)
+        return None if rates is None else self._rounds(spec) * sum(rates) / len(rates)
+
+    @staticmethod
+    def _keys(spec: Spec) -> list[tuple[str, ...]]:
+        row = spec.row.partition(" tuning ")[0]
+        return [(spec.scenario, row), (row,), ()]
+
+    @staticmethod
+    def _rounds(spec: Spec) -> int:
+        return int(spec.settings.get("run", {}).get("rounds", 1))
 
 
 def seconds(text: str) -> float:
