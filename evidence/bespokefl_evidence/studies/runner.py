@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,9 +128,10 @@ def compute_missing(
                 missing = [one for one in wanted if store.get(one) is None and one.file not in failed]
                 bar.update(task, total=len(wanted), completed=len(wanted) - len(missing))
                 busy = {spec.file for spec in running.values()}
-                for spec in [one for one in missing if one.file not in busy][: num - len(running)]:
-                    job = by_name[spec.experiment].compute, spec, scratch / _directory(spec), files
-                    running[pool.submit(_compute, *job)] = spec
+                with interrupts_blocked():  # workers inherit this
+                    for spec in [one for one in missing if one.file not in busy][: num - len(running)]:
+                        job = by_name[spec.experiment].compute, spec, scratch / _directory(spec), files
+                        running[pool.submit(_compute, *job)] = spec
                 if not running:
                     break
                 ended, _ = wait(running, timeout=LOOK_AGAIN, return_when=FIRST_COMPLETED)
@@ -143,7 +146,7 @@ def compute_missing(
                     os.kill(process.pid, signal.SIGINT)
             for future in list(running):
                 future.cancel()
-            wait(running, timeout=60)
+            wait(running)
             for future, spec in running.items():
                 if future.done() and not future.cancelled():
                     _finish(future, spec, store, screen, failed)
@@ -170,16 +173,40 @@ def _finish(future: Future[Any], spec: Spec, store: CellStore, screen: Console, 
         screen.print(f"{spec}: {seconds:.0f} s", markup=False, highlight=False)
 
 
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Defer Ctrl-C until the end of this block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _initialize() -> None:
+    """Prepare a worker, which sees interrupts only while it computes, and only those that the main process sends."""
+    os.setpgrp()  # the terminal's Ctrl-C is for the main process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     logging.getLogger("bespokefl").setLevel(logging.ERROR)
 
 
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # a killed main process leaves no workers; checkpoints remain
+
+
 def _compute(compute: Any, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
+    found: tuple[dict[str, Any], float] | None = None
     try:
-        found: tuple[dict[str, Any], float] | None = compute(spec, scratch, files)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        found = compute(spec, scratch, files)
     except KeyboardInterrupt:  # outside a training
         return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     if found is not None:
         shutil.rmtree(scratch, ignore_errors=True)
     return found
