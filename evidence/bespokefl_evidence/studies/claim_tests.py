@@ -108,7 +108,7 @@ def describe(one: Comparison) -> str:
         "difference": f"{one.scenario}: {one.a} {one.relation} {one.b}{limit} ({name})",
         "gap": f"lead of {one.a} over {one.b} in {one.scenario} {one.relation} that in {one.than} ({name})",
         "range": f"{one.a}: range over {', '.join(one.scenarios)} within {one.points:g} points ({name})",
-        "everyone": f"{one.scenario}: every client is better off with {one.a} than with {one.b}",
+        "everyone": f"{one.scenario}: every client is better off with {one.a} than with {one.b} ({name})",
         "fairest": f"{one.scenario}: {one.a} is the fairest of {', '.join((one.a, *one.rivals))} by most measures",
         "silhouette": f"{one.scenario}: silhouette of {one.a} " + (f"best at k = {one.peak}" if one.peak else "falls"),
         "time": f"{one.scenario}, {one.system}: {one.a} is as accurate as {one.b} in less time",
@@ -218,10 +218,13 @@ def rounds_until(curve: Array, target: float) -> float:
 def _everyone(one: Comparison, evidence: Evidence) -> Finding | None:
     """Whether every client of every seed has a better score; in part if nearly all have."""
     pair = [evidence.figure(one, row).clients for row in (one.a, one.b)]
-    gains = [pair[0][seed][0] - pair[1][seed][0] for seed in sorted(set(pair[0]) & set(pair[1]))]
-    if not gains:
+    sign = -1.0 if one.relation == "below" else 1.0
+    gains = [sign * (pair[0][seed][0] - pair[1][seed][0]) for seed in sorted(set(pair[0]) & set(pair[1]))]
+    known = np.concatenate(gains or [np.zeros(0)])
+    known = known[~np.isnan(known)]
+    if not len(known):
         return None
-    share = float((np.concatenate(gains)[~np.isnan(np.concatenate(gains))] > 0).mean())
+    share = float((known > 0).mean())
     verdict = HOLDS if share == 1 else IN_PART if share >= NEARLY_ALL else FAILS
     return Finding(one, verdict, describe(one), f"{100 * share:.1f} % of clients", "–", len(gains))
 

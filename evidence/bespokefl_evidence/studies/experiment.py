@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.core.errors import TrainingError, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
@@ -25,6 +25,9 @@ from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run.api import run
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
+from bespokefl_evidence.studies.detection import false_accepts
+from bespokefl_evidence.studies.files import is_file, load_file
+from bespokefl_evidence.studies.warm_start import warm_start
 
 PAPERS = Path(__file__).with_name("papers")
 TEST_COLUMN = "test"
@@ -63,6 +66,7 @@ class Row:
     published: Mapping[str, float] = field(default_factory=dict)  # personal accuracy
     published_global: Mapping[str, float] = field(default_factory=dict)
     published_worst: Mapping[str, float] = field(default_factory=dict)  # of the worst client
+    published_false_accepts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # "personal", "global"
     scenarios: Sequence[str] | None = None  # None: all
     priority: int = 1
 
@@ -102,6 +106,8 @@ class Experiment:
     how_to_get: str = ""  # the data, if no registry has them
     curve_points: int = 10  # evaluations before the last one
     also: Sequence[str] = ()  # further columns of the table, by metric (scores.py), such as "worst"
+    warm: Mapping[str, Any] = field(default_factory=dict)  # method, set and run: train the initial weights first
+    detection: bool = False  # store false accepts relative to those of the initial weights
 
     @classmethod
     def read(cls, name: str) -> "Experiment":
@@ -117,6 +123,10 @@ class Experiment:
             tuning=None if tuning is None else Tuning(**tuning),
             **values,
         )
+
+    @property
+    def summary(self) -> str:
+        return self.title
 
     # -- what to compute
 
@@ -202,6 +212,7 @@ class Experiment:
     def _settings(
         self, scenario: Scenario, row: Row, point: Mapping[str, Any], rounds: int, fractions: Sequence[float]
     ) -> dict[str, Any]:
+        special = {key: value for key, value in (("warm", self.warm), ("detection", self.detection)) if value}
         return {
             "data": scenario.data or self.data,
             "split": scenario.split,
@@ -216,6 +227,7 @@ class Experiment:
                 **scenario.options,
                 **row.options,
             },
+            **special,
         }
 
     # -- computation
@@ -233,12 +245,16 @@ class Experiment:
         rounds = settings["run"]["rounds"]
         started = time.monotonic()
         try:
+            start = warm_start(settings, clients, spec.seed, scratch) if "warm" in settings else None
+            if start is None and "warm" in settings:
+                return None
             result = run(
                 methods.build(settings["method"], dict(settings["set"])),
                 clients,
                 seed=spec.seed,
                 eval_every=0 if tuning else max(1, rounds // self.curve_points),
                 workers=1,
+                start=start,
                 checkpoint=scratch,
                 progress=progress,
                 **settings["run"],
@@ -247,7 +263,13 @@ class Experiment:
             return {"failed": str(error)}, time.monotonic() - started
         if result.interrupted:
             return None
-        return (tuning_results(result) if tuning else results(result, clients, dataset)), result.timing["seconds"]
+        if tuning:
+            return tuning_results(result), result.timing["seconds"]
+        found = results(result, clients, dataset)
+        if settings.get("detection"):
+            assert start is not None
+            found["false_accepts"] = false_accepts(result, clients, start)
+        return found, result.timing["seconds"]
 
 
 def names() -> list[str]:
@@ -257,12 +279,7 @@ def names() -> list[str]:
 
 def load_data(name: str, files: Path | None, how_to_get: str) -> Dataset:
     """Load data by name, or from a file that no registry has, in the directory of such files."""
-    if not name.endswith(".npz"):
-        return load(name)
-    path = (files or Path()) / name
-    if not path.exists():
-        raise InputError(f"{name} is not in {str(files or Path())!r}; {how_to_get} and name its directory by --files.")
-    return load(str(path))
+    return load_file(name, files, how_to_get) if is_file(name) else load(name)
 
 
 def tuning_results(result: Result) -> dict[str, Any]:

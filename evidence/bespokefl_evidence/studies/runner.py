@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
@@ -35,12 +35,10 @@ class Study(Protocol):
     """What the runner needs of an experiment."""
 
     @property
-    def name(self) -> str:
-        """The name on the command line."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def title(self) -> str:
+    def summary(self) -> str:
         """One line about it."""
         ...
 
@@ -48,12 +46,17 @@ class Study(Protocol):
         """All cells whose settings are known by now."""
         ...
 
-    def waiting(self, store: CellStore) -> Iterator[Spec]:
-        """Cells whose settings depend on tuning that is not done yet, with provisional settings."""
-        ...
-
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
         """Compute a cell: its results and the seconds; None if it was interrupted."""
+        ...
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """A study that knows which cells follow when tuning is done."""
+
+    def waiting(self, store: CellStore) -> Iterator[Spec]:
+        """Cells whose settings depend on tuning that is not done yet, with provisional settings."""
         ...
 
 
@@ -223,7 +226,7 @@ def status(studies: Sequence[Study], store: CellStore) -> list[Status]:
     for study in studies:
         cells = [(spec, store.get(spec)) for spec in study.specs(store)]
         estimate = Estimate([(spec, cell.seconds) for spec, cell in cells if cell is not None])
-        cells += [(spec, None) for spec in study.waiting(store)]
+        cells += [(spec, None) for spec in study.waiting(store)] if isinstance(study, Tuned) else []
         for priority in sorted({spec.priority for spec, _ in cells}):
             own = [(spec, cell) for spec, cell in cells if spec.priority == priority]
             done = [cell.seconds for _, cell in own if cell is not None]

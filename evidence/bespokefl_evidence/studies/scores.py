@@ -78,7 +78,13 @@ def clients(cell: Cell, of: str) -> tuple[Array, Array] | None:
 
     A single number of a cell is returned as if there were one client.
     """
-    derived = {"curve": _curve_mean, "own_group": _own_group_weights, "uploaded_bytes": _uploaded_bytes}
+    derived = {
+        "curve": _curve_mean,
+        "own_group": _own_group_weights,
+        "uploaded_bytes": lambda cell: cell.results.get("communication", {}).get("up_bytes"),
+        "false_accepts": lambda cell: cell.results.get("false_accepts", {}).get("global"),
+        "personal_false_accepts": lambda cell: cell.results.get("false_accepts", {}).get("personal"),
+    }
     values = derived[of](cell) if of in derived else cell.results.get(of)
     if values is None:
         return None
@@ -117,8 +123,3 @@ def _own_group_weights(cell: Cell) -> list[float] | None:
         return None
     same = np.array([[one == other for other in groups] for one in groups])
     return [float(one) for one in (weights * same).sum(1)]
-
-
-def _uploaded_bytes(cell: Cell) -> float | None:
-    found = cell.results.get("communication", {}).get("up_bytes")
-    return None if found is None else float(found)
