@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def clients(cell: Cell, of: str) -> tuple[Array, Array] | None:
 
     A single number of a cell is returned as if there were one client.
     """
-    derived = {
+    derived: dict[str, Callable[[Cell], Any]] = {
         "curve": _curve_mean,
         "own_group": _own_group_weights,
         "uploaded_bytes": lambda cell: cell.results.get("communication", {}).get("up_bytes"),

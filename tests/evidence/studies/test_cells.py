@@ -1,6 +1,5 @@
 """Cells: found, computed again when settings change, and refused when they are damaged or foreign."""
 
-import json
 import signal
 from dataclasses import replace
 from pathlib import Path
