@@ -32,7 +32,13 @@ LOOK_AGAIN = 2.0  # seconds between two looks at the clock while cells are train
 class Study(Protocol):
     """What the runner needs of an experiment."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str:
+        """One line about it."""
+        ...
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known by now."""
