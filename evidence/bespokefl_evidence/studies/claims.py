@@ -26,10 +26,11 @@ INTRODUCTION = """# The papers' claims
 
 `bespoke reproduce --table` writes this page from the stored cells; [results](results.md) has the tables.
 
-The rule was fixed before the cells were computed. A claim consists of comparisons. The effect of a comparison is the
-mean over seeds of the difference in percentage points, on the same seeds and clients. Its 95 % interval is a bootstrap
-over seeds and, within a seed, over clients; with one seed it covers clients only. Intervals are not corrected for the
-number of comparisons.
+The rule and the tolerances were fixed when only cells of tuning were stored; exploratory runs with one seed were known.
+A claim consists of comparisons. The effect of a comparison is the mean over seeds of the difference in percentage
+points, on the same seeds and clients. Its 95 % interval is a bootstrap over seeds and, within a seed, over clients; with
+one seed it covers clients only. Intervals are not corrected for the number of comparisons. The interval of a worst
+client or worst tenth is rough, because a bootstrap repeats clients.
 
 - A comparison **holds** if effect and interval are where the claim says, **holds in part** if only the effect is, or if
   there is no interval, and **does not hold** otherwise. *At least* and *within* allow the points that are printed.

@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 
 Draw = Callable[[Any], None]  # draws into a matplotlib Axes
 PANEL = (4.6, 3.2)  # inches
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "bespokefl",  # otherwise ids are random
     "svg.fonttype": "none",  # text stays text
     "font.size": 9,

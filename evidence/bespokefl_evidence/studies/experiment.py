@@ -25,7 +25,7 @@ from bespokefl.engines.progress import Progress
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run.api import run
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
-from bespokefl_evidence.studies.detection import false_accepts
+from bespokefl_evidence.studies.detection import false_accepts, prepared
 from bespokefl_evidence.studies.files import is_file, load_file
 from bespokefl_evidence.studies.warm_start import warm_start
 
@@ -307,7 +307,7 @@ def results(result: Result, clients: Clients, dataset: Dataset) -> dict[str, Any
     if result.global_ is not None:
         found["global"] = _rounded(result.global_["accuracy"])
         if TEST_COLUMN in dataset.columns:
-            found["whole_test"] = whole_test_accuracy(result, dataset)
+            found["whole_test"] = whole_test_accuracy(result, clients, dataset)
     found["curve"] = [
         [
             line["round"],
@@ -322,14 +322,16 @@ def results(result: Result, clients: Clients, dataset: Dataset) -> dict[str, Any
     return found
 
 
-def whole_test_accuracy(result: Result, dataset: Dataset) -> float | None:
-    """The accuracy of the global model on the whole official test set."""
-    model = result.global_model()
-    if model is None or dataset.classes is None:
+def whole_test_accuracy(result: Result, clients: Clients, dataset: Dataset) -> float | None:
+    """The accuracy of the global model on the whole official test set; None if clients trained on a part of it."""
+    model, is_test = result.global_model(), dataset.columns[TEST_COLUMN]
+    if model is None or dataset.classes is None or is_test[clients.original_parts[0].indices.numpy()].any():
         return None
-    chosen = torch.from_numpy(np.flatnonzero(dataset.columns[TEST_COLUMN]))
+    chosen = torch.from_numpy(np.flatnonzero(is_test))
+    right = 0
     with torch.no_grad():
-        right = sum(int((model(dataset.x[part]).argmax(-1) == dataset.y[part]).sum()) for part in chosen.split(1000))
+        for part in chosen.split(1000):
+            right += int((model(prepared(result, dataset.x[part])).argmax(-1) == dataset.y[part]).sum())
     return round(right / len(chosen), DIGITS)
 
 

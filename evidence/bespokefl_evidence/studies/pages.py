@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bespokefl.core.errors import count
 from bespokefl.core.files import write_text
 from bespokefl_evidence.studies import claims, experiment, figures
@@ -15,7 +17,7 @@ from bespokefl_evidence.studies.drawing import Drawing
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 from bespokefl_evidence.studies.outcomes import Outcome, outcomes
 from bespokefl_evidence.studies.runner import status
-from bespokefl_evidence.studies.scores import METRICS, score
+from bespokefl_evidence.studies.scores import METRICS, clients, score
 
 NOTHING = "–"
 INTRODUCTION = """# Reproduced tables
@@ -41,6 +43,9 @@ def write(experiments: Sequence[Experiment], store: CellStore, directory: Path) 
     content = {figures.DIRECTORY / one.file: one.svg() for found in drawings.values() for one in found}
     content[Path("results.md")] = results_page(experiments, store, drawings)
     content[Path("claims.md")] = claims.page(claims.read(), experiments, store, directory)
+    for old in (directory / figures.DIRECTORY).glob("*.svg"):
+        if figures.DIRECTORY / old.name not in content and old.name.startswith(tuple(f"{name}-" for name in drawings)):
+            old.unlink()
     for name, text in content.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(directory / name, text)
@@ -80,6 +85,7 @@ def section(one: Experiment, store: CellStore, figures: Sequence[Drawing]) -> st
     for scenario in one.scenarios:
         own = [found for found in everything if found.scenario is scenario]
         lines += [f"**{scenario.name}** ({_scenario(scenario)})", "", *_table(one, scenario, own), ""]
+        lines += [*_false_accepts(own), ""] if one.detection else []
     lines += _chosen(one, everything)
     lines += [*(f"- {sentence}" for sentence in one.differs), ""] if one.differs else []
     note = experiment.PAPERS / f"{one.name}.md"
@@ -151,6 +157,21 @@ def _values(found: Outcome, metric: str, paper: float | None, published: bool) -
         return [text]
     difference = NOTHING if ours is None or paper is None else f"{100 * ours[0] - paper:+.1f}"
     return [NOTHING if paper is None else f"{paper:.1f}", text, difference]
+
+
+def _false_accepts(own: Sequence[Outcome]) -> list[str]:
+    """Relative false accepts at equal false rejects of each client, mean over seeds; the paper's are of its devices."""
+    heads = [f"{kind} {who}" for kind in ("global", "personal") for who in ("paper", "ours")]
+    lines = [_line(["false accepts", *heads]), _line(["---"] * 5)]
+    for found in own:
+        values = [found.row.label]
+        for kind, name in (("global", "false_accepts"), ("personal", "personal_false_accepts")):
+            known = [one[0] for cell in found.trained if (one := clients(cell, name)) is not None]
+            ours = np.mean(known, 0) if known else []
+            for numbers in (found.row.published_false_accepts.get(kind, ()), ours):
+                values.append(" ".join(NOTHING if np.isnan(one) else f"{one:.2f}" for one in numbers) or NOTHING)
+        lines.append(_line(values))
+    return lines
 
 
 def _line(values: Sequence[str]) -> str:

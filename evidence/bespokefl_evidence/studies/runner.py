@@ -118,6 +118,8 @@ def compute_missing(
     failed: dict[str, str] = {}
     num = processes or cores()
     running: dict[Future[Any], Spec] = {}
+    for spec in in_order(studies, store):
+        store.get(spec)  # a damaged cell is reported before anything starts
     with (
         ProcessPoolExecutor(num, get_context("spawn"), _initialize) as pool,
         Progress(

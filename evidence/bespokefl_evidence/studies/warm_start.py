@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bespokefl import methods
@@ -30,10 +30,9 @@ def warm_start(settings: Mapping[str, Any], clients: Clients, seed: int, scratch
         if key in settings["run"]:
             options[key] = settings["run"][key]
     identity = json.dumps([clients.hash, seed, warm, options], sort_keys=True)
-    file = scratch.parent / f"warm-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.pt"
+    file = scratch.parent / f"warm-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.safetensors"
     if file.exists():
-        stored: Weights = torch.load(file, weights_only=True)
-        return stored
+        return load_file(file)
     directory = scratch.with_name(f"{scratch.name}-warm")
     method = methods.build(warm["method"], dict(warm["set"]))
     result = run(method, clients, seed=seed, eval_every=0, workers=1, checkpoint=directory, **options)
@@ -43,7 +42,7 @@ def warm_start(settings: Mapping[str, Any], clients: Clients, seed: int, scratch
     assert model is not None
     weights = model.state_dict()
     part = file.with_name(f"{file.name}.{os.getpid()}")
-    torch.save(weights, part)
+    save_file(weights, part)
     part.replace(file)  # another process may have trained the same
     shutil.rmtree(directory, ignore_errors=True)
     return weights

@@ -1,6 +1,5 @@
 """Pages and figures: made from cells alone, complete about what is missing, and equal to those in docs/."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from bespokefl_evidence import studies
 from bespokefl_evidence.studies import claims, experiment, figures, pages
 from bespokefl_evidence.studies.cells import CellStore, Spec
-from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario, Tuning
+from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 
 from bespokefl.core.errors import InputError
 from tests.evidence.studies import toy
@@ -153,10 +152,23 @@ def test_all_pages_are_written(tmp_path: Path) -> None:
     one, store = of_paper("ucfl"), CellStore(tmp_path / "cells")
     toy.invent_all(one, store, rich_results)
     written = pages.write([one], store, tmp_path / "docs")
-    assert {path.name for path in written} == {"results.md", "claims.md", *(f"ucfl-toy-{n}.svg" for n in FIGURES["ucfl"])}
+    drawn = {f"ucfl-toy-{kind}.svg" for kind in FIGURES["ucfl"]}
+    assert {path.name for path in written} == {"results.md", "claims.md"} | drawn
     text = (tmp_path / "docs/results.md").read_text()
     assert "![Silhouette of W against the number of streams](figures/ucfl-toy-silhouette.svg)" in text
     assert "| [ucfl-toy](#ucfl-toy) | 12 of 12 | 12 min |" in text
+    other = tmp_path / "docs/figures/photo.svg"
+    other.write_text("not ours")
+    pages.write([one], CellStore(tmp_path / "empty"), tmp_path / "docs")
+    assert list((tmp_path / "docs/figures").iterdir()) == [other]  # figures without cells are gone
+
+
+def test_false_accepts_have_a_table(tmp_path: Path) -> None:
+    row = Row("A", "fedavg", published_false_accepts={"global": [0.92, 1.01]})
+    one, store = toy.experiment(rows=[row], seeds=2, detection=True), CellStore(tmp_path)
+    accepts = {"global": [0.5, None, 2.0], "personal": [0.5, 1.0, 1.0]}
+    toy.invent_all(one, store, lambda spec: toy.invented([0.5] * 3, false_accepts=accepts))
+    assert "| A | 0.92 1.01 | 0.50 – 2.00 | – | 0.50 1.00 1.00 |" in pages.section(one, store, figures=[])
 
 
 # -- what is in docs/

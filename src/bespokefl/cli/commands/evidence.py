@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 
 if TYPE_CHECKING:
     from bespokefl_evidence.studies.cells import CellStore
-    from bespokefl_evidence.studies.experiment import Experiment
+    from bespokefl_evidence.studies.runner import Study
 
 CHECKOUT_CELLS = Path("evidence/cells")  # in a checkout of the repository
 DEFAULT_CELLS = Path("runs/cells")
@@ -60,33 +60,30 @@ def reproduce(
     from bespokefl_evidence import studies
     from bespokefl_evidence.studies.cells import CellStore
 
-    chosen = list(names or [])
+    chosen = list(dict.fromkeys(names or []))
     if not (chosen or status or table):
         for known, summary in studies.listing().items():
             print(f"{known:<20} {summary}")
         return
-    whole = [name for name in chosen if name in studies.STUDIES]
-    if whole and not (status or table):
-        for name in whole:
-            studies.reproduce(name, out=out, part=part)
-        chosen = [name for name in chosen if name not in whole]
-        if not chosen:
-            return
+    found = studies.find([] if EVERYTHING in chosen else chosen)
     if part:
-        _warn("--part is now --priority 1: the most important cells.")
+        _warn("--part is now --priority 1, the most important cells; our own studies run a smaller version.")
         priority = priority or 1
+        for one in found:
+            if isinstance(one, studies.OWN):
+                studies.reproduce(one.name, out=out, part=True)
+        found = [one for one in found if not isinstance(one, studies.OWN)]
     if out is not None:
         _warn("--out is now --cells.")
     store = CellStore(cells or out or (CHECKOUT_CELLS if CHECKOUT_CELLS.is_dir() else DEFAULT_CELLS))
-    experiments = studies.find([] if EVERYTHING in chosen else chosen)
     if status:
-        _print_status(experiments, store)
+        _print_status(found, store)
     elif table and not chosen:
-        _write_pages(experiments, store)
-    else:
+        _write_pages(found, store)
+    elif found:
         if not table:
-            _compute(experiments, store, budget, files, priority, processes)
-        _print_tables(experiments, store)
+            _compute(found, store, budget, files, priority, processes)
+        _print_tables(found, store)
 
 
 def _warn(sentence: str) -> None:
@@ -96,7 +93,7 @@ def _warn(sentence: str) -> None:
 
 
 def _compute(
-    experiments: "Sequence[Experiment]",
+    experiments: "Sequence[Study]",
     store: "CellStore",
     budget: str | None,
     files: Path | None,
@@ -121,7 +118,7 @@ def _compute(
     )
 
 
-def _print_status(experiments: "Sequence[Experiment]", store: "CellStore") -> None:
+def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence.studies import runner
     from bespokefl_evidence.studies.pages import duration
 
@@ -140,17 +137,28 @@ def _print_status(experiments: "Sequence[Experiment]", store: "CellStore") -> No
     terminal.console().print(terminal.table(columns, rows))
 
 
-def _print_tables(experiments: "Sequence[Experiment]", store: "CellStore") -> None:
+def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
+    from bespokefl_evidence import studies
     from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.studies.experiment import Experiment
 
-    for experiment in experiments:
-        print(pages.section(experiment, store, figures=[]))
+    from bespokefl.cli import terminal
+
+    for one in found:
+        if isinstance(one, Experiment):
+            print(pages.section(one, store, figures=[]))
+        elif isinstance(one, studies.OWN) and all(store.get(spec) is not None for spec in one.specs(store)):
+            one.show(store, terminal.console())
+        else:
+            print(f"{one.name}: not all cells are computed; see bespoke reproduce {one.name} --status.")
 
 
-def _write_pages(experiments: "Sequence[Experiment]", store: "CellStore") -> None:
+def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
     from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.studies.experiment import Experiment
 
+    experiments = [one for one in found if isinstance(one, Experiment)]
     for path in pages.write(experiments, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
         print(f"Written to {path}.")
 
