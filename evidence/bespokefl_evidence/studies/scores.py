@@ -111,10 +111,8 @@ def _curve_mean(cell: Cell) -> float | None:
 
 def collaboration(cell: Cell) -> Array | None:
     """UCFL's matrix W, (M, M); None if the method has none."""
-    rows = cell.results.get("notes", {}).get("clients", {}).get("collaboration")
-    if rows is None or any(row is None for row in rows):
-        return None
-    return np.array(rows, dtype=np.float64)
+    rows = cell.results.get("notes", {}).get("server", {}).get("collaboration")
+    return None if rows is None else np.array(rows, dtype=np.float64)
 
 
 def _own_group_weights(cell: Cell) -> list[float] | None:

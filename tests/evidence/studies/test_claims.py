@@ -229,7 +229,7 @@ def test_the_weight_on_the_own_group(tmp_path: Path) -> None:
 
     def results(share: float) -> Any:
         weights = share * same + (1 - share) / M
-        notes = {"clients": {"collaboration": weights.tolist()}}
+        notes = {"server": {"collaboration": weights.tolist()}}
         return lambda seed, _: toy.invented(base(seed), notes=notes, groups=["x"] * (M // 2) + ["y"] * (M // 2))
 
     found = evidence(tmp_path, {"a": results(0.8), "b": results(0.2)})
@@ -255,7 +255,11 @@ def test_the_verdict_of_a_claim(verdicts: list[str], expected: str) -> None:
 
 
 def test_claims_name_rows_that_exist() -> None:
-    assert claims.misspelled(claims.read(), studies.find([])) == []
+    experiments = [one for one in studies.find([]) if isinstance(one, Experiment)]
+    assert {test.experiment for claim in claims.read() for test in claim.comparisons} <= {
+        one.name for one in experiments
+    }
+    assert claims.misspelled(claims.read(), experiments) == []
 
 
 def test_a_misspelled_row_is_listed() -> None:

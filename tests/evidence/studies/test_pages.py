@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bespokefl_evidence import studies
-from bespokefl_evidence.studies import claims, experiment, figures, pages
+from bespokefl_evidence.studies import claim_tests, claims, experiment, figures, pages
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 
@@ -92,12 +92,15 @@ def rich_results(spec: Spec) -> dict[str, Any]:
     groups = ["x", "y"] * (M // 2)
     weights = np.array([[1.0 + 9.0 * (one == other) for other in groups] for one in groups])
     clients = {
-        "collaboration": (weights / weights.sum(1, keepdims=True)).tolist(),
         "grid_accuracy": rng.random((M, 15)).tolist(),
         "confidence": (1 + rng.random(M)).tolist(),
         "deviation": (1 + rng.random(M)).tolist(),
     }
-    server = {"silhouette": [0.0, 0.4, 0.3, None, *[0.2] * (M - 5), 0.0], "streams": 4 if "k=4" in spec.row else M}
+    server: dict[str, Any] = {
+        "silhouette": [0.0, 0.4, 0.3, None, *[0.2] * (M - 5), 0.0],
+        "streams": 4 if "k=4" in spec.row else M,
+    }
+    server["collaboration"] = (weights / weights.sum(1, keepdims=True)).tolist()
     notes = {"clients": clients, "server": server}
     return toy.invented(rng.random(M), notes=notes, groups=groups)
 
@@ -202,3 +205,49 @@ def test_the_figures_are_those_of_the_cells(committed: tuple[list[Experiment], C
 def test_stored_cells_are_small() -> None:
     """All cells together stay below 20 MB."""
     assert sum(path.stat().st_size for path in (ROOT / "evidence/cells").rglob("*.json")) < 20e6
+
+
+# -- from training to figures
+
+
+REAL = {
+    "ucfl": [Row("UCFL k=m", "ucfl"), Row("UCFL k=4", "ucfl", set={"streams": 4}), Row("FedAvg", "fedavg")],
+    "persfl": [
+        Row("PersFL", "persfl", set={"imitations": [0.0, 0.5], "temperatures": [1.0, 5.0], "distil_epochs": 1}),
+        Row("FedAvg", "fedavg"),
+    ],
+    "pfedvem": [Row("pFedVEM", "pfedvem"), Row("Local", "local")],
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_trained_cells_have_what_figures_and_claims_need(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    scenario = Scenario("rotated", "iid + rotation(groups=4)", clients=8)
+    one = toy.experiment(name=f"{name}-toy", rows=REAL[name], scenarios=[scenario], model="mlp", seeds=1)
+    store = CellStore(tmp_path / "cells")
+    toy.compute_all(one, store, tmp_path / "scratch")
+    found = list(figures.drawings(one, store))
+    assert [drawing.file for drawing in found] == [f"{name}-toy-{kind}.svg" for kind in FIGURES[name]]
+    assert all("</svg>" in drawing.svg() for drawing in found)
+    evidence = claim_tests.Evidence([one], store)
+    values: dict[str, list[dict[str, Any]]] = {
+        "ucfl": [
+            {"a": "UCFL k=m", "kind": "silhouette", "peak": 4},
+            {"a": "UCFL k=m", "b": "UCFL k=4", "metric": "own_group"},
+            {"a": "UCFL k=4", "b": "UCFL k=m", "kind": "time", "system": "wired", "streams": (4, 8)},
+            {"a": "UCFL k=4", "b": "FedAvg", "metric": "uploaded_bytes"},
+        ],
+        "persfl": [
+            {"a": "PersFL", "b": "FedAvg", "kind": "everyone"},
+            {"a": "PersFL", "b": "FedAvg", "kind": "fairest"},
+            {"a": "PersFL", "b": "FedAvg", "metric": "worst_decile"},
+        ],
+        "pfedvem": [
+            {"a": "pFedVEM", "kind": "correlation", "metric": "deviation"},
+            {"a": "pFedVEM", "kind": "correlation", "metric": "size"},
+        ],
+    }
+    for asked in values[name]:
+        judged = claim_tests.judge(claim_tests.Comparison(one.name, "rotated", **asked), evidence)
+        assert judged.verdict != claim_tests.UNTESTED and judged.effect, asked

@@ -30,13 +30,15 @@ def test_cells_are_ordered_by_priority_and_tuning_comes_first(tmp_path: Path) ->
 
 def test_a_process_computes_the_same_and_missing_data_are_one_sentence_after_that(tmp_path: Path) -> None:
     """A budget of nothing computes nothing. Then all cells of priority 1 are computed that have data."""
-    missing = Scenario("none", "iid", clients=2, data="speech.npz")
+    missing = Scenario("none", "iid", clients=2, data="femnist_by_writer")
     one = toy.experiment(seeds=1, how_to_get="record some")
     one = replace(one, scenarios=[missing, *one.scenarios])
     store, scratch = CellStore(tmp_path / "cells"), tmp_path / "scratch"
     assert not runner.compute_missing([one], store, scratch=scratch, budget=0.0, processes=1, console=quiet())
     assert list(store.of("toy")) == []
-    with pytest.raises(InputError, match=r"^1 cell cannot be computed: speech.npz is not in .*; record some and name"):
+    with pytest.raises(
+        InputError, match=r"^1 cell cannot be computed: femnist_by_writer.npz is not in .*; record some"
+    ):
         runner.compute_missing([one], store, scratch=scratch, priority=1, processes=1, console=quiet())
     found = {cell.scenario: cell for cell in CellStore(store.directory).of("toy")}
     assert list(found) == ["two"] and found["two"].row == "Local"
