@@ -18,8 +18,8 @@ def false_accepts(result: Result, clients: Clients, start: Mapping[str, Tensor])
     """For each client the false accepts of its personal and of the global model, where both miss as many words.
 
     The baseline are the weights `start`, at the threshold where it misses a tenth of a client's words. "personal" and
-    "global" are relative to the baseline (None: it has none, or there are no words), "personal_count", "global_count" and
-    "baseline_count" are numbers.
+    "global" are relative to the baseline (None: it has none, or there are no words); "personal_count", "global_count"
+    and "baseline_count" are numbers.
     """
     shared = result.global_model()
     found: dict[str, list[Any]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bespokefl_evidence.studies import STUDIES, experiment, find
+from bespokefl_evidence.studies.cell_results import results
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import PAPERS, Experiment, Row, Scenario, Tuning
 from bespokefl_evidence.studies.files import is_file
@@ -189,5 +190,5 @@ def test_the_whole_test_set_is_not_scored_if_clients_train_on_it(tmp_path: Path)
     for split, scored in (("iid + official_test", True), ("iid", False)):
         clients = marked.split(split, clients=3, fractions=(1.0, 0.0, 0.0) if scored else (0.8, 0.0, 0.2))
         result = run("fedavg", clients, rounds=1, model="logistic", workers=1)
-        found = experiment.results(result, clients, marked)
+        found = results(result, clients, marked)
         assert (found["whole_test"] is not None) == scored
