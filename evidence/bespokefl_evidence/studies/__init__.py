@@ -10,6 +10,7 @@ detection          false accepts of detectors
 selffl_synthetic   Self-FL's synthetic study
 where_it_pays      our own study of where personalization helps
 cells              the stored results, one file each
+cell_results       what a cell stores of a run
 runner             compute missing cells, most important first, within a budget of time
 summaries          means with standard errors, and claims in print
 scores             figures of a cell, such as the accuracy of the worst client

@@ -18,8 +18,8 @@ def false_accepts(result: Result, clients: Clients, start: Mapping[str, Tensor])
     """For each client the false accepts of its personal and of the global model, where both miss as many words.
 
     The baseline are the weights `start`, at the threshold where it misses a tenth of a client's words. "personal" and
-    "global" are relative to the baseline (None: it has no false accepts), "personal_count", "global_count" and
-    "baseline_count" are numbers.
+    "global" are relative to the baseline (None: it has none, or there are no words); "personal_count", "global_count"
+    and "baseline_count" are numbers.
     """
     shared = result.global_model()
     found: dict[str, list[Any]] = {}
@@ -30,6 +30,10 @@ def false_accepts(result: Result, clients: Clients, start: Mapping[str, Tensor])
         scores = {"personal": _scores(own, x)} | ({} if shared is None else {"global": _scores(shared, x)})
         own.load_state_dict(dict(start))
         baseline = _scores(own, x)
+        if not is_word.any():  # nothing can be missed, and no threshold follows
+            for kind in ("baseline_count", *scores, *(f"{kind}_count" for kind in scores)):
+                found.setdefault(kind, []).append(None)
+            continue
         threshold = float(np.sort(baseline[is_word])[int(MISSED * is_word.sum())])
         found.setdefault("baseline_count", []).append(int((baseline[~is_word] >= threshold).sum()))
         for kind, values in scores.items():

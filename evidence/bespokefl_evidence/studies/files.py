@@ -73,7 +73,7 @@ def cifar100_subset25k(arrays: Arrays) -> Dataset:
 
 
 def fsdd_logmel_by_speaker(
-    arrays: Arrays, keyword: int = 0, test_takes: int = 20, shares: tuple[float, ...] = (1.0,)
+    arrays: Arrays, keyword: int = 0, test_takes: int = 30, shares: tuple[float, ...] = (1.0,)
 ) -> Dataset:
     """Spoken digits as detection of one of them, by speaker.
 
