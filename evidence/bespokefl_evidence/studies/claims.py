@@ -28,8 +28,8 @@ INTRODUCTION = """# The papers' claims
 
 The rule and the tolerances were fixed when only cells of tuning were stored; exploratory runs with one seed were known.
 A claim consists of comparisons. The effect of a comparison is the mean over seeds of the difference in percentage
-points, on the same seeds and clients. Its 95 % interval is a bootstrap over seeds and, within a seed, over clients; with
-one seed it covers clients only. Intervals are not corrected for the number of comparisons. The interval of a worst
+points, on the same seeds and clients. Its 95 % interval is a bootstrap over seeds and, within a seed, over clients;
+with one seed it covers clients only. Intervals are not corrected for the number of comparisons. The interval of a worst
 client or worst tenth is rough, because a bootstrap repeats clients.
 
 - A comparison **holds** if effect and interval are where the claim says, **holds in part** if only the effect is, or if

@@ -10,6 +10,7 @@ from bespokefl.core.errors import InputError
 
 Draw = Callable[[Any], None]  # draws into a matplotlib Axes
 PANEL = (4.6, 3.2)  # inches
+MAX_COLUMNS = 3
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "bespokefl",  # otherwise ids are random
     "svg.fonttype": "none",  # text stays text
@@ -51,9 +52,12 @@ class Drawing:
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(PANEL[0] * len(self.panels), PANEL[1]), layout="constrained")
+            columns = min(len(self.panels), MAX_COLUMNS)
+            rows = -(-len(self.panels) // columns)
+            figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
             FigureCanvasSVG(figure)
-            for axes, panel in zip(figure.subplots(1, len(self.panels), squeeze=False)[0], self.panels, strict=True):
+            for at, panel in enumerate(self.panels):
+                axes = figure.add_subplot(rows, columns, at + 1)
                 axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
                 panel.draw(axes)
                 if panel.legend and axes.get_legend_handles_labels()[0]:

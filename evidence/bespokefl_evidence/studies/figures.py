@@ -134,7 +134,8 @@ def _draw_grid(method: Any, grids: list[Array], axes: Any) -> None:
     axes.set_xticks(range(len(temperatures)), [f"{one:g}" for one in temperatures])
     axes.set_yticks(range(len(shares)), [f"{one:g}" for one in shares])
     for (row, column), value in np.ndenumerate(mean):
-        axes.text(column, row, f"{value:.1f}", ha="center", va="center", color="white")
+        color = "black" if value > (np.nanmin(mean) + np.nanmax(mean)) / 2 else "white"
+        axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=color)
 
 
 def _gains(own: list[Outcome]) -> dict[str, Array]:

@@ -11,8 +11,9 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
@@ -24,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import bespokefl
-from bespokefl.core.errors import BespokeError, InputError, count
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, count
 from bespokefl.engines.transports.processes import cores
 from bespokefl_evidence.studies.cells import CellStore, Spec
 
@@ -146,16 +147,8 @@ def compute_missing(
                     screen.print("The time is over; unfinished cells are resumed next time.")
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            for process in list((pool._processes or {}).values()):
-                if process.pid is not None:
-                    os.kill(process.pid, signal.SIGINT)
-            for future in list(running):
-                future.cancel()
-            wait(running)
-            for future, spec in running.items():
-                if future.done() and not future.cancelled():
-                    _finish(future, spec, store, screen, failed)
-            pool.shutdown(wait=True, cancel_futures=True)
+            for future in _interrupt(pool, running):
+                _finish(future, running[future], store, screen, failed)
             if deadline is None or time.monotonic() < deadline:
                 raise
             return False
@@ -166,12 +159,28 @@ def compute_missing(
     return True
 
 
+def _interrupt(pool: ProcessPoolExecutor, running: Iterable[Future[Any]]) -> list[Future[Any]]:
+    """Let all workers write a checkpoint and end; returns what has ended."""
+    for process in list((pool._processes or {}).values()):
+        if process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
+    waiting = [future for future in running if not future.cancel()]
+    wait(waiting)
+    pool.shutdown(wait=True, cancel_futures=True)
+    return waiting
+
+
 def _finish(future: Future[Any], spec: Spec, store: CellStore, screen: Console, failed: dict[str, str]) -> None:
     try:
         found = future.result()
     except BespokeError as error:
         failed[spec.file] = str(error)
         return
+    except BrokenProcessPool:
+        raise TrainingError(
+            "a process that computes cells was killed, perhaps for lack of memory; all finished cells are stored: "
+            "repeat the command, with fewer --processes."
+        ) from None
     if found is not None:
         results, seconds = found
         store.put(spec, results, seconds, bespokefl.__version__)
