@@ -244,6 +244,7 @@ class Experiment:
             start = warm_start(settings, clients, spec.seed, scratch) if "warm" in settings else None
             if start is None and "warm" in settings:
                 return None
+            before = time.monotonic() - started
             result = run(
                 methods.build(settings["method"], dict(settings["set"])),
                 clients,
@@ -259,13 +260,14 @@ class Experiment:
             return {"failed": str(error)}, time.monotonic() - started
         if result.interrupted:
             return None
+        seconds = before + result.timing["seconds"]
         if tuning:
-            return tuning_results(result), result.timing["seconds"]
+            return tuning_results(result), seconds
         found = results(result, clients, dataset)
         if settings.get("detection"):
             assert start is not None
             found["false_accepts"] = false_accepts(result, clients, start)
-        return found, result.timing["seconds"]
+        return found, seconds
 
 
 def names() -> list[str]:

@@ -41,7 +41,7 @@ def load_file(name: str, directory: Path | None, how_to_get: str) -> Dataset:
     path = (directory or Path()) / f"{call[0]}.npz"
     if not path.exists():
         raise InputError(
-            f"{path.name} is not in {str(path.parent)!r}; {how_to_get.rstrip('.')}. Name its directory by --files."
+            f"{path.name} is not in {str(path.parent)!r}: {how_to_get.rstrip('.')}; name its directory by --files."
         )
     try:
         return replace(reader(npz.read(path), **arguments), name=name)

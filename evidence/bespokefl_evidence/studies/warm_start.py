@@ -41,6 +41,7 @@ def warm_start(settings: Mapping[str, Any], clients: Clients, seed: int, scratch
     model = result.global_model()
     assert model is not None
     weights = model.state_dict()
+    file.parent.mkdir(parents=True, exist_ok=True)  # a finished run removes its directories
     part = file.with_name(f"{file.name}.{os.getpid()}")
     save_file(weights, part)
     part.replace(file)  # another process may have trained the same

@@ -151,7 +151,6 @@ def test_a_warm_start_is_common_to_all_rows_and_the_baseline_of_detection(
         seeds=1,
     )
     scratch = tmp_path / "unfinished"
-    scratch.mkdir()
     store = CellStore(tmp_path / "cells")
     found = []
     for spec in one.specs(store):
@@ -176,7 +175,6 @@ def test_an_experiment_on_text_computes(tmp_path: Path) -> None:
     one = replace(one, rounds=1, seeds=1, rows=[replace(one.rows[0], grid={})], model="lstm(4, 4, 2)")
     one = replace(one, warm={**one.warm, "run": {**one.warm["run"], "rounds": 1}})
     (spec,) = one.specs(CellStore(tmp_path / "cells"))
-    (tmp_path / "unfinished").mkdir()
     computed = one.compute(spec, tmp_path / "unfinished" / "one", tmp_path)
     assert computed is not None and len(computed[0]["personal"]) == 4
     with pytest.raises(InputError, match=r"sent140_by_user.npz is not in .* LEAF"):

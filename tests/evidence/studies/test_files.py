@@ -87,7 +87,7 @@ def test_titles_of_some_tags(tmp_path: Path) -> None:
 
 def test_a_missing_or_damaged_file_is_one_sentence(tmp_path: Path) -> None:
     assert is_file("sent140_by_user") and not is_file("mnist")
-    with pytest.raises(InputError, match=r"sent140_by_user.npz is not in .* it is in the cellar. Name its directory"):
+    with pytest.raises(InputError, match=r"sent140_by_user.npz is not in .* it is in the cellar; name its directory"):
         load_file("sent140_by_user", tmp_path, "it is in the cellar")
     np.savez(tmp_path / "sent140_by_user.npz", other=np.zeros(3))
     with pytest.raises(InputError, match="does not have the arrays of sent140_by_user"):
