@@ -61,7 +61,7 @@ class Row:
     fractions: Sequence[float] | None = None  # for a method that needs validation data where the scenario has none
     published: Mapping[str, float] = field(default_factory=dict)  # personal accuracy
     published_global: Mapping[str, float] = field(default_factory=dict)
-    published_worst: Mapping[str, float] = field(default_factory=dict)  # of the worst client
+    published_worst: Mapping[str, float] = field(default_factory=dict)  # of the worst client or tenth, as in `also`
     published_false_accepts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # "personal", "global"
     scenarios: Sequence[str] | None = None  # None: all
     priority: int = 1

@@ -122,7 +122,7 @@ def _table(one: Experiment, scenario: Scenario, own: Sequence[Outcome]) -> list[
         whole = any(score(cell, "whole_test") is not None for found in own for cell in found.trained)
         columns.append(("whole_test" if whole else "global", "published_global", "global"))
     columns += [
-        (name, "published_worst" if name == "worst" else "", METRICS[name].title if name in METRICS else name)
+        (name, "published_worst" if name.startswith("worst") else "", METRICS[name].title if name in METRICS else name)
         for name in one.also
     ]
     shown = [(metric, key, title, _any_published(own, scenario, key)) for metric, key, title in columns]

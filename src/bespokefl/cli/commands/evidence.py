@@ -131,7 +131,8 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
         for one in found
     ]
     total = [sum(one.done for one in found), sum(one.total for one in found)]
-    left = duration(sum(known)) if len(known) == len(found) else f"over {duration(sum(known))}"
+    left = duration(sum(known) if known else None)
+    left = left if len(known) in (0, len(found)) else f"over {left}"
     rows.append(["all", "", *map(str, total), duration(sum(one.spent for one in found)), left])
     columns = ["experiment", "priority", "cells", "of", "computing time", "left, estimated"]
     terminal.console().print(terminal.table(columns, rows))
