@@ -241,7 +241,10 @@ def _fairest(one: Comparison, evidence: Evidence) -> Finding | None:
     verdict = (IN_PART if found.ties else HOLDS) if found.method == one.a else IN_PART if one.a in found.ties else FAILS
     num = list(found.votes.values()).count(one.a)
     support = "" if found.support is None else f"; {found.method} first in {100 * found.support:.0f} % of resamples"
-    return Finding(one, verdict, describe(one), f"{num} of {len(found.votes)} measures{support}", "–", len(seeds))
+    effect = (
+        f"{num} of {len(found.votes)} measures{support}" if found.votes else "no method performs better than " + one.b
+    )
+    return Finding(one, verdict, describe(one), effect, "–", len(seeds))
 
 
 def _silhouette(one: Comparison, evidence: Evidence) -> Finding | None:

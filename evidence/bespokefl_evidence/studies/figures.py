@@ -270,16 +270,15 @@ def _by_size(found: ByScenario) -> Iterator[Panel]:
 
 
 def _confidence(found: ByScenario) -> Iterator[Panel]:
-    """The confidence of the last round of each client, all seeds."""
+    """The confidence of the last round of each client, in the first seed."""
     for scenario, own in found.items():
         for one in own:
-            noted = [cell for cell in one.trained if "confidence" in cell.results.get("notes", {}).get("clients", {})]
-            if one.row.label != "pFedVEM" or not noted:
+            results = one.trained[0].results
+            notes = results.get("notes", {}).get("clients", {})
+            if one.row.label != "pFedVEM" or "confidence" not in notes:
                 continue
-            notes = [cell.results["notes"]["clients"] for cell in noted]
-            confidence = np.concatenate([np.array(note["confidence"], dtype=np.float64) for note in notes])
-            sizes = np.concatenate([cell.results["sizes"]["train"] for cell in noted])
-            deviation = np.concatenate([np.array(note["deviation"], dtype=np.float64) for note in notes])
+            confidence, deviation = (np.array(notes[key], dtype=np.float64) for key in ("confidence", "deviation"))
+            sizes = np.array(results["sizes"]["train"], dtype=np.float64)
             for name, values in (("training examples", sizes), ("deviation", deviation)):
 
                 def draw(axes: Any, x: Array = values, y: Array = confidence) -> None:

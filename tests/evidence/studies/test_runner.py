@@ -37,7 +37,7 @@ def test_a_process_computes_the_same_and_missing_data_are_one_sentence_after_tha
     assert not runner.compute_missing([one], store, scratch=scratch, budget=0.0, processes=1, console=quiet())
     assert list(store.of("toy")) == []
     with pytest.raises(
-        InputError, match=r"^1 cell cannot be computed: femnist_by_writer.npz is not in .*; record some"
+        InputError, match=r"^1 cell cannot be computed: femnist_by_writer.npz is not in .*: record some"
     ):
         runner.compute_missing([one], store, scratch=scratch, priority=1, processes=1, console=quiet())
     found = {cell.scenario: cell for cell in CellStore(store.directory).of("toy")}
