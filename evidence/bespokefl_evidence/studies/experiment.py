@@ -14,22 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, TrainingError
-from bespokefl.data.clients import Clients
+from bespokefl.core.errors import TrainingError, unknown
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
 from bespokefl.engines.outcome import Progress
-from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run.api import run
+from bespokefl_evidence.studies.cell_results import results, tuning_results
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
+from bespokefl_evidence.studies.detection import false_accepts
+from bespokefl_evidence.studies.files import is_file, load_file
+from bespokefl_evidence.studies.warm_start import warm_start
 
 PAPERS = Path(__file__).with_name("papers")
-TEST_COLUMN = "test"
 MORE_SEEDS = 4  # the priority of further seeds of rows whose own priority is 2 or 3
-DIGITS = 5  # of stored scores
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class Row:
     fractions: Sequence[float] | None = None  # for a method that needs validation data where the scenario has none
     published: Mapping[str, float] = field(default_factory=dict)  # personal accuracy
     published_global: Mapping[str, float] = field(default_factory=dict)
+    published_worst: Mapping[str, float] = field(default_factory=dict)  # of the worst client or tenth, as in `also`
+    published_false_accepts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # "personal", "global"
     scenarios: Sequence[str] | None = None  # None: all
     priority: int = 1
 
@@ -100,10 +101,15 @@ class Experiment:
     differs: Sequence[str] = ()  # known differences from the paper
     how_to_get: str = ""  # the data, if no registry has them
     curve_points: int = 10  # evaluations before the last one
+    also: Sequence[str] = ()  # further columns of the table, by metric (scores.py), such as "worst"
+    warm: Mapping[str, Any] = field(default_factory=dict)  # method, set and run: train the initial weights first
+    detection: bool = False  # store false accepts relative to those of the initial weights
 
     @classmethod
     def read(cls, name: str) -> "Experiment":
         """Read the file of an experiment."""
+        if name not in names():
+            raise unknown("experiment", name, names(), see="bespoke reproduce")
         values = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"))
         scenarios, rows, tuning = values.pop("scenarios"), values.pop("rows"), values.pop("tuning", None)
         return cls(
@@ -114,15 +120,31 @@ class Experiment:
             **values,
         )
 
+    @property
+    def summary(self) -> str:
+        return self.title
+
     # -- what to compute
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known, in no particular order: the rest follows when tuning is done."""
+        seen: set[str] = set()  # scenarios can share the cells of tuning
         for scenario, row in self.pairs():
             tuning = self.tuning_specs(scenario, row)
-            yield from tuning
-            if all(store.get(one) is not None for one in tuning):
+            yield from (one for one in tuning if one.file not in seen)
+            seen |= {one.file for one in tuning}
+            if self.is_tuned(scenario, row, store):
                 yield from self.main_specs(scenario, row, store)
+
+    def waiting(self, store: CellStore) -> Iterator[Spec]:
+        """Cells whose hyper-parameters are not chosen yet, with those of the best point so far."""
+        for scenario, row in self.pairs():
+            if not self.is_tuned(scenario, row, store):
+                yield from self.main_specs(scenario, row, store)
+
+    def is_tuned(self, scenario: Scenario, row: Row, store: CellStore) -> bool:
+        """Whether all points of the row's grid are computed."""
+        return all(store.get(one) is not None for one in self.tuning_specs(scenario, row))
 
     def pairs(self) -> Iterator[tuple[Scenario, Row]]:
         """Every scenario with its rows."""
@@ -186,6 +208,7 @@ class Experiment:
     def _settings(
         self, scenario: Scenario, row: Row, point: Mapping[str, Any], rounds: int, fractions: Sequence[float]
     ) -> dict[str, Any]:
+        special = {key: value for key, value in (("warm", self.warm), ("detection", self.detection)) if value}
         return {
             "data": scenario.data or self.data,
             "split": scenario.split,
@@ -200,6 +223,7 @@ class Experiment:
                 **scenario.options,
                 **row.options,
             },
+            **special,
         }
 
     # -- computation
@@ -217,12 +241,17 @@ class Experiment:
         rounds = settings["run"]["rounds"]
         started = time.monotonic()
         try:
+            start = warm_start(settings, clients, spec.seed, scratch) if "warm" in settings else None
+            if start is None and "warm" in settings:
+                return None
+            before = time.monotonic() - started
             result = run(
                 methods.build(settings["method"], dict(settings["set"])),
                 clients,
                 seed=spec.seed,
                 eval_every=0 if tuning else max(1, rounds // self.curve_points),
                 workers=1,
+                start=start,
                 checkpoint=scratch,
                 progress=progress,
                 **settings["run"],
@@ -231,98 +260,21 @@ class Experiment:
             return {"failed": str(error)}, time.monotonic() - started
         if result.interrupted:
             return None
-        return (tuning_results(result) if tuning else results(result, clients, dataset)), result.timing["seconds"]
+        seconds = before + result.timing["seconds"]
+        if tuning:
+            return tuning_results(result), seconds
+        found = results(result, clients, dataset)
+        if settings.get("detection"):
+            assert start is not None
+            found["false_accepts"] = false_accepts(result, clients, start)
+        return found, seconds
+
+
+def names() -> list[str]:
+    """The experiments that have a file."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 
 def load_data(name: str, files: Path | None, how_to_get: str) -> Dataset:
     """Load data by name, or from a file that no registry has, in the directory of such files."""
-    if not name.endswith(".npz"):
-        return load(name)
-    path = (files or Path()) / name
-    if not path.exists():
-        raise InputError(f"{name} is not in {str(files or Path())!r}; {how_to_get} and name its directory by --files.")
-    return load(str(path))
-
-
-def tuning_results(result: Result) -> dict[str, Any]:
-    """What is stored of a run for tuning: validation accuracy only, so that no choice can depend on test data."""
-    sizes = result.sizes["train"]
-    own = result.personal["validation_accuracy"]
-    shared = None if result.global_ is None else result.global_["validation_accuracy"]
-    return {
-        "validation": {
-            "personal": _mean(own, None),
-            "weighted": _mean(own, sizes),
-            "global": None if shared is None else _mean(shared, None),
-        }
-    }
-
-
-def results(result: Result, clients: Clients, dataset: Dataset) -> dict[str, Any]:
-    """What is stored of a run: scores of every client, learning curves and notes of the method."""
-    found: dict[str, Any] = {
-        "sizes": {part: result.sizes[part].tolist() for part in ("train", "test")},
-        "personal": _rounded(result.personal["accuracy"]),
-        "validation": tuning_results(result)["validation"],
-        "communication": {key: result.communication[key] for key in ("up_bytes", "down_bytes")},
-    }
-    if result.global_ is not None:
-        found["global"] = _rounded(result.global_["accuracy"])
-        if TEST_COLUMN in dataset.columns:
-            found["whole_test"] = whole_test_accuracy(result, dataset)
-    found["curve"] = [
-        [
-            line["round"],
-            *(None if line[kind] is None else _short(line[kind]["test_accuracy"]) for kind in ("personal", "global")),
-        ]
-        for line in result.rounds
-        if "personal" in line
-    ]
-    found["notes"] = _notes(result)
-    if clients.groups is not None:
-        found["groups"] = list(clients.groups)
-    return found
-
-
-def whole_test_accuracy(result: Result, dataset: Dataset) -> float | None:
-    """The accuracy of the global model on the whole official test set."""
-    model = result.global_model()
-    if model is None or dataset.classes is None:
-        return None
-    chosen = torch.from_numpy(np.flatnonzero(dataset.columns[TEST_COLUMN]))
-    with torch.no_grad():
-        right = sum(int((model(dataset.x[part]).argmax(-1) == dataset.y[part]).sum()) for part in chosen.split(1000))
-    return round(right / len(chosen), DIGITS)
-
-
-def _notes(result: Result) -> dict[str, Any]:
-    """Figures that the method records: the last of each client, and the last of the server."""
-    last: dict[str, dict[str, Any]] = {}
-    for line in result.client_rounds:
-        for key, value in line.items():
-            if key not in ("round", "client"):
-                last.setdefault(key, {})[line["client"]] = value
-    found = {key: [_short(values.get(name)) for name in result.names] for key, values in last.items()}
-    known = {"round", "phase", "trained", "reported", "lost", "up_bytes", "down_bytes", "down_streams", "up_models"}
-    known |= {"workload", "seconds", "personal", "global"}
-    server = {key: _short(value) for line in result.rounds for key, value in line.items() if key not in known}
-    return {key: value for key, value in {"clients": found, "server": server}.items() if value}
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_short(one) for one in value]
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if np.isfinite(value) else None
-    return value
-
-
-def _rounded(values: np.ndarray) -> list[float | None]:
-    return [None if np.isnan(value) else round(float(value), DIGITS) for value in values]
-
-
-def _mean(values: np.ndarray, weights: np.ndarray | None) -> float | None:
-    known = ~np.isnan(values)
-    if not known.any():
-        return None
-    return float(np.average(values[known], weights=None if weights is None else weights[known]))
+    return load_file(name, files, how_to_get) if is_file(name) else load(name)

@@ -9,20 +9,23 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import bespokefl
-from bespokefl.core.errors import BespokeError, InputError
+from bespokefl.core.errors import BespokeError, InputError, TrainingError, count
 from bespokefl.engines.transports.processes import cores
 from bespokefl_evidence.studies.cells import CellStore, Spec
 
@@ -32,7 +35,13 @@ LOOK_AGAIN = 2.0  # seconds between two looks at the clock while cells are train
 class Study(Protocol):
     """What the runner needs of an experiment."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str:
+        """One line about it."""
+        ...
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known by now."""
@@ -40,6 +49,15 @@ class Study(Protocol):
 
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
         """Compute a cell: its results and the seconds; None if it was interrupted."""
+        ...
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """A study that knows which cells follow when tuning is done."""
+
+    def waiting(self, store: CellStore) -> Iterator[Spec]:
+        """Cells whose settings depend on tuning that is not done yet, with provisional settings."""
         ...
 
 
@@ -77,7 +95,7 @@ def compute_missing(
     processes: int | None = None,
     console: Console | None = None,
 ) -> bool:
-    """Compute what is missing; returns whether all cells are there now.
+    """Compute what is missing; returns whether all cells are there now, which the budget can prevent.
 
     Parameters
     ----------
@@ -89,6 +107,11 @@ def compute_missing(
         The directory of data files that no registry has.
     priority : int or None
         Only cells of at least this importance: 1 is the most important.
+
+    Raises
+    ------
+    InputError
+        When cells cannot be computed, such as for lack of data; all others are computed before.
     """
     screen = console or Console()
     by_name = {study.name: study for study in studies}
@@ -96,6 +119,8 @@ def compute_missing(
     failed: dict[str, str] = {}
     num = processes or cores()
     running: dict[Future[Any], Spec] = {}
+    for spec in in_order(studies, store):
+        store.get(spec)  # a damaged cell is reported before anything starts
     with (
         ProcessPoolExecutor(num, get_context("spawn"), _initialize) as pool,
         Progress(
@@ -109,9 +134,10 @@ def compute_missing(
                 missing = [one for one in wanted if store.get(one) is None and one.file not in failed]
                 bar.update(task, total=len(wanted), completed=len(wanted) - len(missing))
                 busy = {spec.file for spec in running.values()}
-                for spec in [one for one in missing if one.file not in busy][: num - len(running)]:
-                    job = by_name[spec.experiment].compute, spec, scratch / _directory(spec), files
-                    running[pool.submit(_compute, *job)] = spec
+                with interrupts_blocked():  # workers inherit this
+                    for spec in [one for one in missing if one.file not in busy][: num - len(running)]:
+                        job = by_name[spec.experiment].compute, spec, scratch / _directory(spec), files
+                        running[pool.submit(_compute, *job)] = spec
                 if not running:
                     break
                 ended, _ = wait(running, timeout=LOOK_AGAIN, return_when=FIRST_COMPLETED)
@@ -121,22 +147,27 @@ def compute_missing(
                     screen.print("The time is over; unfinished cells are resumed next time.")
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            for process in list((pool._processes or {}).values()):
-                if process.pid is not None:
-                    os.kill(process.pid, signal.SIGINT)
-            for future in list(running):
-                future.cancel()
-            wait(running, timeout=60)
-            for future, spec in running.items():
-                if future.done() and not future.cancelled():
-                    _finish(future, spec, store, screen, failed)
-            pool.shutdown(wait=True, cancel_futures=True)
+            for future in _interrupt(pool, running):
+                _finish(future, running[future], store, screen, failed)
             if deadline is None or time.monotonic() < deadline:
                 raise
             return False
-    for file, reason in failed.items():
-        screen.print(f"not computed: {file}: {reason}", markup=False, soft_wrap=True)
-    return not failed
+    if failed:
+        reasons = list(dict.fromkeys(failed.values()))
+        more = f" (and {count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+        raise InputError(f"{count(len(failed), 'cell')} cannot be computed{more}: {reasons[0]}")
+    return True
+
+
+def _interrupt(pool: ProcessPoolExecutor, running: Iterable[Future[Any]]) -> list[Future[Any]]:
+    """Let all workers write a checkpoint and end; returns what has ended."""
+    for process in list((pool._processes or {}).values()):
+        if process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
+    waiting = [future for future in running if not future.cancel()]
+    wait(waiting)
+    pool.shutdown(wait=True, cancel_futures=True)
+    return waiting
 
 
 def _finish(future: Future[Any], spec: Spec, store: CellStore, screen: Console, failed: dict[str, str]) -> None:
@@ -145,22 +176,51 @@ def _finish(future: Future[Any], spec: Spec, store: CellStore, screen: Console, 
     except BespokeError as error:
         failed[spec.file] = str(error)
         return
+    except BrokenProcessPool:
+        raise TrainingError(
+            "a process that computes cells was killed, perhaps for lack of memory; all finished cells are stored: "
+            "repeat the command, with fewer --processes."
+        ) from None
     if found is not None:
         results, seconds = found
         store.put(spec, results, seconds, bespokefl.__version__)
         screen.print(f"{spec}: {seconds:.0f} s", markup=False, highlight=False)
 
 
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Defer Ctrl-C until the end of this block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _initialize() -> None:
+    """Prepare a worker, which sees interrupts only while it computes, and only those that the main process sends."""
+    os.setpgrp()  # the terminal's Ctrl-C is for the main process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     logging.getLogger("bespokefl").setLevel(logging.ERROR)
 
 
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # a killed main process leaves no workers; checkpoints remain
+
+
 def _compute(compute: Any, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
+    found: tuple[dict[str, Any], float] | None = None
     try:
-        found: tuple[dict[str, Any], float] | None = compute(spec, scratch, files)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        found = compute(spec, scratch, files)
     except KeyboardInterrupt:  # outside a training
         return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     if found is not None:
         shutil.rmtree(scratch, ignore_errors=True)
     return found
@@ -175,34 +235,40 @@ def status(studies: Sequence[Study], store: CellStore) -> list[Status]:
     """How many cells are there, what they took and what the others will take, by experiment and priority."""
     found = []
     for study in studies:
-        specs = list(study.specs(store))
-        cells = [store.get(one) for one in specs]
-        known: dict[tuple[str, str, bool], list[float]] = {}
-        for spec, cell in zip(specs, cells, strict=True):
-            if cell is not None:
-                tuning = bool(spec.settings.get("tuning"))
-                known.setdefault((spec.scenario, spec.row.partition(" tuning ")[0], tuning), []).append(cell.seconds)
-        everything = [value for values in known.values() for value in values]
-        for priority in sorted({one.priority for one in specs}):
-            own = [(spec, cell) for spec, cell in zip(specs, cells, strict=True) if spec.priority == priority]
-            left = 0.0
-            for spec, cell in own:
-                if cell is None:
-                    tuning = bool(spec.settings.get("tuning"))
-                    like = known.get((spec.scenario, spec.row.partition(" tuning ")[0], tuning)) or everything
-                    left += sum(like) / len(like) if like else float("nan")
-            done = [cell for _, cell in own if cell is not None]
-            found.append(
-                Status(
-                    study.name,
-                    priority,
-                    len(done),
-                    len(own),
-                    sum(cell.seconds for cell in done),
-                    None if left != left else left,
-                )
-            )
+        cells = [(spec, store.get(spec)) for spec in study.specs(store)]
+        estimate = Estimate([(spec, cell.seconds) for spec, cell in cells if cell is not None])
+        cells += [(spec, None) for spec in study.waiting(store)] if isinstance(study, Tuned) else []
+        for priority in sorted({spec.priority for spec, _ in cells}):
+            own = [(spec, cell) for spec, cell in cells if spec.priority == priority]
+            done = [cell.seconds for _, cell in own if cell is not None]
+            left = [estimate.seconds(spec) for spec, cell in own if cell is None]
+            known = None if None in left else sum(one for one in left if one is not None)
+            found.append(Status(study.name, priority, len(done), len(own), sum(done), known))
     return found
+
+
+class Estimate:
+    """How long cells will take: as long per round as those of the same row, or else as the others of the study."""
+
+    def __init__(self, done: Sequence[tuple[Spec, float]]) -> None:
+        self._rates: dict[tuple[str, ...], list[float]] = {}
+        for spec, taken in done:
+            for key in self._keys(spec):
+                self._rates.setdefault(key, []).append(taken / self._rounds(spec))
+
+    def seconds(self, spec: Spec) -> float | None:
+        """The seconds of a cell; None if nothing is known of the study."""
+        rates = next((self._rates[key] for key in self._keys(spec) if key in self._rates), None)
+        return None if rates is None else self._rounds(spec) * sum(rates) / len(rates)
+
+    @staticmethod
+    def _keys(spec: Spec) -> list[tuple[str, ...]]:
+        row = spec.row.partition(" tuning ")[0]
+        return [(spec.scenario, row), (row,), ()]
+
+    @staticmethod
+    def _rounds(spec: Spec) -> int:
+        return int(spec.settings.get("run", {}).get("rounds", 1))
 
 
 def seconds(text: str) -> float:

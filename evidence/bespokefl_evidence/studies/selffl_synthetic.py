@@ -6,6 +6,7 @@ models, averaged over clients and repeats. Variances are known, as in the paper;
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -28,18 +28,17 @@ from bespokefl.core.task import Objective, Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
-from bespokefl.engines.transports.processes import cores
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
-from bespokefl.workflows.run import jobs
-from bespokefl_evidence.studies.study_file import Cells, mean_and_error, print_claims
+from bespokefl_evidence.studies.cells import CellStore, Spec
+from bespokefl_evidence.studies.summaries import mean_and_error, print_claims
 
 NAME = "selffl-synthetic"
 SUMMARY = (__doc__ or "").splitlines()[0]
 NUM_CLIENTS, GLOBAL_MEAN, NOISE = 20, 1.6, 0.1  # M, θ_0, the variance of one observation
 RATES = (0.1, 0.2, 0.5, 0.8, 1.0)  # C
 ROUNDS, REPEATS, STEPS, LR = 200, 200, 50, 1e-4
-PART = (20, 40)  # repeats and rounds of the part
+PART = (20, 40)  # repeats and rounds of a smaller study
 NO_LIMIT = 10**6  # ℓ_max: (16) gives at most about 460 steps here
 
 OURS = ("Self-FL, active peers", "Self-FL, all peers", "Self-FL, all peers, no smoothing")
@@ -51,9 +50,8 @@ NOT_GIVEN: dict[str, tuple[float, ...]] = {
     "pFedMe": (10.0, 100.0, 1000.0),
     "Per-FedAvg": (1e-4, 3e-4, 1e-3),
 }
-TUNING_REPEATS, TUNING_RATE = 20, 0.5
-
-Todo = Iterator[tuple[str, tuple[Any, ...]]]  # keys of cells, and the arguments to compute them from
+FIRST_TUNING_REPEAT, TUNING_REPEATS, TUNING_RATE = 10_000, 20, 0.5
+DIGITS = 5  # of stored errors
 
 
 @dataclass(frozen=True)
@@ -183,86 +181,97 @@ def oracles(case: Case, members: Sequence[Federation]) -> dict[str, dict[str, li
     }
 
 
-def cell(case: Case, name: str, value: float, rate: float, repeats: range, rounds: int) -> dict[str, list[float]]:
-    """Compute one cell of a table."""
-    members = [federation(case, repeat) for repeat in repeats]
-    return errors(method(name, case, members, value), members, rate, rounds)
+@dataclass(frozen=True)
+class SyntheticStudy:
+    """The study: a cell is a method in one case with one share of active clients, and has the errors of all repeats."""
 
+    name: str = NAME
+    repeats: int = REPEATS
+    rounds: int = ROUNDS
+    summary: str = SUMMARY
 
-def trial(case: Case, name: str, value: float, rounds: int) -> dict[str, list[float]]:
-    """Return the errors with one value of the hyper-parameter that the paper does not give; empty if it diverges."""
-    try:
-        return cell(case, name, value, TUNING_RATE, range(10_000, 10_000 + TUNING_REPEATS), rounds)
-    except TrainingError:
-        return {}
+    def part(self) -> "SyntheticStudy":
+        """Return a smaller version, of fewer repeats and rounds."""
+        return replace(self, repeats=PART[0], rounds=PART[1])
 
-
-def main(directory: Path, part: bool) -> None:
-    """Run what is not stored yet, print both cases, and check the paper's claims."""
-    repeats, rounds = PART if part else (REPEATS, ROUNDS)
-    cells, console = Cells(directory, part), Console()
-    console.print(
-        f"Self-FL's synthetic study (appendix G.1): {repeats} repeats, {rounds} rounds, {NUM_CLIENTS} clients, "
-        f"learning rate {LR}, {STEPS} steps for the baselines. The paper shows curves and no figures. It does not give "
-        "λ of Ditto and pFedMe or α of Per-FedAvg: they are chosen here on other repeats."
-    )
-    if part:
-        console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
-    _compute(trial, _trials(rounds), cells, console)
-    _compute(cell, _cells(cells, repeats, rounds), cells, console)
-    for case in CASES:
-        found = oracles(case, [federation(case, repeat) for repeat in range(repeats)])
-        cells |= {f"{case.name}/{name}/{rate}": errors for name, errors in found.items() for rate in RATES}
-        # With all clients active the variants of Self-FL are the same.
-        cells |= {f"{case.name}/{name}/1.0": cells[f"{case.name}/{OURS[0]}/1.0"] for name in OURS}
-        console.print(_table(case, cells))
-    print_claims(console, claims(cells), cells.file)
-
-
-def _compute(work: Callable[..., dict[str, list[float]]], todo: Todo, cells: Cells, console: Console) -> None:
-    """Compute the missing cells, each in its own process: the servers of 200 federations take as long as clients."""
-    made = [
-        jobs.Job(key, lambda report, arguments=arguments: work(*arguments))  # type: ignore[misc]
-        for key, arguments in todo
-        if key not in cells
-    ]
-    with Progress(console=console, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task(f"{work.__name__}s", total=len(made))
-        try:
-            for job, outcome in jobs.run_jobs(made, cores()):
-                if isinstance(outcome, Exception):
-                    raise outcome
-                cells.store(job.name, outcome)
-                progress.update(bar, advance=1, refresh=True)
-        except jobs.Interrupted:
-            raise KeyboardInterrupt from None
-
-
-def _trials(rounds: int) -> Todo:
-    for case in CASES:
-        for name, values in NOT_GIVEN.items():
-            for value in values:
-                yield _tuning_key(case, name, value), (case, name, value, rounds)
-
-
-def _tuning_key(case: Case, name: str, value: float) -> str:
-    return f"{case.name}/tuning {name}/{value:g}"
-
-
-def _chosen(cells: dict[str, Any], case: Case, name: str) -> float:
-    """Return the value with the least personal error on the other repeats."""
-    found = {
-        value: cells[_tuning_key(case, name, value)].get("personal", math.inf) for value in NOT_GIVEN.get(name, ())
-    }
-    return min(found, key=lambda value: float(np.mean(found[value])), default=0.0)
-
-
-def _cells(cells: dict[str, Any], repeats: int, rounds: int) -> Todo:
-    for rate in RATES[::-1]:  # longest first
+    def specs(self, store: CellStore) -> Iterator[Spec]:
+        """All cells whose settings are known: those of a method that is tuned follow when its tuning is done."""
         for case in CASES:
-            for name in (*OURS[: 1 if rate == 1 else None], *THEIRS, "Local"):
-                value = _chosen(cells, case, name)
-                yield f"{case.name}/{name}/{rate}", (case, name, value, rate, range(repeats), rounds)
+            for name in (*OURS, *THEIRS, "Local"):
+                tuning = self.tuning_specs(case, name)
+                yield from tuning.values()
+                if all(store.get(one) is not None for one in tuning.values()):
+                    yield from self.main_specs(case, name, store).values()
+
+    def tuning_specs(self, case: Case, name: str) -> dict[float, Spec]:
+        """A cell for each value of the hyper-parameter that the paper does not give, on repeats of their own."""
+        repeats = [FIRST_TUNING_REPEAT, TUNING_REPEATS]
+        return {
+            value: self._spec(case, TUNING_RATE, name, f"{name} tuning {value:g}", value, repeats, {"tuning": True})
+            for value in NOT_GIVEN.get(name, ())
+        }
+
+    def main_specs(self, case: Case, name: str, store: CellStore) -> dict[float, Spec]:
+        """By share of active clients. With all clients active, the variants of Self-FL are the same."""
+        value = self.choice(case, name, store)
+        rates = [rate for rate in RATES if rate < 1 or name not in OURS[1:]]
+        return {rate: self._spec(case, rate, name, name, value, [0, self.repeats], {}) for rate in rates}
+
+    def choice(self, case: Case, name: str, store: CellStore) -> float:
+        """The value with the least personal error on the other repeats."""
+        cells = {value: store.get(spec) for value, spec in self.tuning_specs(case, name).items()}
+        found = {value: cell.results.get("personal", math.inf) for value, cell in cells.items() if cell is not None}
+        return min(found, key=lambda value: float(np.mean(found[value])), default=0.0)
+
+    def _spec(
+        self, case: Case, rate: float, name: str, row: str, value: float, repeats: list[int], more: dict[str, Any]
+    ) -> Spec:
+        settings = {"case": case.name, "rate": rate, "method": name, "value": value, "repeats": repeats}
+        settings |= {"rounds": self.rounds, "lr": LR, "local_steps": STEPS}
+        return Spec(self.name, f"{case.name}, C={rate:g}", row, 0, settings | more)
+
+    def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float]:
+        """Train all repeats of a cell as one stack; a diverged cell has no errors."""
+        settings, started = spec.settings, time.monotonic()
+        case = next(one for one in CASES if one.name == settings["case"])
+        first, num = settings["repeats"]
+        members = [federation(case, repeat) for repeat in range(first, first + num)]
+        chosen = method(settings["method"], case, members, settings["value"])
+        try:
+            found = errors(chosen, members, settings["rate"], settings["rounds"])
+        except TrainingError:
+            found = {}
+        rounded = {kind: [float(f"{one:.{DIGITS}g}") for one in values] for kind, values in found.items()}
+        return rounded, time.monotonic() - started
+
+    def results(self, store: CellStore) -> dict[str, Any]:
+        """The errors of all cells that are there, and of the oracles, by "case/method/share of active clients"."""
+        found: dict[str, Any] = {}
+        for case in CASES:
+            for name in (*OURS, *THEIRS, "Local"):
+                for rate, spec in self.main_specs(case, name, store).items():
+                    if (cell := store.get(spec)) is not None:
+                        found[f"{case.name}/{name}/{rate}"] = cell.results
+            exact = oracles(case, [federation(case, repeat) for repeat in range(self.repeats)])
+            found |= {f"{case.name}/{name}/{rate}": values for name, values in exact.items() for rate in RATES}
+            if (same := found.get(f"{case.name}/{OURS[0]}/1.0")) is not None:
+                found |= {f"{case.name}/{name}/1.0": same for name in OURS}
+        return found
+
+    def show(self, store: CellStore, console: Console) -> None:
+        """Print the tables of both cases, and the paper's claims; all cells must be there."""
+        console.print(
+            f"Self-FL's synthetic study (appendix G.1): {self.repeats} repeats, {self.rounds} rounds, {NUM_CLIENTS} "
+            f"clients, learning rate {LR}, {STEPS} steps for the baselines. The paper shows curves and no figures. It "
+            "does not give λ of Ditto and pFedMe or α of Per-FedAvg: they are chosen here on other repeats."
+        )
+        if (self.repeats, self.rounds) != (REPEATS, ROUNDS):
+            console.print(f"A part: the paper has {REPEATS} repeats and {ROUNDS} rounds.")
+        cells = self.results(store)
+        for case in CASES:
+            chosen = {name: self.choice(case, name, store) for name in NOT_GIVEN}
+            console.print(_table(case, cells, chosen))
+        print_claims(console, claims(cells))
 
 
 def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:
@@ -301,7 +310,7 @@ def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:
     return found
 
 
-def _table(case: Case, cells: dict[str, Any]) -> Table:
+def _table(case: Case, cells: dict[str, Any], chosen: dict[str, float]) -> Table:
     table = Table(title=f"{case.name}: σ_0² = {case.between}, N_m in {case.sizes}; 1000 x error (SEM)")
     table.add_column("")
     table.add_column("of")
@@ -314,6 +323,5 @@ def _table(case: Case, cells: dict[str, Any]) -> Table:
                 summaries = (mean_and_error(one) for one in values)
                 table.add_row(name, kind, *(f"{1e3 * mean:.1f} ({1e3 * sem:.1f})" for mean, sem in summaries))
         table.add_section()
-    chosen = {name: _chosen(cells, case, name) for name in NOT_GIVEN}
     table.caption = "Chosen on other repeats: " + ", ".join(f"{name} {value:g}" for name, value in chosen.items())
     return table

@@ -5,8 +5,9 @@ mean validation accuracy over the seeds; the tables show test accuracy of the la
 standard errors of the paired difference, which was fixed beforehand.
 """
 
+import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
@@ -28,10 +28,14 @@ from bespokefl.data.sources.loader import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.workflows.run.convert import engine_data
-from bespokefl_evidence.studies.study_file import Cells, mean_and_error, print_claims
+from bespokefl_evidence.studies.cells import CellStore, Spec
+from bespokefl_evidence.studies.summaries import mean_and_error, print_claims
 
+FILE = Path(__file__).with_suffix(".toml")
 BATCH_SIZE = 10
-PART_RATES = (0.1,)
+PART_RATES = (0.1,)  # of a smaller study
+PRIORITY = 2
+DIGITS = 5  # of stored accuracies
 LR_NAMES = {"pfedvem": "base_lr"}  # all others: lr
 EPOCHS = {"local": (1, 3)}  # all others: one
 PERSONALIZED = ("selffl", "persfl", "ucfl", "pfedvem")
@@ -104,7 +108,7 @@ SCENARIOS = (
 
 
 @dataclass(frozen=True)
-class Study:
+class PersonalizationStudy:
     """The scenarios on one data set."""
 
     name: str
@@ -119,27 +123,46 @@ class Study:
     images: Mapping[str, int] = field(default_factory=dict)  # number drawn for a scenario; default: all
     shrink: int = 1  # images are average-pooled by this factor
 
-    def main(self, directory: Path, part: bool) -> None:
-        """Run what is not stored yet, print the tables and check the claims."""
-        cells, console = Cells(directory, part), Console()
-        todo = [
-            (scenario, name, rate, epochs)
-            for scenario in SCENARIOS
-            for name in scenario.methods
-            for rate in (PART_RATES if part else self.rates_of.get(name, self.rates))
-            for epochs in EPOCHS.get(name, (1,))
-        ]
-        clients: dict[str, list[Clients]] = {}  # of the current scenario only
-        with Progress(console=console, transient=True) as progress:
-            for scenario, name, rate, epochs in progress.track(todo, description=self.name):
-                key = f"{scenario.name}/{name}/lr={rate:g}, epochs={epochs}"
-                if key in cells:
-                    continue
-                if scenario.name not in clients:
-                    clients = {scenario.name: self.federations(scenario)}
-                cells.store(key, self.accuracies(name, rate, epochs, clients[scenario.name]))
+    @classmethod
+    def read(cls, name: str) -> "PersonalizationStudy":
+        """Read the settings of a study."""
+        return cls(name, **tomllib.loads(FILE.read_text(encoding="utf-8"))[name])
+
+    def part(self) -> "PersonalizationStudy":
+        """Return a smaller version: one learning rate."""
+        return replace(self, rates=PART_RATES, rates_of={})
+
+    def specs(self, store: CellStore) -> Iterator[Spec]:
+        """A cell for each learning rate and number of epochs of a method in a scenario; it has all seeds."""
+        for scenario in SCENARIOS:
+            for name in scenario.methods:
+                for rate in self.rates_of.get(name, self.rates):
+                    for epochs in EPOCHS.get(name, (1,)):
+                        settings = {"method": name, "rate": rate, "epochs": epochs, "batch_size": BATCH_SIZE}
+                        settings |= {"data": self.data, "model": self.model, "clients": self.clients}
+                        settings |= {"rounds": self.rounds, "seeds": self.seeds, "shrink": self.shrink}
+                        settings |= {"images": self.images.get(scenario.name)}
+                        row = f"{name}/lr={rate:g}, epochs={epochs}"
+                        yield Spec(self.name, scenario.name, row, 0, settings, PRIORITY)
+
+    def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float]:
+        """Train all seeds of a cell as one stack."""
+        settings, started = spec.settings, time.monotonic()
+        scenario = next(one for one in SCENARIOS if one.name == spec.scenario)
+        found = self.accuracies(settings["method"], settings["rate"], settings["epochs"], self.federations(scenario))
+        rounded = {part: [round(one, DIGITS) for one in values] for part, values in found.items()}
+        return rounded, time.monotonic() - started
+
+    def results(self, store: CellStore) -> dict[str, Any]:
+        """The accuracies of all cells that are there, by "scenario/method/learning rate and epochs"."""
+        cells = ((spec, store.get(spec)) for spec in self.specs(store))
+        return {f"{spec.scenario}/{spec.row}": cell.results for spec, cell in cells if cell is not None}
+
+    def show(self, store: CellStore, console: Console) -> None:
+        """Print the table and check the claims; all cells must be there."""
+        cells = self.results(store)
         console.print(_table(cells, self.seeds))
-        print_claims(console, claims(cells), cells.file)
+        print_claims(console, claims(cells))
 
     def federations(self, scenario: Scenario) -> list[Clients]:
         """Return the clients of a scenario for every seed, each with its own draw of images."""
@@ -165,10 +188,6 @@ class Study:
             part: [float(np.nanmean(outcome.personal[f"{part}_accuracy"].numpy())) for outcome in outcomes]
             for part in ("validation", "test")
         }
-
-
-_FILE = Path(__file__).with_suffix(".toml")
-STUDIES = tuple(Study(name, **values) for name, values in tomllib.loads(_FILE.read_text(encoding="utf-8")).items())
 
 
 def chosen(cells: dict[str, Any], scenario: str, name: str) -> str:

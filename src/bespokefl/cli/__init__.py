@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.commands import compare, data, deploy, diagnose, newcomers, run, show, split, tune
+from bespokefl.cli.commands import compare, data, deploy, diagnose, evidence, newcomers, run, show, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL, absolute
@@ -46,8 +46,8 @@ for command in (
     show.methods,
     show.models,
     show.demo,
-    show.reproduce,
-    show.bench,
+    evidence.reproduce,
+    evidence.bench,
 ):
     app.command()(command)
 for group in (data.app, split.app, deploy.app):

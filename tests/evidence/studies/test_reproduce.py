@@ -1,6 +1,5 @@
 """The studies: their federations are what they say, and their claims hold, on digits and on clothes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bespokefl_evidence.studies import paper_table, reproduce, selffl_synthetic, where_it_pays
+from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
+from bespokefl_evidence.studies.cells import CellStore
+from bespokefl_evidence.studies.runner import Study, compute_missing, in_order
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
+from bespokefl_evidence.studies.where_it_pays import PersonalizationStudy
+from rich.console import Console
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.rows import Rows
 from bespokefl.data.sources.loader import load
 from bespokefl.theory import two_level
-from bespokefl.workflows.run.api import run
 from tests.requirements import require_fashion_mnist
+
+
+def compute_here(study: Study, store: CellStore) -> None:
+    """Compute the missing cells in this process, where the test can replace functions."""
+    while missing := [one for one in in_order([study], store) if store.get(one) is None]:
+        for spec in missing:
+            found = study.compute(spec, Path(), None)
+            assert found is not None
+            store.put(spec, *found, "0")
 
 
 def synthetic_batch(one: selffl_synthetic.Federation) -> Batch:
@@ -115,15 +127,21 @@ def test_the_synthetic_study_goes_on_where_it_was_and_chooses_on_other_repeats(
     monkeypatch.setattr(selffl_synthetic, "NOT_GIVEN", names)
     monkeypatch.setattr(selffl_synthetic, "TUNING_REPEATS", 1)
     monkeypatch.setattr(selffl_synthetic, "PART", (2, 2))
-    reproduce("selffl-synthetic", out=tmp_path, part=True)
-    cells = json.loads((tmp_path / "part.json").read_text())
+    study, case = SyntheticStudy().part(), selffl_synthetic.CASES[0]
+    compute_here(study, CellStore(tmp_path))
+    store = CellStore(tmp_path)
+    study.show(store, Console())
     shown = capsys.readouterr().out
     assert "exact Bayes" in shown and "A part" in shown
-    assert cells["homogeneous/tuning Per-FedAvg/100000"] == {}  # it diverges
-    key = "homogeneous/FedAvg/0.1"
-    assert len(cells[key]["personal"]) == 2
-    (tmp_path / "part.json").write_text(json.dumps(cells | {key: {"personal": [7.0, 7.0], "global": [7.0, 7.0]}}))
-    reproduce("selffl-synthetic", out=tmp_path, part=True)
+    diverged = store.get(study.tuning_specs(case, "Per-FedAvg")[1e5])
+    assert diverged is not None and diverged.results == {}  # it diverges
+    assert study.choice(case, "Per-FedAvg", store) == 1e-4
+    spec = study.main_specs(case, "FedAvg", store)[0.1]
+    assert len(study.results(store)["homogeneous/FedAvg/0.1"]["personal"]) == 2
+    assert study.tuning_specs(case, "Ditto")[1.0].settings["repeats"] == [10_000, 1]
+    store.put(spec, {"personal": [7.0, 7.0], "global": [7.0, 7.0]}, 0.0, "0")
+    compute_here(study, CellStore(tmp_path))  # nothing is missing
+    study.show(CellStore(tmp_path), Console())
     assert "7000.0" in capsys.readouterr().out
 
 
@@ -153,13 +171,15 @@ def test_a_study_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         return {"validation": [0.5, 0.6], "test": [0.5, 0.6]}
 
-    monkeypatch.setattr(where_it_pays.Study, "accuracies", counted)
+    monkeypatch.setattr(PersonalizationStudy, "accuracies", counted)
+    monkeypatch.setattr(PersonalizationStudy, "federations", lambda study, scenario: [])
+    study = PersonalizationStudy.read("digits").part()
     with pytest.raises(KeyboardInterrupt):
-        reproduce("digits", out=tmp_path, part=True)
-    done = len(json.loads((tmp_path / "part.json").read_text()))
+        compute_here(study, CellStore(tmp_path))
+    done = len(list(CellStore(tmp_path).of("digits")))
     assert done == 4
-    reproduce("digits", out=tmp_path, part=True)
-    assert len(calls) - 5 == len(json.loads((tmp_path / "part.json").read_text())) - done
+    compute_here(study, CellStore(tmp_path))
+    assert len(calls) - 5 == len(list(CellStore(tmp_path).of("digits"))) - done
 
 
 def test_a_claim_can_fail() -> None:
@@ -190,7 +210,7 @@ def test_a_claim_that_only_the_slack_allows_says_so() -> None:
 
 
 def test_a_study_draws_its_pictures_seed_by_seed_and_shrinks_them() -> None:
-    study = replace(where_it_pays.STUDIES[0], clients=4, seeds=2, images={"permuted": 80}, shrink=2)
+    study = replace(PersonalizationStudy.read("digits"), clients=4, seeds=2, images={"permuted": 80}, shrink=2)
     drawn = study.federations(where_it_pays.SCENARIOS[3])
     assert [(len(one), len(one.x), one.shape) for one in drawn] == [(4, 80, (1, 4, 4))] * 2
     squares = load("digits").x.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
@@ -200,6 +220,12 @@ def test_a_study_draws_its_pictures_seed_by_seed_and_shrinks_them() -> None:
     assert set(apart[0].indices.tolist()) != set(apart[1].indices.tolist())
 
 
+def computed(name: str, directory: Path) -> dict[str, Any]:
+    study, store = PersonalizationStudy.read(name), CellStore(directory / "cells")
+    assert compute_missing([study], store, scratch=directory / "unfinished")
+    return study.results(store)
+
+
 @pytest.mark.slow
 def test_personalization_pays_on_digits(tmp_path: Path) -> None:
     """Twenty clients, five seeds, rates chosen on validation; slack of two standard errors, fixed beforehand.
@@ -207,8 +233,7 @@ def test_personalization_pays_on_digits(tmp_path: Path) -> None:
     One claim does not hold, and docs/where-it-pays.md says so: with 54 examples a client, UCFL's survey cannot tell
     clients apart that name the digits differently. Should that change, the page has to.
     """
-    reproduce("digits", out=tmp_path)
-    cells = json.loads((tmp_path / "cells.json").read_text())
+    cells = computed("digits", tmp_path)
     failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
     assert failed == ["permuted: ucfl is above local"]
 
@@ -221,40 +246,7 @@ def test_personalization_pays_on_fashion_mnist(tmp_path: Path) -> None:
     survey gives clients that name the clothes differently 28 % of the weight, and UCFL is not above Local.
     """
     require_fashion_mnist()
-    reproduce("fashion", out=tmp_path)
-    cells = json.loads((tmp_path / "cells.json").read_text())
+    cells = computed("fashion", tmp_path)
     failed = [sentence.split(" by ")[0] for sentence, holds in where_it_pays.claims(cells) if not holds]
     assert failed == []
     assert where_it_pays.difference(cells, "permuted", "ucfl", "local")[0] < 0  # should that change, the page has to
-
-
-def test_a_table_of_a_paper_is_resumed_and_shows_differences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        paper_table.Row("Local", "local", 10, {"two": 90.0}),
-        paper_table.Row("FedAvg", "fedavg", {"two": 10}, {}, {"two": 80.0}, {"lr": 0.1}, {"batch_size": 20}),
-    ]
-    column = paper_table.Column("two", "classes(k=2)", clients=5)
-    study = paper_table.PaperTable(
-        "own", "Two methods", "Table 1", "digits", "logistic", [column], rows, 2, {"batch_size": 50}, ["The data."]
-    )
-    trained: list[str] = []
-
-    def counting(method: Any, *given: Any, **settings: Any) -> Any:
-        trained.append(method.name)
-        assert settings["rounds"] == 2 and settings["batch_size"] == (20 if method.name == "fedavg" else 50)
-        return run(method, *given, **settings)
-
-    monkeypatch.setattr(paper_table, "run", counting)
-    study.main(tmp_path, part=True)
-    assert trained == ["local", "fedavg"]  # the first seed only
-    stored = json.loads((tmp_path / "part-two-FedAvg-0.json").read_text())
-    local = json.loads((tmp_path / "part-two-Local-0.json").read_text())["personal"]
-    page = (tmp_path / "page.md").read_text().splitlines()
-    assert f"| Local | 90.0 | {local:.1f} | {local - 90:+.1f} |" in page
-    ours = f"{stored['personal']:.1f}/{stored['global']:.1f}"
-    assert f"| FedAvg | –/80.0 | {ours} | –/{stored['global'] - 80:+.1f} |" in page and "- The data." in page
-    assert "Two methods (Table 1)" in capsys.readouterr().out
-    replace(study, rows=[rows[0], replace(rows[1], set={"lr": 0.2})]).main(tmp_path, part=True)
-    assert trained == ["local", "fedavg", "fedavg"]  # a cell of another setup is computed again

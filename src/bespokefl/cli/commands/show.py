@@ -1,10 +1,9 @@
-"""Commands that list what is built in (methods, models) and run built-in programs (demo, reproduce, bench)."""
+"""Commands that show what is built in: methods, models and a demonstration."""
 
 import inspect
 import re
 import textwrap
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -127,38 +126,3 @@ def choose_methods(clients: "Clients", everything: bool) -> tuple[list[str], lis
     names = [name for name in REGISTRY if everything or name in DEMO_METHODS]
     unfit = [name for name in names if build(name).needs_groups and clients.groups is None]
     return [name for name in names if name not in unfit], unfit
-
-
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Name of the experiment. Without it, all are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory for the results. Default: runs/reproduce-NAME.")] = None,
-    part: Annotated[
-        bool, typer.Option("--part", help="Run a smaller part, with fewer seeds, rounds or values to try.")
-    ] = False,
-) -> None:
-    """Reproduce an experiment of a paper and check its claims. Stored results are not computed again."""
-    from bespokefl_evidence import studies
-
-    if name is None:
-        for known, summary in studies.listing().items():
-            print(f"{known:<20} {summary}")
-        return
-    studies.reproduce(name, out=out, part=part)
-
-
-def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
-    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
-    scale: Annotated[
-        bool,
-        typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
-    ] = False,
-) -> None:
-    """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
-    from bespokefl_evidence.benchmarks import scale as growth
-    from bespokefl_evidence.benchmarks import speed as bench
-
-    if scale:
-        growth.main(quick=quick)
-    else:
-        bench.main(quick=quick, only=only)

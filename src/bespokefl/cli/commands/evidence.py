@@ -1,0 +1,182 @@
+"""`bespoke reproduce` and `bespoke bench`: the papers' experiments, and the speed of the simulation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bespokefl.core.errors import InputError
+
+if TYPE_CHECKING:
+    from bespokefl_evidence.studies.cells import CellStore
+    from bespokefl_evidence.studies.runner import Study
+
+CHECKOUT_CELLS = Path("evidence/cells")  # in a checkout of the repository
+DEFAULT_CELLS = Path("runs/cells")
+UNFINISHED = Path("runs/unfinished-cells")  # checkpoints of cells that were interrupted
+DOCS = Path("docs")
+PAGE = "results.md"
+EVERYTHING = "all"
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help=f'Names of experiments, or "{EVERYTHING}". Without one, all are listed.'
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this time, such as 90m, 2h or 45s; resume later.")
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show how many cells there are, the time they took and the time left.")
+    ] = False,
+    table: Annotated[
+        bool,
+        typer.Option("--table", help="Compute nothing: print the tables of NAME or, without NAME, write all pages."),
+    ] = False,
+    priority: Annotated[
+        int | None, typer.Option(min=1, help="Compute only cells that are at least this important; 1 is the highest.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Number of cells computed at once. Default: one for each core.")
+    ] = None,
+    files: Annotated[Path | None, typer.Option(help="Directory of data files that no registry has.")] = None,
+    cells: Annotated[
+        Path | None,
+        typer.Option(help=f"Directory of cells. Default: {CHECKOUT_CELLS} if it exists, or else {DEFAULT_CELLS}."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
+) -> None:
+    """Reproduce experiments of papers: compute the cells that are missing, and compare with the published results.
+
+    A cell is one method in one scenario with one seed. Its result is a small file; an interrupted cell is resumed.
+
+    bespoke reproduce ucfl-cifar10 --budget 90m
+    """
+    from bespokefl_evidence import studies
+    from bespokefl_evidence.studies.cells import CellStore
+
+    chosen = list(dict.fromkeys(names or []))
+    if not (chosen or status or table):
+        for known, summary in studies.listing().items():
+            print(f"{known:<20} {summary}")
+        return
+    found = studies.find([] if EVERYTHING in chosen else chosen)
+    if part:
+        _warn("--part is now --priority 1, the most important cells; our own studies run a smaller version.")
+        priority = priority or 1
+        for one in found:
+            if isinstance(one, studies.OWN):
+                studies.reproduce(one.name, out=out, part=True)
+        found = [one for one in found if not isinstance(one, studies.OWN)]
+    if out is not None:
+        _warn("--out is now --cells.")
+    store = CellStore(cells or out or (CHECKOUT_CELLS if CHECKOUT_CELLS.is_dir() else DEFAULT_CELLS))
+    if status:
+        _print_status(found, store)
+    elif table and not chosen:
+        _write_pages(found, store)
+    elif found:
+        if not table:
+            _compute(found, store, budget, files, priority, processes)
+        _print_tables(found, store)
+
+
+def _warn(sentence: str) -> None:
+    from bespokefl.cli import terminal
+
+    terminal.console(stderr=True).print(f"warning: {sentence}", markup=False, soft_wrap=True)
+
+
+def _compute(
+    experiments: "Sequence[Study]",
+    store: "CellStore",
+    budget: str | None,
+    files: Path | None,
+    priority: int | None,
+    processes: int | None,
+) -> None:
+    from bespokefl_evidence.studies import runner
+
+    from bespokefl.cli import terminal
+
+    if files is not None and not files.is_dir():
+        raise InputError(f"there is no directory {str(files)!r} (--files).")
+    runner.compute_missing(
+        experiments,
+        store,
+        scratch=UNFINISHED,
+        budget=None if budget is None else runner.seconds(budget),
+        files=files,
+        priority=priority,
+        processes=processes,
+        console=terminal.console(stderr=True),
+    )
+
+
+def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
+    from bespokefl_evidence.studies import runner
+    from bespokefl_evidence.studies.pages import duration
+
+    from bespokefl.cli import terminal
+
+    found = runner.status(experiments, store)
+    known = [one.left for one in found if one.left is not None]
+    rows = [
+        [one.experiment, str(one.priority), str(one.done), str(one.total), duration(one.spent), duration(one.left)]
+        for one in found
+    ]
+    total = [sum(one.done for one in found), sum(one.total for one in found)]
+    left = duration(sum(known) if known else None)
+    left = left if len(known) in (0, len(found)) else f"over {left}"
+    rows.append(["all", "", *map(str, total), duration(sum(one.spent for one in found)), left])
+    columns = ["experiment", "priority", "cells", "of", "computing time", "left, estimated"]
+    terminal.console().print(terminal.table(columns, rows))
+
+
+def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
+    from bespokefl_evidence import studies
+    from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.studies.experiment import Experiment
+
+    from bespokefl.cli import terminal
+
+    for one in found:
+        if isinstance(one, Experiment):
+            print(pages.section(one, store, figures=[]))
+        elif isinstance(one, studies.OWN) and all(store.get(spec) is not None for spec in one.specs(store)):
+            one.show(store, terminal.console())
+        else:
+            print(f"{one.name}: not all cells are computed; see bespoke reproduce {one.name} --status.")
+
+
+def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
+    """Write the pages into docs in a checkout of the repository, or else next to the cells."""
+    from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.studies.experiment import Experiment
+
+    experiments = [one for one in found if isinstance(one, Experiment)]
+    for path in pages.write(experiments, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
+        print(f"Written to {path}.")
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
+    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
+    scale: Annotated[
+        bool,
+        typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
+    ] = False,
+) -> None:
+    """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
+    from bespokefl_evidence.benchmarks import scale as growth
+    from bespokefl_evidence.benchmarks import speed as bench
+
+    if scale:
+        growth.main(quick=quick)
+    else:
+        bench.main(quick=quick, only=only)
