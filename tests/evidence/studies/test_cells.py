@@ -9,7 +9,7 @@ from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario, Tuning
 
 from bespokefl.core.errors import InputError
-from bespokefl.engines.progress import Progress
+from bespokefl.engines.outcome import Progress
 from tests.evidence.studies import toy
 
 

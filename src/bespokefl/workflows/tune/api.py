@@ -101,7 +101,7 @@ def train_points(
     points: Sequence[Point],
     config: RunSettings,
     settings: dict[str, Any],
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int] | int | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: jobs.Report | None = None,
