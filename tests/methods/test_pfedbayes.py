@@ -87,6 +87,38 @@ def test_two_rounds_in_plain_torch(mix: float, weights: str) -> None:
     assert same_bits(outcome.personal_rows, state["mean"]) and same_bits(outcome.global_rows, outcome.server["mean"])
 
 
+def test_adam_in_plain_torch() -> None:
+    """torch.optim.Adam, new in every round, on the same gradients."""
+    method = PFedBayes(lr=0.01, common_lr=0.007, weight=0.5, deviation=0.2, optimizer="adam")
+    made, _ = run(method, DATA, rounds=1)
+    start = made.task.start.matrix()[0]
+    rho = torch.full_like(start, 0.2).expm1().log()
+    work, state = work_of(DATA, round=1), made.store.get(range(6))
+    assert max(len(work.batches(k)) for k in range(6)) > 1  # else moments have no effect
+    for k, size in enumerate(SIZES):
+        own, common = ([one.clone().requires_grad_() for one in (start, rho)] for _ in range(2))
+        steps = [torch.optim.Adam(own, lr=0.01), torch.optim.Adam(common, lr=0.007)]
+        moves = torch.zeros(WIDTH, dtype=torch.bool)  # else Adam amplifies rounding errors of a zero gradient
+        for at, batch in enumerate(work.batches(k)):
+            noise = torch.from_numpy(rng.generator(0, f"weights/{at}", 1, NAMES[k], 0).standard_normal(WIDTH))
+            fit = loss(own[0] + F.softplus(own[1]) * noise, torch.from_numpy(batch))
+            moves |= (torch.autograd.grad(fit, own[0], retain_graph=True)[0] != 0) & (at < 2)
+            pull = method.weight / size
+            _set_gradients(own, fit + pull * divergence(own[0], own[1], common[0], common[1]))
+            steps[0].step()
+            _set_gradients(common, pull * divergence(own[0], own[1], common[0], common[1]))
+            steps[1].step()
+        assert moves.float().mean() > 0.5
+        for name, expected in zip(("mean", "rho"), own, strict=True):
+            found = state[name].matrix()[k]
+            torch.testing.assert_close(found[moves], expected.detach()[moves], rtol=1e-6, atol=1e-7)
+
+
+def _set_gradients(free: list[Tensor], value: Tensor) -> None:
+    for one, slope in zip(free, torch.autograd.grad(value, free), strict=True):
+        one.grad = slope
+
+
 # -- a posterior that is known
 
 
