@@ -650,3 +650,20 @@ def test_sizes_for_people() -> None:
         "3.0 TB",
         "5000.0 TB",
     ]
+
+
+def test_the_marks_of_a_comparison_are_explained() -> None:
+    from bespokefl.cli.terminal import marks_in_words
+    from bespokefl.metrics.significance import standing
+
+    steps = np.linspace(0, 0.1, 20)
+    scores = {"best": 0.8 + steps, "equal": 0.8 + steps + np.tile([0.001, -0.0011], 10), "worse": 0.5 + steps**2}
+    found = marks_in_words(standing(scores), " %")
+    assert found == (
+        "* the best mean; = equal to it within 1 point; no mark: significantly worse "
+        "(mixed model over seeds and clients, Holm, 5 %)."
+    )
+    assert "; ? too few clients or seeds to tell it from the best" in marks_in_words(
+        standing({"a": [0.9], "b": [0.1]}), ""
+    )
+    assert marks_in_words(standing({"only": [0.5, 0.6]}), " %") == "* the best mean."
