@@ -16,7 +16,7 @@ from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.score_tables import column_title, format_score, unit
+from bespokefl.workflows.results.score_tables import CONSTANT, column_title, constant_title, format_score, unit
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.tune.result import SCORES, Tuning
 from bespokefl.workflows.tune.shared_settings import literal
@@ -125,7 +125,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
 def result_table(result: Result) -> Table:
     """Return a table of the test scores of a run, and of its newcomers if it has any."""
     newcomers = {} if result.newcomers is None else result.newcomers.summary()
-    kinds = {kind: result.summary()[kind] for kind in ("personal", "global")}
+    summary = result.summary()
+    kinds = {kind: summary[kind] for kind in ("personal", "global")}
+    if result.constant is not None:
+        kinds[constant_title(result.constant)] = summary[CONSTANT]
     return score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in KINDS})
 
 

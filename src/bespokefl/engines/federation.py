@@ -83,6 +83,8 @@ class Federation:
         self.by_client: set[str] = set()  # names in the history with a value for every client
         self.kept: list[Rows] = []  # the global model after each round, if requested
         self.recorded = Traffic()  # up to the last round
+        self.initial: dict[str, float | None] = {}  # mean scores of the initial weights, if they were scored
+        self.constant: Scores = {}  # of the constant predictors, after the final evaluation
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
 
@@ -262,6 +264,7 @@ class Federation:
             "sent": self.recorded.down_bytes,
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
+            "initial": self.initial,
         }
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -273,6 +276,7 @@ class Federation:
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
+        self.initial = record.get("initial", {})
         self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
 
 

@@ -79,7 +79,7 @@ class LocalTransport:
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
-            yield ScoreReply(requests[at].clients, personal or None, globally or None)
+            yield ScoreReply(requests[at].clients, personal or None, globally or None, under("constant", values))
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         assert self._models is not None
@@ -144,10 +144,10 @@ class LocalTransport:
     def _score(self, cohort: list[int], values: Values) -> Values:
         final, found = values["final"], Values()
         if "global" in values:
-            found |= prefixed("global", self.side.score(cohort, values["global"], by_class=final))
+            found |= prefixed("global", self.side.score(cohort, values["global"], final=final))
         if "number" in values:
             message, state = unpack_message(values), under("state", values)
             models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
-            found |= prefixed("personal", self.side.score(cohort, models, by_class=final))
+            found |= prefixed("personal", self.side.score(cohort, models, final=final))
             found |= {"models": models} if final else {}
-        return found
+        return found | (prefixed("constant", self.side.score_constant(cohort)) if final else {})

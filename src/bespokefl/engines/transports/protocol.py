@@ -68,6 +68,7 @@ class ScoreReply:
     clients: list[int]
     personal: Scores | None  # None: those of the global model
     globally: Scores | None
+    constant: Scores | None = None  # of constant predictors; in the final evaluation only
 
 
 @dataclass(frozen=True)
