@@ -1,6 +1,7 @@
 """Print to the terminal: progress bars, log messages and tables."""
 
 import logging
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,14 +15,16 @@ from rich.text import Text
 from bespokefl.engines import outcome
 from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.workflows.compare.result import Comparison
+from bespokefl.workflows.compare.statistics import constant_figures
 from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import CONSTANT, column_title, constant_title, format_score, unit
 from bespokefl.workflows.run import jobs
-from bespokefl.workflows.tune.result import SCORES, Tuning
+from bespokefl.workflows.tune.result import Tuning
 from bespokefl.workflows.tune.shared_settings import literal
 
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
+MAX_TITLE_WIDTH = 16  # of the score in the table of a comparison; longer titles are wrapped
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
 Step = outcome.Progress | jobs.Step  # of a run; of a tuning or comparison
@@ -147,7 +150,8 @@ def score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
 def tuning_table(tuning: Tuning) -> Table:
     """Return a table of the points of a tuning; a star marks the chosen one."""
     keys = list(tuning.points[0].values)
-    scores = [name for name in SCORES if any(line[name] is not None for line in tuning.table)] or SCORES[:1]
+    shown = tuning.scores
+    scores = [name for name in shown if any(line[name] is not None for line in tuning.table)] or shown[:1]
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
@@ -179,7 +183,8 @@ def demo_table(results: Sequence[Result]) -> Table:
 
 def comparison_table(found: Comparison) -> Table:
     """Return a table of methods: the best mean first, marked by *; = is not significantly different from it."""
-    columns = ["method", f"test {column_title(found.score)}", "SD", "worst 10 %", "better off", "worse off", "Jain"]
+    title = "\n".join(textwrap.wrap(f"test {column_title(found.score)}", MAX_TITLE_WIDTH))
+    columns = ["method", title, "SD", "worst 10 %", "better off", "worse off", "Jain"]
     columns += ["sent", "time/T_dl", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
@@ -206,6 +211,11 @@ def comparison_table(found: Comparison) -> Table:
                 f"{one['seconds']:.1f}",
             ]
         )
+    constant = (constant_figures(found) or {}).get(found.score)
+    if constant is not None:
+        values = [found.format_score(constant[name]) for name in ("mean", "std", "worst_decile")]
+        name = constant_title(found.constant or {})
+        rows.append([name, f"{values[0]}  ", *values[1:], *["-"] * (len(columns) - 4)])
     return table(columns, rows)
 
 

@@ -1,7 +1,7 @@
 """Measures of many models at once from their outputs: ranking, calibration, and errors of real-valued outputs.
 
-Examples of all rows lie in one array; `row` says which row each belongs to. There is no Python loop over rows, so that a
-thousand small clients take no longer than one large client. A measure that is undefined for a row is NaN.
+Examples of all rows lie in one array; `row` says which row each belongs to. There is no Python loop over rows, so
+that a thousand small clients take no longer than one large client. A measure that is undefined for a row is NaN.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,8 @@ class OutputMeasures:
             return {name: torch.full((self.rows,), torch.nan, dtype=torch.float64) for name in names}
         row = np.concatenate([row for row, _, _ in self._parts])
         order = np.argsort(row, kind="stable")
-        truth, outputs = (torch.cat([one[at] for one in self._parts])[torch.from_numpy(order)] for at in (1, 2))
+        truth = torch.cat([truth for _, truth, _ in self._parts])[torch.from_numpy(order)]
+        outputs = torch.cat([outputs for _, _, outputs in self._parts])[torch.from_numpy(order)]
         if not self.classifies and truth.numel() != outputs.numel():
             return {}
         found: dict[str, Array] = {}
@@ -123,11 +124,13 @@ def _blocks(row: Index, width: int) -> Iterator[range]:
 
 
 def _sums(row: Index, values: NDArray[np.generic], rows: int) -> Array:
-    return np.bincount(row, weights=values.astype(np.float64), minlength=rows)
+    sums: Array = np.bincount(row, weights=values.astype(np.float64), minlength=rows).astype(np.float64, copy=False)
+    return sums
 
 
 def _sums_of_known(values: Array) -> Array:
-    return np.where(np.isnan(values), 0.0, values).sum(1)
+    sums: Array = np.where(np.isnan(values), 0.0, values).sum(1)
+    return sums
 
 
 def _ranking(row: Index, truth: Index, shares: Array, counts: Index) -> dict[str, Array]:
@@ -169,4 +172,5 @@ def _calibration_error(row: Index, confidence: Array, hit: NDArray[np.bool_], ro
     known = np.nan_to_num(confidence)
     bins = np.clip(np.ceil(known * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
     gaps = _sums(row * CALIBRATION_BINS + bins, hit - known, rows * CALIBRATION_BINS)
-    return np.abs(gaps.reshape(rows, CALIBRATION_BINS)).sum(1)
+    error: Array = np.abs(gaps.reshape(rows, CALIBRATION_BINS)).sum(1)
+    return error

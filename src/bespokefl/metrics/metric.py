@@ -62,6 +62,11 @@ def check_metric(name: str) -> str:
     return found
 
 
+def metrics_of(classes: int | None) -> list[str]:
+    """Return the metrics of models for this many classes; None for real-valued targets."""
+    return [one.name for one in (REGRESSION if classes is None else CLASSIFICATION)] + ["loss"]
+
+
 def choose_metric(wanted: str | None, known: Collection[str]) -> str:
     """Return the metric that decides: the wanted one, else accuracy, or loss for regression.
 

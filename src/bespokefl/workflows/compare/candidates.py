@@ -155,12 +155,18 @@ def points(one: Candidate, grid: Grid) -> list[Point]:
 
 
 def command(
-    config: RunSettings, names: Sequence[str], seeds: Sequence[int], tune: bool, grids: Mapping[str, Grid]
+    config: RunSettings,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    tune: bool,
+    grids: Mapping[str, Grid],
+    metric: str | None = None,
 ) -> str:
     """Return the command that makes this comparison."""
     words = ["bespoke compare", shlex.join(names), "--seeds", shlex.quote(",".join(map(str, seeds))), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]
     words += ["--tune"] if tune else []
+    words += [] if metric is None else ["--metric", metric]
     for name, grid in grids.items():
         for key, values in grid.items():
             words += ["--grid", shlex.quote(f"{name}.{key}={','.join(map(literal, values))}")]

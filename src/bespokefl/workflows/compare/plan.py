@@ -16,6 +16,7 @@ from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.metrics.metric import choose_metric, metrics_of
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
 from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
@@ -38,6 +39,8 @@ NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
 MAY_CHANGE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
 MAY_CHANGE |= {"checkpoint_every", *NOT_ACCEPTED}
 
+MIN_POINTS = 10  # of a curve, between round 0 and the last round
+
 Train = Callable[[Method, int, Path, int, Report], Result]  # method, seed, directory, workers, report
 
 
@@ -53,6 +56,7 @@ class ComparisonPlan:
     model: Model
     train: Train
     command: str | None = None
+    metric: str | None = None  # what is tuned, tested and shown first; None: accuracy, or loss for regression
     left_out: dict[str, str] = field(default_factory=dict)  # reasons by name
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[tuple[str, int], str] = field(default_factory=dict)  # errors by name and seed
@@ -80,6 +84,7 @@ class ComparisonPlan:
             "methods": [one.name for one in self.candidates],
             "seeds": self.seeds,
             "command": self.command,
+            "metric": self.metric,
         }
 
     def _common(self) -> dict[str, Any]:
@@ -144,6 +149,7 @@ class ComparisonPlan:
             command=self.command,
             interrupted=interrupted,
             planned=len(entries) * len(self.seeds),
+            metric=self.metric,
         )
         return Comparison(entries, facts, keep)
 
@@ -166,6 +172,13 @@ class ComparisonPlan:
         return entry
 
 
+def often_enough(config: RunSettings) -> int:
+    """Return `eval_every`; by default so small that curves have ten points between the first and the last round."""
+    if config.eval_every != RunSettings.eval_every:
+        return config.eval_every
+    return min(config.eval_every, max(1, config.rounds // (MIN_POINTS + 1)))
+
+
 def run_comparison(
     plan: ComparisonPlan,
     tune: bool,
@@ -178,6 +191,7 @@ def run_comparison(
     grid_of = candidates.grids_of(plan.candidates, tune, grids)
     plan.leave_out_unfit()
     check_clients(plan.clients)
+    choose_metric(plan.metric, metrics_of(plan.clients.classes))
     find_device(plan.config.device)
     if any(grid_of.values()) and not int(plan.clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none.")
@@ -250,6 +264,7 @@ class _Runner:
     def _tune(self, one: Candidate, grid: Grid, report: jobs.Report) -> dict[str, Any]:
         plan = self.plan
         settings = plan.settings | {"workers": self.workers, "out": self.path / "tune" / one.slug, "progress": report}
+        settings = settings | {"metric": plan.metric}
         settings.pop("checkpoint_every", None)
         python = not {"model", "loss", one.name}.isdisjoint(plan.from_python())
         found = run_tuning(one.method, plan.clients, grid=grid, seeds=plan.seeds[:1], overwrite=python, **settings)
