@@ -177,6 +177,11 @@ def demo_table(results: Sequence[Result]) -> Table:
                 f"{result.timing['seconds']:.1f}",
             ]
         )
+    first = results[0]
+    if first.constant is not None:
+        level = first.summary()[CONSTANT][score]
+        shown = [format_score(level[name], score) for name in ("mean", "worst_decile", "std")]
+        rows.append([constant_title(first.constant), *shown, "-", "-", "-"])
     suffix = unit(score)
     return table(["method", f"personal,{suffix}", "worst decile", "std", f"global,{suffix}", "sent", "seconds"], rows)
 

@@ -9,6 +9,7 @@ detection               false accepts relative to a baseline at the same rate of
 differential_privacy    the privacy loss ε of clipped and noised uploads
 fairness                how evenly values or gains are spread over clients
 improvement             gain of each client over the better of FedAvg and Local
+metric                  scores by name: their titles, and whether higher is better
 round_records           the rounds of a run in columns
 significance            paired tests and bootstrap confidence intervals
 spread                  mean, deviation, worst client and means over a tenth of the clients
