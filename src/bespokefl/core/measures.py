@@ -150,7 +150,9 @@ def _ranking(row: Index, truth: Index, shares: Array, counts: Index) -> dict[str
 
 def _ranked(row: Index, positive: NDArray[np.bool_], score: Array, rows: int) -> Array:
     """AUC and average precision, (2, rows), of binary labels; equal scores are one threshold, as in scikit-learn."""
-    order = np.lexsort((score, row))
+    order = np.argsort(score)
+    narrow = row[order].astype(np.uint16) if rows <= 1 << 16 else row[order]  # 16 bits are sorted by radix
+    order = order[np.argsort(narrow, kind="stable")]  # by row, then by score
     row, positive, score = row[order], positive[order], score[order]
     new = np.diff(row, prepend=-1).astype(bool) | np.diff(score, prepend=np.nan).astype(bool)
     tie = new.cumsum() - 1  # examples of a row with equal scores
