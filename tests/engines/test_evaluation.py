@@ -1,12 +1,16 @@
-"""What the last evaluation keeps of every client: also F1, precision and recall."""
+"""What evaluations keep: scores of the initial weights, means between rounds, and all metrics at the end."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import precision_recall_fscore_support
 
+from bespokefl.core import measures
 from bespokefl.engines.client import PARTS
-from bespokefl.methods import Ditto
-from tests.federations import federation, line, run
+from bespokefl.methods import Ditto, FedAvg
+from tests.federations import CLASSES, federation, line, run, same_bits
 
 DATA = federation()
 
@@ -39,4 +43,61 @@ def test_the_course_of_a_run_has_loss_and_accuracy_only() -> None:
 
 def test_regression_has_no_classes() -> None:
     scores = run(Ditto(), federation(targets="numbers"), factory=line, loss="mse")[1].personal
-    assert set(scores) == {f"{part}_loss" for part in PARTS}
+    measured = {f"{part}_{name}" for part in PARTS[1:] for name in ("rmse", "mae", "r2")}
+    assert set(scores) == {f"{part}_loss" for part in PARTS} | measured
+
+
+def test_measures_are_those_of_the_models_on_validation_and_test_data() -> None:
+    made, outcome = run(Ditto(lr=0.1), DATA)
+    assert not any(f"train_{name}" in outcome.personal for name in measures.CLASSIFICATION)
+    for part in PARTS[1:]:
+        for k in range(len(DATA)):
+            own = getattr(DATA, part).of(k)
+            outputs = made.task.predict(outcome.personal_rows[k : k + 1], DATA.x[own].unsqueeze(0))[0]
+            alone = measures.OutputMeasures(1, classifies=True)
+            if len(own):
+                alone.add(np.zeros(len(own), np.int64), DATA.y[own], outputs)
+            for name, values in alone.scores().items():
+                torch.testing.assert_close(
+                    outcome.personal[f"{part}_{name}"][k], values[0], rtol=1e-5, atol=1e-6, equal_nan=True
+                )
+
+
+@pytest.mark.parametrize("options", [{"chunk": 2}, {"workers": 2}], ids=str)
+def test_the_constant_predictor_knows_the_training_labels_only(options: dict[str, int]) -> None:
+    scores = run(FedAvg(), DATA, **options)[1].constant
+    assert scores is not None
+    for k in range(len(DATA)):
+        counts = DATA.y[DATA.train.of(k)].bincount(minlength=CLASSES)
+        labels = DATA.y[DATA.test.of(k)]
+        shares = (counts + 1) / (counts.sum() + CLASSES)  # each class counts once more than it occurs
+        assert scores["test_accuracy"][k] == (labels == counts.argmax()).double().mean()
+        assert scores["test_loss"][k].item() == pytest.approx(-shares[labels].log().mean().item(), rel=1e-5)
+        assert scores["test_auc"][k].item() == 0.5 or len(labels.unique()) == 1
+    changed = replace(DATA, x=torch.randn_like(DATA.x))
+    again = run(FedAvg(), changed, **options)[1].constant
+    assert same_bits(again, scores)
+
+
+def test_the_constant_predictor_of_regression_is_the_mean() -> None:
+    data = federation(targets="numbers")
+    scores = run(Ditto(), data, factory=line, loss="mse")[1].constant
+    assert scores is not None
+    for k in range(len(data)):
+        error = data.y[data.test.of(k)] - data.y[data.train.of(k)].mean()
+        assert scores["test_rmse"][k].item() == pytest.approx(error.square().mean().sqrt().item(), rel=1e-5)
+        assert scores["test_loss"][k].item() == pytest.approx(error.square().mean().item(), rel=1e-5)
+
+
+def test_round_0_scores_the_initial_weights_and_changes_nothing() -> None:
+    made, outcome = run(Ditto(), DATA, eval_every=1)
+    loss = [
+        torch.nn.functional.cross_entropy(
+            made.task.predict(made.task.start, DATA.x[own].unsqueeze(0))[0], DATA.y[own]
+        ).item()
+        for own in (DATA.test.of(k) for k in range(len(DATA)))
+    ]
+    assert outcome.initial["test_loss"] == pytest.approx(sum(loss) / len(loss), rel=1e-5)
+    unscored = run(Ditto(), DATA, eval_every=0)[1]
+    assert unscored.initial == {}
+    assert same_bits(unscored.personal, outcome.personal) and same_bits(unscored.models, outcome.models)

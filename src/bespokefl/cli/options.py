@@ -56,6 +56,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essen
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print which choices are made, and why.", rich_help_panel=OUTPUT)
 ]
+Metric = Annotated[
+    str | None,
+    training_option(
+        metavar="NAME",
+        help="The metric that decides: tuned on validation data, compared on test data. Default: accuracy, or loss for "
+        "regression. Others: balanced_accuracy, auc, average_precision, f1, log_loss, brier, ece; rmse, mae, r2.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 
 

@@ -1,6 +1,7 @@
 """Print to the terminal: progress bars, log messages and tables."""
 
 import logging
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,16 +17,17 @@ from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
 from bespokefl.workflows.compare.result import Comparison
-from bespokefl.workflows.compare.statistics import BEST
+from bespokefl.workflows.compare.statistics import BEST, constant_figures
 from bespokefl.workflows.newcomers.result import KINDS
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.results.score_tables import column_title, format_score, unit
+from bespokefl.workflows.results.score_tables import CONSTANT, column_title, constant_title, format_score, unit
 from bespokefl.workflows.run import jobs
-from bespokefl.workflows.tune.result import SCORES, Tuning
+from bespokefl.workflows.tune.result import Tuning
 from bespokefl.workflows.tune.shared_settings import literal
 
 MARKS = {BEST: "*", EQUAL: "=", UNCLEAR: "?"}  # of methods in the table of a comparison
 PIPE_WIDTH = 120  # columns, if the output is not a terminal
+MAX_TITLE_WIDTH = 16  # of the score in the table of a comparison; longer titles are wrapped
 PROGRESS_SCORES = {"validation_loss": "loss", "validation_accuracy": "accuracy"}
 
 Step = outcome.Progress | jobs.Step  # of a run; of a tuning or comparison
@@ -129,7 +131,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: in
 def result_table(result: Result) -> Table:
     """Return a table of the test scores of a run, and of its newcomers if it has any."""
     newcomers = {} if result.newcomers is None else result.newcomers.summary()
-    kinds = {kind: result.summary()[kind] for kind in ("personal", "global")}
+    summary = result.summary()
+    kinds = {kind: summary[kind] for kind in ("personal", "global")}
+    if result.constant is not None:
+        kinds[constant_title(result.constant)] = summary[CONSTANT]
     return score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in KINDS})
 
 
@@ -148,7 +153,8 @@ def score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
 def tuning_table(tuning: Tuning) -> Table:
     """Return a table of the points of a tuning; a star marks the chosen one."""
     keys = list(tuning.points[0].values)
-    scores = [name for name in SCORES if any(line[name] is not None for line in tuning.table)] or SCORES[:1]
+    shown = tuning.scores
+    scores = [name for name in shown if any(line[name] is not None for line in tuning.table)] or shown[:1]
     rows = []
     for at, line in enumerate(tuning.table):
         mark = "*" if at == tuning.chosen else ""
@@ -174,6 +180,11 @@ def demo_table(results: Sequence[Result]) -> Table:
                 f"{result.timing['seconds']:.1f}",
             ]
         )
+    first = results[0]
+    if first.constant is not None:
+        level = first.summary()[CONSTANT][score]
+        shown = [format_score(level[name], score) for name in ("mean", "worst_decile", "std")]
+        rows.append([constant_title(first.constant), *shown, "-", "-", "-"])
     suffix = unit(score)
     return table(["method", f"personal,{suffix}", "worst decile", "std", f"global,{suffix}", "sent", "seconds"], rows)
 
@@ -184,8 +195,8 @@ def comparison_table(found: Comparison) -> Table:
     "steps" are gradient steps per client and round, "gradients" those of one example in the whole run.
     """
     first = "method (untuned)" if found.untuned else "method"
-    columns = [first, f"test {column_title(found.score)}", "SD", "worst 10 %", "better/worse", "Jain"]
-    columns += ["steps", "gradients", "sent", "seconds"]
+    title = "\n".join(textwrap.wrap(f"test {column_title(found.score)}", MAX_TITLE_WIDTH))
+    columns = [first, title, "SD", "worst 10 %", "better/worse", "Jain", "steps", "gradients", "sent", "seconds"]
     rows: list[list[str | Text]] = []
     for name in found.ranking:
         one = found.figures[name]
@@ -211,6 +222,11 @@ def comparison_table(found: Comparison) -> Table:
                 f"{one['seconds']:.1f}",
             ]
         )
+    constant = (constant_figures(found) or {}).get(found.score)
+    if constant is not None:
+        values = [found.format_score(constant[name]) for name in ("mean", "std", "worst_decile")]
+        name = constant_title(found.constant or {})
+        rows.append([name, f"{values[0]}  ", *values[1:], *["-"] * (len(columns) - 4)])
     return table(columns, rows)
 
 

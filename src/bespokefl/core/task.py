@@ -18,6 +18,7 @@ from bespokefl.core import rng
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.confusion import ConfusionCounts
 from bespokefl.core.errors import InputError
+from bespokefl.core.measures import OutputMeasures
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
 from bespokefl.core.nn.module import first_line, head_of, reject_batch_norm, set_mode, without_lazy
@@ -230,14 +231,18 @@ class Task:
                 return self._stacked(rows.blocks, x, train=False)
             return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
 
-    def score(self, rows: Rows, plan: BatchSchedule, *, by_class: bool = False) -> dict[str, Tensor]:
+    def score(
+        self, rows: Rows, plan: BatchSchedule, *, by_class: bool = False, measures: bool = False
+    ) -> dict[str, Tensor]:
         """Return mean loss and, for classification, accuracy of each row over a sweep, (K,); NaN without data.
 
-        With `by_class`, classification also gets macro F1, precision and recall.
+        With `by_class`, classification also gets macro F1, precision and recall; with `measures`, every task gets
+        those of `OutputMeasures`, for which all outputs are kept in memory.
         """
         size = len(plan.steps)
         loss, right, seen = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
         counts = ConfusionCounts(size) if by_class and self.classifies else None
+        kept = OutputMeasures(size, classifies=self.classifies) if measures else None
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             examples, inside = plan.real(step)
@@ -246,6 +251,8 @@ class Task:
             k, first = len(sizes), sizes.cumsum() - sizes  # where each row's examples start
             loss[:k] += np.add.reduceat(self.loss(outputs, y).detach().double().cpu().numpy(), first)
             seen[:k] += sizes
+            if kept is not None:
+                kept.add(np.arange(k).repeat(sizes), y, outputs)
             if self.classifies:
                 found = outputs.argmax(-1)
                 right[:k] += np.add.reduceat((found == y).cpu().numpy(), first, dtype=np.int64)
@@ -256,6 +263,7 @@ class Task:
             shares = {"loss": loss / seen, **({"accuracy": right / seen} if self.classifies else {})}
         scores = {name: torch.from_numpy(values) for name, values in shares.items()}
         scores |= {} if counts is None else counts.scores()
+        scores |= {} if kept is None else kept.scores()
         return {name: plan.unsort(values) for name, values in scores.items()}
 
     def _outputs(self, rows: Rows, plan: BatchSchedule, step: int) -> Tensor:

@@ -13,6 +13,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import SIZE
 from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.constant import constant_models
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
 from bespokefl.engines.settings import Settings
@@ -97,15 +98,27 @@ class ClientSide:
         """The cohort's personal models, one row each."""
         return self.method.personal(self.task, message, state, self.cohort_data(cohort, number))
 
-    def score(self, cohort: Sequence[int], rows: Rows, *, by_class: bool = False) -> dict[str, Tensor]:
+    def score(self, cohort: Sequence[int], rows: Rows, *, final: bool = False) -> dict[str, Tensor]:
         """Loss and accuracy on the cohort's training, validation and test data, named "test_accuracy" and so on.
 
-        `by_class` adds F1, precision and recall.
+        The `final` scores of a run add F1, precision and recall, and measures of validation and test data (AUC,
+        calibration, RMSE, …), which take too long for evaluations between rounds.
         """
+        return self._score(self.task, self.data.x, cohort, rows, final)
+
+    def score_constant(self, cohort: Sequence[int]) -> dict[str, Tensor]:
+        """The final scores of the constant predictors of the cohort: majority class, or mean target."""
+        made = constant_models(self.task, self.data.x, self.data.y, self.data.train.take(cohort))
+        if made is None:
+            return {}
+        unused = self.data.x.new_zeros(1).expand(len(self.data.x))  # no features
+        return self._score(made[0], unused, cohort, made[1], final=True)
+
+    def _score(self, task: Task, x: Tensor, cohort: Sequence[int], rows: Rows, final: bool) -> dict[str, Tensor]:
         scores: dict[str, Tensor] = {}
         for part in PARTS:
             own: ClientIndex = getattr(self.data, part).take(cohort)
-            schedule = BatchSchedule.sweep(self.data.x, self.data.y, own)
-            found = self.task.score(rows, schedule, by_class=by_class)
+            schedule = BatchSchedule.sweep(x, self.data.y, own)
+            found = task.score(rows, schedule, by_class=final, measures=final and part != "train")
             scores |= {f"{part}_{name}": values for name, values in found.items()}
         return scores

@@ -53,6 +53,11 @@ def mask_non_finite(scores: Scores, data: Data, clients: Collection[int]) -> set
     return {client for client in bad.nonzero().flatten().tolist() if client in clients}
 
 
+def finite(scores: Scores) -> Scores:
+    """Return the scores with NaN instead of values that are not finite."""
+    return {name: values.masked_fill(~torch.isfinite(values), torch.nan) for name, values in scores.items()}
+
+
 def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -> None:
     """Write some clients' scores to their positions among all `size` clients; the others stay NaN."""
     at = torch.tensor(clients, dtype=torch.int64)
@@ -64,5 +69,6 @@ def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -
 
 def means(scores: Scores) -> dict[str, float | None]:
     """The mean loss and accuracy over clients that have data; None if no client has."""
-    found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name.endswith(FOLLOWED)}
+    followed = [f"{part}_{name}" for part in PARTS for name in FOLLOWED]
+    found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name in followed}
     return {name: float(values.mean()) if len(values) else None for name, values in found.items()}

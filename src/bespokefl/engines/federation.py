@@ -87,6 +87,8 @@ class Federation:
         self.recorded = Traffic()  # up to the last round
         self._has_client_states = bool(method.start_clients(start, data.names[:1]))
         self.final_work: Tensor | None = None  # of making the final personal models
+        self.initial: dict[str, float | None] = {}  # mean scores of the initial weights, if they were scored
+        self.constant: Scores = {}  # of the constant predictors, after the final evaluation
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
 
@@ -269,6 +271,7 @@ class Federation:
             "sent": self.recorded.down_bytes,
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
+            "initial": self.initial,
         }
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -280,6 +283,7 @@ class Federation:
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
+        self.initial = record.get("initial", {})
         self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
 
 

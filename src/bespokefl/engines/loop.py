@@ -84,6 +84,8 @@ class RoundLoop:
             if checkpoints is not None:
                 resources.callback(checkpoints.wait_ignoring_errors)  # no checkpoint is being written afterwards
             done = self._resume(planned)
+            if not done:
+                self._evaluate_start()
             if done and "personal" not in self.federations[0].history[-1]:  # the run ended while it was evaluated
                 self._evaluate_if_due(done, planned)
             schedule = enumerate((phase for phase in phases for _ in range(phase.rounds)), start=1)
@@ -176,6 +178,23 @@ class RoundLoop:
             personal, globally, _, _ = self.evaluate(at, number)
             self._scores = federation.keep_scores(personal, globally)
 
+    def _evaluate_start(self) -> None:
+        """Score the initial weights on every client's data: round 0 of the curves, the same for every method.
+
+        A deployment does not: nodes score personal models, and some methods have none before the first round.
+        """
+        if not self.settings.eval_every or self.transport.remote:
+            return
+        for at, federation in enumerate(self.federations):
+            round = federation.round(0, "evaluate")
+            parts = self.transport.partition(self._members.joint(at, range(len(federation.data))), scoring=True)
+            requests = [ScoreRequest(part, round, None, federation.start, False) for part in parts]
+            scores: Scores = {}
+            for reply in self._guarded(self.transport.evaluate(requests)):
+                own = [client - self._members.offsets[at] for client in reply.clients]
+                evaluation.scatter(scores, own, reply.globally or {}, len(federation.data))
+            federation.initial = evaluation.means(evaluation.finite(scores))
+
     def evaluate(
         self, member: int, number: int, *, final: bool = False
     ) -> tuple[Scores, Scores | None, Rows | None, list[str]]:
@@ -198,6 +217,7 @@ class RoundLoop:
         parts = self.transport.partition(self._members.joint(member, range(size)), scoring=True)
         personal: Scores = {}
         globally: Scores = {}
+        constant: Scores = {}
         scored: set[int] = set()
         work = torch.zeros(SIZE, dtype=torch.int64)
         for reply in self._guarded(self.transport.evaluate([request(part) for part in parts])):
@@ -206,8 +226,11 @@ class RoundLoop:
             work += 0 if reply.work is None else reply.work
             evaluation.scatter(personal, own, reply.personal or {}, size)
             evaluation.scatter(globally, own, reply.globally or {}, size)
+            evaluation.scatter(constant, own, reply.constant or {}, size)
         personal = personal if shared is None else globally
         unscored = self._check_scores(federation, number, scored, personal, globally)
+        if final:
+            federation.constant = evaluation.finite(constant)
         models: Rows | None = None
         federation.final_work = work if final else federation.final_work
         if final and not self.transport.remote:
@@ -249,6 +272,8 @@ class RoundLoop:
             kept_rows=Rows.cat(federation.kept) if federation.kept else None,
             personal=personal,
             globally=globally,
+            constant=federation.constant or None,
+            initial=federation.initial,
             unscored=unscored,
             history=federation.history,
             lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},

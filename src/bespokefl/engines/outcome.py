@@ -36,6 +36,8 @@ class Outcome:
     kept_rows: Rows | None  # the global model after each round, if requested
     personal: Scores
     globally: Scores | None
+    constant: Scores | None  # of the constant predictors: majority class, or mean target; None: unknown
+    initial: dict[str, float | None]  # mean loss and accuracy of the initial weights; empty if they were not scored
     unscored: list[str]  # clients of a deployment whose final models could not be scored
     history: list[dict[str, Any]]
     lost: dict[str, dict[str, int]]  # by client: reasons why its uploads were not used, with counts

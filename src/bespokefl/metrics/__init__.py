@@ -11,6 +11,7 @@ fairness                how evenly values or gains are spread over clients
 fairness_choice         which of several methods is fairest
 improvement             gain of each client over the better of FedAvg and Local
 mixed_model             the mean over seeds and clients, with an error that counts both as random
+metric                  scores by name: their titles, and whether higher is better
 round_records           the rounds of a run in columns
 significance            how methods compare with the best; paired tests and bootstrap intervals
 spread                  mean, deviation, worst client and means over a tenth of the clients

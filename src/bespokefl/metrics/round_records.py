@@ -9,6 +9,9 @@ from bespokefl.metrics.communication import SYSTEMS, times
 
 Lines = Sequence[Mapping[str, Any]]
 
+# Numbers of each round that are 0 before the first one.
+ADDED_UP = ("trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload", "seconds")
+
 COMMON_KEYS = {  # of every line of rounds.jsonl; all others are recorded by the method
     *("round", "phase", "trained", "reported", "up_bytes", "down_bytes", "down_streams", "up_models", "workload"),
     *("gradient_steps", "gradients", "head_gradients"),
@@ -16,8 +19,20 @@ COMMON_KEYS = {  # of every line of rounds.jsonl; all others are recorded by the
 }
 
 
-def history(rounds: Lines) -> dict[str, Any]:
-    """Return the lines of rounds.jsonl in columns; bytes, time and seconds are cumulative."""
+def history(rounds: Lines, initial: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+    """Return the lines of rounds.jsonl in columns; bytes, time and seconds are cumulative.
+
+    `initial` are the mean scores of the initial weights, of which round 0 consists; None or empty if they are unknown.
+    """
+    if initial and rounds:
+        nothing = {name: 0 for name in rounds[0] if name in ADDED_UP}
+        start = {
+            "round": 0,
+            "phase": None,
+            "personal": initial,
+            "global": initial if rounds[-1].get("global") else None,
+        }
+        rounds = [start | nothing, *rounds]
 
     def total(name: str) -> list[Any]:
         return list(np.cumsum([line.get(name, 0) for line in rounds]).tolist())

@@ -18,6 +18,7 @@ import numpy as np
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import mixed_model, round_records, spread, summarize
 from bespokefl.metrics.communication import SYSTEMS
+from bespokefl.metrics.metric import SHARES, metric_of
 
 Document = dict[str, Any]
 
@@ -26,6 +27,7 @@ COMPARISON_FORMAT = 1
 RUN_FILES = ("config.toml", "result.json")
 CHECKPOINTS = "checkpoints/round-*/record.json"
 MODELS = {"personal": "personal model", "global": "global model"}
+CONSTANT = "constant"
 PARTS = ("train", "validation", "test")
 
 
@@ -72,8 +74,8 @@ def _read_run(directory: Path) -> Document:
             for key in about[kind]
             if f"{kind}_{key}" in rows[0]
         }
-        for kind in MODELS
-        if about[kind] is not None
+        for kind in (*MODELS, CONSTANT)
+        if about.get(kind) is not None  # runs of earlier versions have no constant predictors
     }
     return _run_document(
         directory,
@@ -108,6 +110,7 @@ def _read_interrupted_run(directory: Path) -> Document:
         "communication": record["communication"],
         "timing": {"seconds": sum(record["seconds"])},
         "versions": {},
+        "initial": record.get("initial"),
     }
     names = [str(name) for name in split["names"]]
     untested = {"accuracy" if has_accuracy else "loss": np.full(len(names), math.nan)}
@@ -139,7 +142,7 @@ def _run_document(
         "command": f"bespoke run --config {shlex.quote(str(directory / 'config.toml'))}",
         "finished": not about["interrupted"],
         "score": score,
-        "higher_is_better": score == "accuracy",
+        "higher_is_better": metric_of(score).higher_is_better,
         "level": 0.05,
         "seeds": [about["seed"]],
         "data": {"name": about["data"], "clients": len(clients["names"])}
@@ -151,8 +154,11 @@ def _run_document(
         "systems": [{"name": system.name} for system in SYSTEMS],
         "clients": {"groups": None, **clients},
         "methods": [
-            _model_entry(about, kind, score, found, clients["train"], rounds, details) for kind, found in scores.items()
+            _model_entry(about, kind, score, scores[kind], clients["train"], rounds, details)
+            for kind in MODELS
+            if kind in scores
         ],
+        "constant": _constant_entry(score, scores.get(CONSTANT), clients["train"]),
         "left_out": [],
         "verdicts": {},
         "notes": [*about["notes"], "One seed: there is no standard error over seeds."],
@@ -169,26 +175,20 @@ def _model_entry(
     details: Document,
 ) -> Document:
     """Return the personal or the global model of a run in the format of a method of a comparison."""
-    history = round_records.history(rounds)
+    history = round_records.history(rounds, about.get("initial"))
     if kind == "global":
         history[score] = history[f"global_{score}"]
     run = {key: about[key] for key in ("seed", "interrupted", "rounds_done", "rounds_planned")} | {
         "failed": None,
-        "personal": {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()},
+        "personal": _without_nan(scores),
         "history": history,
         "details": details if kind == "personal" else None,
     }
-    values, train = scores[score], np.array(sizes)
-    statistics: Document = {**summarize(values, train, higher_is_better=score == "accuracy")}
+    interval = mixed_model.estimate(scores[score], bounds=(0.0, 1.0) if score in SHARES else None)
+    statistics = _statistics(score, scores[score], sizes)
+    statistics |= {"interval": None if interval is None else interval.interval}
     if statistics["mean"] is None:  # no client has a score; its latest evaluation has a mean
         statistics["mean"] = next((value for value in reversed(history[score]) if value is not None), None)
-    interval = mixed_model.estimate(values, bounds=(0.0, 1.0) if score == "accuracy" else None)
-    statistics |= {
-        "sem": None,
-        "interval": None if interval is None else interval.interval,
-        "largest_decile": spread.largest_decile(values, train),
-        "smallest_decile": spread.smallest_decile(values, train),
-    }
     sent = about["communication"]
     figures = dict.fromkeys(("gain", "fairness", "p_value", "adjusted", "difference")) | {
         score: statistics,
@@ -214,8 +214,53 @@ def _model_entry(
     }
 
 
+def _statistics(score: str, values: np.ndarray, sizes: list[int]) -> Document:
+    train = np.array(sizes)
+    return {
+        **summarize(values, train, higher_is_better=metric_of(score).higher_is_better),
+        "sem": None,
+        "interval": None,
+        "largest_decile": spread.largest_decile(values, train),
+        "smallest_decile": spread.smallest_decile(values, train),
+    }
+
+
+def _constant_entry(score: str, scores: Mapping[str, np.ndarray] | None, sizes: list[int]) -> Document | None:
+    """Return the constant predictors of a run as compare.json has them."""
+    if scores is None or score not in scores:
+        return None
+    name = "majority class" if "accuracy" in scores else "mean value"
+    return {
+        "name": name,
+        "figures": {score: _statistics(score, scores[score], sizes)},
+        "personal": _without_nan(scores),
+    }
+
+
+def _without_nan(scores: Mapping[str, np.ndarray]) -> Document:
+    return {key: [None if math.isnan(one) else one for one in values] for key, values in scores.items()}
+
+
 def _read_lines(path: Path) -> list[Document]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def constant_method(document: Document) -> Document | None:
+    """Return the constant predictors in the format of a method; None if they are unknown or have no such score."""
+    constant, score = document.get("constant"), document["score"]
+    if constant is None or (constant["figures"].get(score) or {}).get("mean") is None:
+        return None
+    known = ("gain", "fairness", "p_value", "adjusted", "difference", "up_bytes", "down_bytes", "model_time", "seconds")
+    run = {"failed": None, "personal": constant["personal"]}
+    return {
+        "name": constant["name"],
+        "method": None,
+        "about": "knows each client's training labels but no features",
+        "baseline": False,
+        "constant": True,
+        "figures": dict.fromkeys(known) | {"best": False, "tie": False} | constant["figures"],
+        "runs": [run],
+    }
 
 
 # -- Scores of single clients, averaged over the seeds of a method

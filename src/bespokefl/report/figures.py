@@ -15,6 +15,7 @@ import numpy as np
 
 from bespokefl.metrics import standard_error
 from bespokefl.metrics.fairness import LOWER_IS_FAIRER
+from bespokefl.metrics.metric import metric_of
 from bespokefl.report.document import Document, client_gains, client_scores, finished_runs
 
 MAX_CURVE_POINTS = 150
@@ -50,6 +51,9 @@ class MethodStyle:
     def css_class(self) -> str:
         """The classes of the marker's picture."""
         return f"{'grey' if self.colour == GREY else f'c{self.colour}'} {'hollow' if self.hollow else 'full'}"
+
+
+CONSTANT_STYLE = MethodStyle(GREY, "x", "longdash", hollow=False)  # of majority class or mean value
 
 
 def assign_styles(baselines: Sequence[bool]) -> list[MethodStyle]:
@@ -140,7 +144,7 @@ def rounded(values: Any, percent: bool = False) -> Any:
 def page_numbers(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> dict[str, Any]:
     """Return the numbers that the figures share, for methods in the order of their rank."""
     score = document["score"]
-    percent = score == "accuracy"
+    percent, followed = metric_of(score).percent, followed_score(methods, score)
     systems = [system["name"] for system in document["systems"]]
     listed = []
     for method, style in zip(methods, styles, strict=True):
@@ -152,18 +156,26 @@ def page_numbers(document: Document, methods: Sequence[Document], styles: Sequen
                 "colour": style.colour,
                 "symbol": style.plotly_symbol,
                 "dash": style.dash,
-                "baseline": method["baseline"],
+                "baseline": method["baseline"] or bool(method.get("constant")),
+                "constant": bool(method.get("constant")),
                 "scores": rounded(client_scores(method, score), percent),
                 "gains": None if gains is None else rounded(gains, percent),
                 "fair": [rounded(fairness.get(measure)) for measure in FAIRNESS_MEASURES],
-                "curve": curve(method, score, percent, systems),
+                "curve": None
+                if method.get("constant")
+                else curve(method, followed, metric_of(followed).percent, systems),
             }
         )
     baselines = [at for at, method in enumerate(methods) if method["baseline"]]
-    others = [at for at, method in enumerate(methods) if not method["baseline"]]
+    others = [at for at, method in enumerate(methods) if not method["baseline"] and not method.get("constant")]
+    constants = [at for at, method in enumerate(methods) if method.get("constant")]
+    for at in constants:
+        listed[at]["curve"] = level_line(methods[at], followed, [one["curve"] for one in listed])
     return {
         "score": score,
+        "title": metric_of(score).title,
         "percent": percent,
+        "followed": {"title": metric_of(followed).title, "percent": metric_of(followed).percent},
         "higher": document["higher_is_better"],
         "kind": document["kind"],
         "seeds": len(document["seeds"]),
@@ -173,9 +185,35 @@ def page_numbers(document: Document, methods: Sequence[Document], styles: Sequen
         "measures": [[name, key in LOWER_IS_FAIRER] for key, name in FAIRNESS_MEASURES.items()],
         "methods": listed,
         "references": baselines,
-        "shown": sorted(baselines + others[:MAX_METHODS_SHOWN]),
+        "shown": sorted(baselines + others[:MAX_METHODS_SHOWN] + constants),
         "focus": others[0] if others else 0,
     }
+
+
+def followed_score(methods: Sequence[Document], score: str) -> str:
+    """Return the score that curves show: the one compared, or accuracy or loss if only these were evaluated."""
+    histories = [run["history"] for method in methods for run in finished_runs(method) if run.get("history")]
+    known = [name for name in (score, "accuracy", "loss") if any(any_known(one.get(name)) for one in histories)]
+    return known[0] if known else score
+
+
+def any_known(values: Sequence[Any] | None) -> bool:
+    """Return whether there is a value that is not None."""
+    return any(value is not None for value in values or ())
+
+
+def level_line(
+    constant: Mapping[str, Any], score: str, curves: Sequence[Mapping[str, Any] | None]
+) -> dict[str, Any] | None:
+    """Return the score of the constant predictors as a curve over all rounds, which sends nothing."""
+    known = [one for one in curves if one is not None]
+    mean = (constant["figures"].get(score) or {}).get("mean")
+    if not known or mean is None:
+        return None
+    ends = [min(one["round"][0] for one in known), max(one["round"][-1] for one in known)]
+    value = rounded(mean, metric_of(score).percent)
+    times = [None] * len(known[0]["time"])
+    return {"round": ends, "mean": [value, value], "sem": [None, None], "bytes": [0, 0], "time": times}
 
 
 def curve(method: Mapping[str, Any], score: str, percent: bool, systems: Sequence[str]) -> dict[str, Any] | None:
@@ -229,7 +267,11 @@ def general_sections(document: Document, numbers: Mapping[str, Any]) -> list[Sec
 
 
 def _score_words(numbers: Mapping[str, Any]) -> dict[str, str]:
-    return {"score": numbers["score"], "Score": numbers["score"].capitalize()}
+    return _words(numbers["title"])
+
+
+def _words(title: str) -> dict[str, str]:
+    return {"score": title, "Score": title[0].upper() + title[1:]}
 
 
 def _curves(numbers: Mapping[str, Any]) -> Figure:
@@ -242,11 +284,12 @@ def _curves(numbers: Mapping[str, Any]) -> Figure:
         controls.append(Control("select", "system", "in a system with", systems, hidden=True))
     band = "the band is one standard error over seeds" if numbers["seeds"] > 1 else "one seed, so there is no band"
     missing = "" if curves else "no round was evaluated; set eval_every to at least 1."
-    return make_figure("curves", "curves", _score_words(numbers) | {"band": band}, controls=controls, missing=missing)
+    words = _words(numbers["followed"]["title"]) | {"band": band}
+    return make_figure("curves", "curves", words, controls=controls, missing=missing)
 
 
 def _per_client_text(numbers: Mapping[str, Any]) -> str:
-    score = numbers["score"]
+    score = numbers["title"]
     if numbers["kind"] == "run":
         against = f", against its {score} with the global model" if numbers["references"] else ""
         return f"Every point is a client: its {score} with its own model{against}."

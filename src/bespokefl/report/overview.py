@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bespokefl.core.errors import count
+from bespokefl.metrics.metric import metric_of
 from bespokefl.report.document import Document, client_scores, oriented
 from bespokefl.report.figures import MethodStyle
 from bespokefl.report.tables import format_error, format_score
@@ -27,7 +28,7 @@ def verdict_cards(document: Document, methods: Sequence[Document], styles: Seque
     """Return the headline: the best method, the fairest one, and how many clients are better off."""
     cards = []
     by_name = {method["name"]: (method, style) for method, style in zip(methods, styles, strict=True)}
-    score, percent = document["score"], document["score"] == "accuracy"
+    score, percent = document["score"], metric_of(document["score"]).percent
     for key, title in (("best", "Best performing"), ("fairest", "Fairest")):
         verdict = document["verdicts"].get(key)
         if verdict is None:

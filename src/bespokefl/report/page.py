@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bespokefl.core.files import write_text
+from bespokefl.metrics.metric import metric_of
 from bespokefl.report import diagnosis, figures, method_figures, overview, tables
-from bespokefl.report.document import Document, finished_runs, read_document
+from bespokefl.report.document import Document, constant_method, finished_runs, read_document
 from bespokefl.report.figures import assign_styles
 from bespokefl.report.rendering import render
 
@@ -54,7 +55,10 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         key=lambda one: one["figures"]["rank"],
     )
     styles = assign_styles([bool(one["baseline"]) for one in methods])
-    numbers = figures.page_numbers(document, methods, styles) if methods else {}
+    constant = constant_method(document)
+    drawn = methods if constant is None or not methods else [*methods, constant]
+    drawn_styles = [*styles, figures.CONSTANT_STYLE][: len(drawn)]
+    numbers = figures.page_numbers(document, drawn, drawn_styles) if methods else {}
     sections = []
     if methods:
         sections = figures.general_sections(document, numbers) + method_figures.sections(document, methods)
@@ -70,10 +74,10 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         styles=styles,
         sections=sections,
         runs=[run for method in document["methods"] for run in finished_runs(method)],
-        percent=document["score"] == "accuracy",
+        percent=metric_of(document["score"]).percent,
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
-        ranking_table=tables.ranking(document, methods, styles) if methods else None,
+        ranking_table=tables.ranking(document, drawn, drawn_styles) if methods else None,
         focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
         clients=tables.clients(document, methods) if methods else None,
         bibtex=overview.bibtex(document, citations),

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.report.document import Document, client_gains, client_scores, oriented
+from bespokefl.metrics.metric import metric_of
+from bespokefl.report.document import Document, client_gains, client_scores, constant_method, oriented
 from bespokefl.report.figures import MethodStyle, read_texts
 
 MAX_CLIENT_ROWS = 2000
@@ -20,13 +21,14 @@ def ranking(document: Document, methods: Sequence[Document], styles: Sequence[Me
     whiskers = _whiskers([method["figures"] for method in methods], score)
     for method, style, whisker in zip(methods, styles, whiskers, strict=True):
         figures = method["figures"]
-        kind = "best" if figures["best"] else "tie" if figures["tie"] else "baseline" if method["baseline"] else ""
+        baseline = method["baseline"] or method.get("constant")
+        kind = "best" if figures["best"] else "tie" if figures["tie"] else "baseline" if baseline else ""
         tag = TAGS.get(figures.get("relation") or kind, "")  # earlier versions wrote no relation
         about = {key: method[key] for key in ("name", "about", "figures")}
         rows.append(about | {"style": style, "kind": kind, "tag": tag, "whisker": whisker})
     words = {
-        "Score": score.capitalize(),
-        "unit": ", %" if score == "accuracy" else "",
+        "Score": metric_of(score).title[0].upper() + metric_of(score).title[1:],
+        "unit": ", %" if metric_of(score).percent else "",
         "error": " ± standard error over seeds" if several else "; one seed, so no standard error",
         "confidence": f"{100 * (1 - document['level']):.0f}",
         "seeds": " and seeds" if several else "",
@@ -64,7 +66,8 @@ def _whiskers(figures: Sequence[Mapping[str, Any]], score: str) -> list[dict[str
 
 def clients(document: Document, methods: Sequence[Document]) -> dict[str, Any]:
     """Return the table of all clients: scores with the baselines and, in a comparison, the best method of each."""
-    percent, comparison = document["score"] == "accuracy", document["kind"] == "comparison"
+    percent, comparison = metric_of(document["score"]).percent, document["kind"] == "comparison"
+    constant = constant_method(document)
     names, groups = document["clients"]["names"], document["clients"]["groups"]
     scores = [client_scores(method, document["score"]) for method in methods]
     gains = [client_gains(method) for method in methods]
@@ -72,13 +75,15 @@ def clients(document: Document, methods: Sequence[Document]) -> dict[str, Any]:
     best, untested = ordered.argmax(0), np.isneginf(ordered.max(0))
     shown = [at for at, method in enumerate(methods) if method["baseline"] or not comparison]
     headings = ["Client", *(["True group"] if groups is not None else []), "Training examples"]
-    headings += [methods[at]["name"] for at in shown]
+    headings += [methods[at]["name"] for at in shown] + ([] if constant is None else [constant["name"]])
+    level = None if constant is None else client_scores(constant, document["score"])
     headings += ["Best method", "with it", "gain"] if comparison else []
     rows = []
     for client, name in enumerate(names[:MAX_CLIENT_ROWS]):
         cells = [] if groups is None else [str(groups[client])]
         cells += [str(document["clients"]["train"][client])]
         cells += [format_score(float(scores[at][client]), percent) for at in shown]
+        cells += [] if level is None else [format_score(float(level[client]), percent)]
         if comparison and untested[client]:
             cells += [MISSING] * 3
         elif comparison:

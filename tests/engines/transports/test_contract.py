@@ -145,7 +145,9 @@ def test_scores_cover_all_clients_and_the_last_ones_all_metrics(make: Make, tmp_
         assert globally is not None and models is None and not unscored
         assert not personal["test_loss"].isnan().any()
         final = loop.evaluate(0, 0, final=True)
-    assert "test_f1" in final[0]
+    assert {"test_f1", "test_auc", "validation_ece"} <= final[0].keys()
+    constant = loop.federations[0].constant
+    assert constant.keys() == final[0].keys() and not constant["test_accuracy"].isnan().any()
     assert (final[2] is None) == loop.transport.remote  # a deployment's personal models stay at the nodes
 
 

@@ -245,9 +245,10 @@ def test_what_is_written(clients: Clients, found: Comparison) -> None:
         and ditto["runs"][1]["folder"] == "runs/ditto-1"
     )
     history, rounds = ditto["runs"][0]["history"], found.result("ditto", 0).rounds
-    assert history["round"] == [1, 2]
-    assert history["up_bytes"] == [rounds[0]["up_bytes"], rounds[0]["up_bytes"] + rounds[1]["up_bytes"]]
-    assert history["accuracy"] == pytest.approx([line["personal"]["test_accuracy"] for line in rounds])
+    assert history["round"] == [0, 1, 2]
+    assert history["up_bytes"] == [0, rounds[0]["up_bytes"], rounds[0]["up_bytes"] + rounds[1]["up_bytes"]]
+    assert history["accuracy"][1:] == pytest.approx([line["personal"]["test_accuracy"] for line in rounds])
+    assert history["accuracy"][0] == pytest.approx(found.result("ditto", 0).about["initial"]["test_accuracy"])
     details = written["methods"][3]["runs"][0]["details"]
     assert written["methods"][3]["runs"][1]["details"] is None
     assert details["rounds"]["collaboration"]["round"] == [1]
@@ -711,7 +712,7 @@ def test_long_histories_are_thinned(found: Comparison) -> None:
         weights=result.weights,
     )
     columns = history(kept)
-    assert columns["round"] == list(range(5, 1001, 5)) and columns["up_bytes"] == columns["round"]
+    assert columns["round"] == list(range(0, 1001, 5)) and columns["up_bytes"] == columns["round"]
     assert None not in columns["accuracy"]
     notes = method_records(kept)
     assert notes is not None

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bespokefl.cli.commands.tune import read_grid
-from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, numbers, printing_results, takes_run, training_option
+from bespokefl.cli.options import (
+    INTERRUPTED,
+    Metric,
+    Quiet,
+    Verbose,
+    numbers,
+    printing_results,
+    takes_run,
+    training_option,
+)
 from bespokefl.core.errors import DiskError, InputError, count
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.duration import DEFAULT_TIME, is_time
@@ -61,6 +70,7 @@ def compare(
             help='Values to try when tuning a method, such as "ditto.prox_weight=0.1,1". Can be repeated.',
         ),
     ] = None,
+    metric: Metric = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -86,16 +96,23 @@ def compare(
     target = output_directory(settings, "compare")
     with terminal.messages(errors, verbose):
         if runs:
-            found = compare_runs(runs, out=target, overwrite=settings.overwrite)
+            found = compare_runs(runs, metric=metric, out=target, overwrite=settings.overwrite)
         else:
             config = replace(settings, out=str(target))
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
                 try:
                     found = api.compare_config(
-                        config, methods, seeds=seed_list, tune=time, budget=budget, grids=grids, progress=progress
+                        config,
+                        methods,
+                        seeds=seed_list,
+                        tune=time,
+                        budget=budget,
+                        grids=grids,
+                        metric=metric,
+                        progress=progress,
                     )
                 except KeyboardInterrupt:
-                    command = candidates.command(settings, methods, seed_list or api.SEEDS, time, grids, budget)
+                    command = candidates.command(settings, methods, seed_list or api.SEEDS, time, grids, budget, metric)
                     _print_how_to_resume(command, target)
                     raise typer.Exit(INTERRUPTED) from None
         _write_report(target)

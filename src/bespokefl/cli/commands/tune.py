@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.options import INTERRUPTED, Quiet, Verbose, literal, numbers, takes_run, training_option
+from bespokefl.cli.options import INTERRUPTED, Metric, Quiet, Verbose, literal, numbers, takes_run, training_option
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -27,6 +27,7 @@ def tune(
             help="Average over runs with so many seeds (0 to 4), or with these, on the same split.",
         ),
     ] = None,
+    metric: Metric = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -37,13 +38,14 @@ def tune(
     values, seed_list = read_grid(grid or []), numbers(seeds)
 
     from bespokefl.cli import terminal
+    from bespokefl.metrics.metric import metric_of
     from bespokefl.workflows.tune.api import tune_config
     from bespokefl.workflows.tune.grid import in_words
     from bespokefl.workflows.tune.result import run_command
 
     errors = terminal.console(stderr=True)
     with terminal.messages(errors, verbose), terminal.progress_bar(errors, settings.method, quiet) as progress:
-        tuning = tune_config(settings, values, seed_list, progress)
+        tuning = tune_config(settings, values, seed_list, progress, metric)
     if not quiet and tuning.cells:
         terminal.console().print(terminal.tuning_table(tuning))
         terminal.say(f"Written to {tuning.path}: grid.csv has one line per point.")
@@ -57,7 +59,7 @@ def tune(
         return
     seeds_used = f", mean of {len(tuning.seeds)} seeds" if len(tuning.seeds) > 1 else ""
     terminal.say(
-        f"Chosen by the clients' mean {tuning.by.replace('_', ' ')}{seeds_used}: {in_words(tuning.best)}",
+        f"Chosen by the clients' mean validation {metric_of(tuning.by).title}{seeds_used}: {in_words(tuning.best)}",
         f"To use it: {run_command(settings, tuning)}",
     )
 

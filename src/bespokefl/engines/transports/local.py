@@ -80,7 +80,8 @@ class LocalTransport:
             personal, globally = under("personal", values), under("global", values)
             if "models" in values:
                 self._keep_models(requests[at].clients, values["models"])
-            yield ScoreReply(requests[at].clients, personal or None, globally or None, values.get("work"))
+            constant, work = under("constant", values), values.get("work")
+            yield ScoreReply(requests[at].clients, personal or None, globally or None, work, constant)
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         assert self._models is not None
@@ -146,12 +147,12 @@ class LocalTransport:
     def _score(self, cohort: list[int], values: Values) -> Values:
         final, found = values["final"], Values()
         if "global" in values:
-            found |= prefixed("global", self.side.score(cohort, values["global"], by_class=final))
+            found |= prefixed("global", self.side.score(cohort, values["global"], final=final))
         if "number" in values:
             message, state = unpack_message(values), under("state", values)
             self.side.task.work.take()
             models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
             work = self.side.task.work.take()
-            found |= prefixed("personal", self.side.score(cohort, models, by_class=final))
+            found |= prefixed("personal", self.side.score(cohort, models, final=final))
             found |= {"models": models, "work": work} if final else {}
-        return found
+        return found | (prefixed("constant", self.side.score_constant(cohort)) if final else {})

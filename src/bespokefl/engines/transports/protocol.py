@@ -70,6 +70,7 @@ class ScoreReply:
     personal: Scores | None  # None: those of the global model
     globally: Scores | None
     work: Tensor | None = None  # of making the personal models, in the final evaluation
+    constant: Scores | None = None  # of constant predictors; in the final evaluation only
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@
   const state = { axis: "round", system: 0, focus: D.focus, client: null };
   const plots = [...document.querySelectorAll(".plot")];
   const unit = D.percent ? " %" : "";
-  const what = D.percent ? "accuracy" : "loss";
+  const what = D.title;
   const sign = D.higher ? 1 : -1;
   const PRINT_WIDTHS = [300, 640]; // pixels: half the page, or all of it
   let width = 0; // of the figure that is being drawn
@@ -73,7 +73,8 @@
   // Each function returns the traces, layout, height (or ratio of height to width) and summary sentence of a figure.
   const draw = {
     curves() {
-      const key = state.axis;
+      const key = state.axis, of = D.followed; // AUC and others are known at the end only
+      const show = (value) => (of.percent ? `${value.toFixed(1)} %` : String(value));
       const traces = [], ends = [], free = [];
       for (const at of visible()) {
         const one = M[at], curve = one.curve;
@@ -117,7 +118,7 @@
         summary: free.map((at) => `${M[at].name} sends nothing; the level line shows its final value.`).join(" "),
         layout: layout({
           xaxis: axis(title + (wide ? " (logarithmic)" : ""), { rangemode: "tozero", ...(wide ? log(reach, say) : key === "bytes" ? even : {}) }),
-          yaxis: axis(`${what}${D.percent ? ", %" : ""}`),
+          yaxis: axis(`${of.title}${of.percent ? ", %" : ""}`),
         }),
       };
     },
@@ -597,13 +598,14 @@
       output.textContent = find && find.value && !D.clients.some((one) => one.startsWith(find.value)) ? "No client has this name." : "";
       return;
     }
-    const known = M.map((one, k) => k).filter((k) => M[k].scores[at] !== null);
+    const known = M.map((one, k) => k).filter((k) => M[k].scores[at] !== null && !M[k].constant);
     const words = [`${D.clients[at]}: ${count(D.sizes[at], "training example")}.`];
     if (!known.length) words.push("It has no test data and therefore no score.");
     else {
       const best = known.reduce((a, b) => (sign * M[b].scores[at] > sign * M[a].scores[at] ? b : a));
       words.push(`Best method: ${M[best].name}, ${show(M[best].scores[at])}.`);
-      for (const k of new Set([...D.references, state.focus])) if (k !== best && M[k].scores[at] !== null) words.push(`${M[k].name}: ${show(M[k].scores[at])}.`);
+      const constants = M.map((one, k) => k).filter((k) => M[k].constant);
+      for (const k of new Set([...D.references, state.focus, ...constants])) if (k !== best && M[k].scores[at] !== null) words.push(`${M[k].name}: ${show(M[k].scores[at])}.`);
       const measured = M.filter((one) => one.gains && one.gains[at] !== null);
       if (measured.length) words.push(`${measured.filter((one) => one.gains[at] > 0).length} of ${count(measured.length, "method")} leave it better off than the better of Local and FedAvg.`);
     }

@@ -10,10 +10,11 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
+from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, run_comparison
+from bespokefl.workflows.compare.plan import NOT_ACCEPTED, ComparisonPlan, often_enough, run_comparison
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import Result
@@ -36,6 +37,7 @@ def compare(
     tune: bool | str | float | None = None,
     budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
+    metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: jobs.Report | None = None,
@@ -60,12 +62,16 @@ def compare(
     grids : mapping of str to mapping, optional
         Values to try instead of the default grid: `{"ditto": {"prox_weight": (0.1, 1)}}`. Methods named here are
         tuned even without `tune`.
+    metric : str, optional
+        The score by which methods are tuned (on validation data), tested and ranked (on test data), such as
+        "balanced_accuracy", "auc" or "rmse". Default: accuracy, or loss for regression.
     out : path, optional
         Directory for all results. Runs that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional
         Called with a `Step` after every round.
     **settings
-        Other keyword arguments of `bespokefl.run`, such as model, rounds or participation.
+        Other keyword arguments of `bespokefl.run`, such as model, rounds or participation. `eval_every` is by default
+        so small that at least ten rounds between the first and the last are evaluated.
 
     Raises
     ------
@@ -81,10 +87,16 @@ def compare(
     """
     shared_settings.check_clients_type(clients)
     rejected = {"method", "clients", "progress", "checkpoint", "seed", *NOT_ACCEPTED}
-    shared_settings.check_names(settings, ("seeds", "tune", "budget", "grids", "out"), rejected, "a comparison")
+    own = ("seeds", "tune", "budget", "grids", "metric", "out")
+    shared_settings.check_names(settings, own, rejected, "a comparison")
+    score = None if metric is None else check_metric(metric)
     start = settings.get("start")
     config = shared_settings.config_of("compare", clients, settings)
-    given = settings | {"start": None if start is None else initial_weights.read(start)}
+    config = replace(config, eval_every=often_enough(config))
+    given = settings | {
+        "eval_every": config.eval_every,
+        "start": None if start is None else initial_weights.read(start),
+    }
 
     def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
@@ -95,7 +107,9 @@ def compare(
 
     model, sorted_seeds = settings.get("model", RunSettings.model), sorted(shared_settings.check_seeds(seeds))
     chosen = candidates.of(methods)
-    plan = ComparisonPlan(chosen, clients, sorted_seeds, config, given, model, train, budget=budget, tune=tune)
+    plan = ComparisonPlan(
+        chosen, clients, sorted_seeds, config, given, model, train, budget=budget, tune=tune, metric=score
+    )
     return run_comparison(plan, grids or {}, None if out is None else Path(out), overwrite, progress)
 
 
@@ -107,9 +121,11 @@ def compare_config(
     tune: bool | str | float | None = None,
     budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
+    metric: str | None = None,
     progress: jobs.Report | None = None,
 ) -> Comparison:
     """Compare methods as a config says: its seed is that of the split, its `set` has keys like "ditto.prox_weight"."""
+    score = None if metric is None else check_metric(metric)
     sorted_seeds = sorted(shared_settings.check_seeds(SEEDS if seeds is None else seeds))
     grids = grids or {}
     for name in NOT_ACCEPTED:
@@ -121,6 +137,7 @@ def compare_config(
     budgets.check(budget)  # report mistakes before loading data
     read_time(DEFAULT_TIME if tune is None or isinstance(tune, bool) else tune)
     candidates.grids_of(chosen, tune is not False, grids)
+    asked, config = config, replace(config, eval_every=often_enough(config))
     target = shared_settings.output_directory(config, "compare")
     storage.check(target, config.overwrite)
     clients = load_clients(config)
@@ -133,9 +150,19 @@ def compare_config(
         )
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)
 
+    command = candidates.command(asked, methods, sorted_seeds, tune, grids, budget, score)
     settings = shared_settings.settings_of(config, without=("seed", *NOT_ACCEPTED))
-    command = candidates.command(config, methods, sorted_seeds, tune, grids, budget)
     plan = ComparisonPlan(
-        chosen, clients, sorted_seeds, config, settings, config.model, train, command, budget=budget, tune=tune
+        chosen,
+        clients,
+        sorted_seeds,
+        config,
+        settings,
+        config.model,
+        train,
+        command,
+        budget=budget,
+        tune=tune,
+        metric=score,
     )
     return run_comparison(plan, grids, target, config.overwrite, progress)

@@ -195,12 +195,14 @@ def command(
     tune: bool | str | float | None,
     grids: Mapping[str, Grid],
     budget: str = "steps",
+    metric: str | None = None,
 ) -> str:
     """Return the command that makes this comparison."""
     words = ["bespoke compare", shlex.join(names), "--seeds", seeds_text(seeds), *flags(config)]
     words += [set_flag(key, value) for key, value in flattened(config.set).items()]
     words += ["--no-tune"] if tune is False else [] if tune is None or tune is True else ["--tune", str(tune)]
     words += [] if budget == "steps" else ["--budget", budget]
+    words += [] if metric is None else ["--metric", metric]
     for name, grid in grids.items():
         for key, values in grid.items():
             words += ["--grid", shlex.quote(f"{name}.{key}={','.join(map(literal, values))}")]

@@ -10,7 +10,7 @@ import numpy as np
 from bespokefl.core.errors import count, listing
 from bespokefl.metrics import round_records
 from bespokefl.metrics.communication import SYSTEMS
-from bespokefl.workflows.compare.statistics import LEVEL, TEST, VALIDATION
+from bespokefl.workflows.compare.statistics import LEVEL, constant_figures, kept_measures
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import Scores
@@ -48,6 +48,7 @@ def document(found: "Comparison") -> dict[str, Any]:
         "systems": [asdict(system) for system in SYSTEMS],
         "clients": {"names": found.names, "groups": facts.groups, **found.sizes},
         "methods": [_method(found, entry) for entry in found.entries.values()],
+        "constant": _constant(found),
         "left_out": [{"method": method, "reason": reason} for method, reason in facts.left_out],
         "verdicts": {"best": asdict(found.best), "fairest": asdict(found.fairest)},
         "notes": found.notes,
@@ -59,6 +60,15 @@ def title(found: "Comparison") -> str:
     data = found.facts.data
     untuned = "Untuned comparison: " if found.untuned else ""
     return f"{untuned}{count(len(found.methods), 'method')} on {data['name']}, {data['split']}"
+
+
+def _constant(found: "Comparison") -> dict[str, Any] | None:
+    """Return the scores of the constant predictors, which do not depend on method and seed."""
+    figures = constant_figures(found)
+    if figures is None or found.constant is None:
+        return None
+    scores = {name: found.constant[name] for name in figures}
+    return {"name": score_tables.constant_title(figures), "figures": figures, "personal": scores}
 
 
 def _method(found: "Comparison", entry: "Entry") -> dict[str, Any]:
@@ -88,7 +98,7 @@ def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> di
         path = path.resolve().relative_to(found.path.resolve())
 
     def kept(scores: Scores) -> Scores:
-        return {name: scores[name] for name in (*TEST, *VALIDATION) if name in scores}
+        return {name: scores[name] for name in kept_measures(found.score) if name in scores}
 
     return {
         "seed": seed,
@@ -111,7 +121,10 @@ def history(run: Result) -> dict[str, Any]:
     """Return a run's rounds in columns, with at most MAX_ROUNDS of them."""
     scored = [at for at, line in enumerate(run.rounds) if "personal" in line]
     all_rounds = len(run.rounds) <= MAX_ROUNDS or len(scored) < 2
-    return _thinned(round_records.history(run.rounds), range(len(run.rounds)) if all_rounds else scored, MAX_ROUNDS)
+    columns = round_records.history(run.rounds, run.about.get("initial"))
+    first = len(columns["round"]) - len(run.rounds)  # 1 if round 0 was evaluated
+    rows = [*range(first), *(first + at for at in (range(len(run.rounds)) if all_rounds else scored))]
+    return _thinned(columns, rows, MAX_ROUNDS)
 
 
 def method_records(run: Result) -> dict[str, Any] | None:

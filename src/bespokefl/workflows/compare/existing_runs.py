@@ -8,6 +8,7 @@ from typing import Any
 
 from bespokefl import methods as registry
 from bespokefl.core.errors import InputError
+from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE
 from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, Entry, data_of
@@ -20,7 +21,11 @@ SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head"
 
 
 def compare_runs(
-    runs: Sequence[Result | str | PathLike[str]], *, out: str | PathLike[str] | None = None, overwrite: bool = False
+    runs: Sequence[Result | str | PathLike[str]],
+    *,
+    metric: str | None = None,
+    out: str | PathLike[str] | None = None,
+    overwrite: bool = False,
 ) -> Comparison:
     """Compare existing runs of the same split; figures are of the seeds that all methods have.
 
@@ -29,20 +34,23 @@ def compare_runs(
     runs : sequence of Result or path
         Results, directories of runs, or directories of comparisons. Runs that differ only in the seed belong to one
         method.
+    metric : str, optional
+        The score by which methods are tested and ranked. Default: accuracy, or loss for regression.
     out : path, optional
         Directory for compare.json and clients.csv; `overwrite` replaces a comparison there.
 
     Raises
     ------
     InputError
-        If there are fewer than two runs, or if they have different splits or clients.
+        If there are fewer than two runs, if they have different splits or clients, or if they have no such metric.
     """
+    chosen = None if metric is None else check_metric(metric)
     if out is not None:
         run_directory.check(Path(out), overwrite, (FILE,), storage.KIND)
     results = [result for one in runs for result in _load(one)]
     if len(results) < 2:
         raise InputError(f"a comparison of runs needs at least two, got {len(results)}.")
-    found = _compare(results)
+    found = _compare(results, metric=chosen)
     if out is not None:
         found.save(out)
     return found
@@ -59,7 +67,7 @@ def compare_unfinished(path: Path) -> Comparison:
     methods, seeds = list(plan.get("methods", ())), tuple(plan.get("seeds", ()))
     started = {result.method for result in results}
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
-    about = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None}
+    about = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None, "metric": plan.get("metric")}
     return _compare(results, seeds=seeds, notes=notes, interrupted=True, **about)
 
 

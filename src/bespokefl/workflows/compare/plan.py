@@ -15,6 +15,7 @@ from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.metrics.metric import choose_metric, metrics_of
 from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
@@ -42,6 +43,8 @@ NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
 MAY_CHANGE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
 MAY_CHANGE |= {"checkpoint_every", *NOT_ACCEPTED}
 
+MIN_POINTS = 10  # of a curve, between round 0 and the last round
+
 Train = Callable[[Candidate, int, Path, int, Report], Result]  # candidate, seed, directory, workers, report
 Time = bool | str | float | None  # for tuning: False for none, True and None for the default
 
@@ -61,6 +64,7 @@ class ComparisonPlan:
     budget: str = budgets.STEPS
     tune: Time = False
     tuning: dict[str, Any] | None = None  # what was tuned and how; None if nothing was
+    metric: str | None = None  # what is tuned, tested and shown first; None: accuracy, or loss for regression
     left_out: dict[str, str] = field(default_factory=dict)  # reasons by name
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[tuple[str, int], str] = field(default_factory=dict)  # errors by name and seed
@@ -107,6 +111,7 @@ class ComparisonPlan:
             "methods": [one.name for one in self.candidates],
             "seeds": self.seeds,
             "command": self.command,
+            "metric": self.metric,
         }
 
     def _common(self) -> dict[str, Any]:
@@ -174,6 +179,7 @@ class ComparisonPlan:
             notes=tuple(budgets.round_notes(self.candidates, config.rounds)),
             budget=self.budget,
             tuning=self.tuning or {"tuned": False, "sentences": [UNTUNED]},
+            metric=self.metric,
         )
         return Comparison(entries, facts, keep)
 
@@ -196,6 +202,13 @@ class ComparisonPlan:
         return entry
 
 
+def often_enough(config: RunSettings) -> int:
+    """Return `eval_every`; by default so small that curves have ten points between the first and the last round."""
+    if config.eval_every != RunSettings.eval_every:
+        return config.eval_every
+    return min(config.eval_every, max(1, config.rounds // (MIN_POINTS + 1)))
+
+
 def run_comparison(
     plan: ComparisonPlan,
     grids: Mapping[str, Grid],
@@ -209,6 +222,7 @@ def run_comparison(
     grid_of = candidates.grids_of(plan.candidates, plan.tunes, grids, plan.config, plan.budget != budgets.NONE)
     plan.leave_out_unfit()
     check_clients(plan.clients)
+    choose_metric(plan.metric, metrics_of(plan.clients.classes))
     find_device(plan.config.device)
     if any(grid_of.values()) and not int(plan.clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none; use --no-tune.")

@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
 
 
+def reservations(found: "Comparison") -> list[str]:
+    """Return why no method can be called best, whatever the scores are."""
+    return ["the methods are untuned, so that this is no statement about them"] if found.untuned else []
+
+
 def qualified(found: "Comparison", verdict: Verdict) -> Verdict:
-    """Return the verdict with a sentence that says if methods are untuned or differ in their work."""
-    sentence = verdict.sentence
-    if found.untuned:
-        sentence = "Untuned: " + sentence.replace("performs best", "has the best score")
-        sentence += " Without tuning this is no statement about the methods."
-    return replace(verdict, sentence=" ".join([sentence, *work_sentences(found)]))
+    """Return the verdict with a sentence that says if the methods differ in their work."""
+    untuned = "Untuned: " if found.untuned else ""
+    return replace(verdict, sentence=" ".join([untuned + verdict.sentence, *work_sentences(found)]))
 
 
 def work_sentences(found: "Comparison") -> list[str]:

@@ -19,11 +19,12 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
+from bespokefl.metrics.metric import METRICS, choose_metric
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 from bespokefl.workflows.compare.document import document, remarks, rounded, title
-from bespokefl.workflows.compare.qualification import qualified
-from bespokefl.workflows.compare.statistics import BEST, LEVEL, figures
+from bespokefl.workflows.compare.qualification import qualified, reservations
+from bespokefl.workflows.compare.statistics import BEST, LEVEL, constant_figures, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result
 
@@ -72,6 +73,7 @@ class ComparisonMetadata:
     planned: int | None = None  # number of runs; None: those given are all
     budget: str | None = None  # what was equal for all methods; None: unknown
     tuning: dict[str, Any] | None = None  # whether methods are tuned, and how; None: unknown
+    metric: str | None = None  # compared; None: accuracy, or loss for regression
 
 
 def data_of(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +86,9 @@ class Comparison:
     """Scores of methods × seeds × clients, with gains, tests and verdicts. `print(comparison)` shows the table.
 
     `entries` are the methods by name, `names` and `sizes` the clients and their numbers of examples, `score` the test
-    score compared ("accuracy", or "loss" for regression), `facts` data, model and settings, and `path` the directory
-    that the comparison was saved to.
+    score compared (`facts.metric`; by default "accuracy", or "loss" for regression), `constant` the clients' scores
+    with their majority class or mean value, `facts` data, model and settings, and `path` the directory that the
+    comparison was saved to.
     """
 
     def __init__(self, entries: Sequence[Entry], facts: ComparisonMetadata, keep: object = None) -> None:
@@ -96,8 +99,11 @@ class Comparison:
         self.first = next(run for entry in self.entries.values() for run in entry.runs.values())
         self.names = self.first.names
         self.sizes = self.first.sizes
-        self.score = "accuracy" if "accuracy" in self.first.personal else "loss"
-        self.higher_is_better = self.score == "accuracy"
+        runs = [run for entry in self.entries.values() for run in entry.runs.values()]
+        self.constant = next((run.constant for run in runs if run.constant is not None), None)
+        known = set.intersection(*({*run.personal} & {*METRICS} for run in runs))
+        self.score = choose_metric(facts.metric, known)
+        self.higher_is_better = METRICS[self.score].higher_is_better
 
     @property
     def methods(self) -> list[str]:
@@ -203,6 +209,7 @@ class Comparison:
             level=LEVEL,
             higher_is_better=self.higher_is_better,
             percent=bool(self.unit),
+            reservations=reservations(self),
         )
         return qualified(self, verdict)
 
@@ -229,7 +236,8 @@ class Comparison:
     def _why_not_compared(self) -> str:
         if not any(entry.has_figures for entry in self.entries.values()):
             return "none could be trained"
-        return "no client has test data" if self.seeds else "there is no seed that all have finished"
+        what = "data" if self.score in ("accuracy", "loss") else METRICS[self.score].title
+        return f"no client has test {what}" if self.seeds else "there is no seed that all have finished"
 
     @property
     def notes(self) -> list[str]:
@@ -303,7 +311,12 @@ class Comparison:
             error = "" if sem is None else f" ± {self.format_score(sem)}"
             value = "undefined" if mean is None else f"{self.format_score(mean)}{error}{self.unit}"
             mark = MARKS_IN_WORDS.get(one["relation"], "")
-            lines.append(f"  {name}: mean {self.score} {value}{mark}")
+            lines.append(f"  {name}: mean {METRICS[self.score].title} {value}{mark}")
+        constant = constant_figures(self)
+        if constant is not None and self.score in constant:
+            value = constant[self.score]["mean"]
+            mean = "undefined" if value is None else f"{self.format_score(value)}{self.unit}"
+            lines.append(f"  {score_tables.constant_title(constant)}: mean {METRICS[self.score].title} {mean}")
         return "\n".join([*lines, self.best.sentence, self.fairest.sentence])
 
     def save(self, path: str | PathLike[str]) -> Path:

@@ -8,6 +8,7 @@ import numpy as np
 from bespokefl.metrics import fairness, improvement, spread, standard_error, summarize
 from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.communication import SYSTEMS
+from bespokefl.metrics.metric import METRICS, SHARES, metric_of
 from bespokefl.metrics.mixed_model import Interval, estimate
 from bespokefl.metrics.significance import EQUAL, UNCLEAR
 from bespokefl.workflows.results.result import Result
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
 
 LEVEL = 0.05  # of significance
-TEST, VALIDATION = ("accuracy", "loss", "f1", "precision", "recall"), ("validation_accuracy", "validation_loss")
-WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval
-SHARES = ("accuracy", "f1")  # of these, those between 0 and 1
+TEST, VALIDATION = tuple(METRICS), ("validation_accuracy", "validation_loss")
+WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval, beside the score compared
 BEST = "best"
 IMPROVEMENTS = (
     improvement.improved_share,
@@ -39,10 +39,14 @@ def figures(found: "Comparison", name: str) -> Figures:
     train = found.sizes["train"]
     of_kind: dict[str, Figures] = {}
     for kind in ("personal", "global"):
-        measured = {measure: found.scores(name, measure, kind) for measure in (*TEST, *VALIDATION)}
+        measured = {measure: found.scores(name, measure, kind) for measure in kept_measures(found.score)}
         of_kind[kind] = {
-            measure: over_clients(one, train, higher_is_better=not measure.endswith("loss"))
-            | {"interval": _interval(one, measure) if kind == "personal" and measure in WITH_INTERVAL else None}
+            measure: over_clients(one, train, higher_is_better=metric_of(measure).higher_is_better)
+            | {
+                "interval": _interval(one, measure)
+                if kind == "personal" and measure in (*WITH_INTERVAL, found.score)
+                else None
+            }
             for measure, one in measured.items()
             if one is not None
         }
@@ -73,6 +77,24 @@ def figures(found: "Comparison", name: str) -> Figures:
         "p_value": standing and standing.p_values.get(name),
         "adjusted": standing and standing.adjusted.get(name),
         "difference": _interval(own - found.known_scores(standing.best)) if standing and relation != BEST else None,
+    }
+
+
+def kept_measures(score: str) -> list[str]:
+    """Return the measures in compare.json if `score` is compared."""
+    return list(dict.fromkeys((*TEST, *VALIDATION, f"validation_{score}")))
+
+
+def constant_figures(found: "Comparison") -> Figures | None:
+    """Return figures of the constant predictors: majority class, or mean value; None if the runs do not have them."""
+    scores = found.constant
+    if scores is None:
+        return None
+    return {
+        measure: over_clients(scores[measure][None], found.sizes["train"], higher_is_better=metric.higher_is_better)
+        | {"interval": None}
+        for measure, metric in METRICS.items()
+        if measure in scores
     }
 
 

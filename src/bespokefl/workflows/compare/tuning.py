@@ -42,6 +42,7 @@ class _Race:
     grid: Grid
     points: list[Point]
     widens: bool  # a given grid is not widened
+    metric: str | None  # that decides; None: accuracy, or loss for regression
     alive: list[int] = field(default_factory=list)  # indices of the points of the present stage
     trained: list[tuple[int, int]] = field(default_factory=list)  # points and rounds of all complete stages
     cells: Cells | None = None
@@ -52,7 +53,8 @@ class _Race:
 
     def tuning(self, trainings: Sequence[tuple[int, int]], seeds: Sequence[int]) -> Tuning:
         """Return the scores of these points and numbers of rounds."""
-        return Tuning({}, [self.at(*one) for one in trainings], seeds, self.cells or {}, False)
+        points = [self.at(*one) for one in trainings]
+        return Tuning({}, points, seeds, self.cells or {}, False, metric=self.metric)
 
     def at(self, index: int, rounds: int) -> Point:
         """Return a point that is trained for this many rounds."""
@@ -93,7 +95,7 @@ class Tuner:
                 self._use(one, known)
             elif grid:
                 points = candidates.points(one, self.grids[one.name], self._options(one))
-                race = _Race(one, self.grids[one.name], points, one.name not in self.given)
+                race = _Race(one, self.grids[one.name], points, one.name not in self.given, self.plan.metric)
                 race.alive = list(range(len(points)))
                 self.races.append(race)
         self.stages = schedule.stages(self.plan.config.rounds)
@@ -186,6 +188,7 @@ class Tuner:
             self.path / "tune" / one.slug,
             not {"model", "loss", one.name}.isdisjoint(plan.from_python()),
             report,
+            metric=plan.metric,
             known=race.cells,
             eligible=[at for at, (_, rounds) in enumerate(trainings) if rounds == last],
             deadline=deadline,

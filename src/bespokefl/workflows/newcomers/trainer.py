@@ -60,7 +60,7 @@ def train_newcomers(
         scores = {
             f"{kind}/{name}": values
             for kind, rows in zip(KINDS, (personal, tuned), strict=True)
-            for name, values in side.score(cohort, rows, by_class=True).items()
+            for name, values in side.score(cohort, rows, final=True).items()
         }
         return {"rows": personal, **scores}
 

@@ -2,7 +2,7 @@
 
 config.toml             the settings, enough to repeat the run
 result.json             figures over all clients
-clients.csv             one line per client: sizes, personal and global accuracy, loss, F1, precision and recall
+clients.csv             one line per client: sizes, and scores of its personal, the global and a constant model
 rounds.jsonl            one line per round
 client_rounds.jsonl     one line per round and client, if the method records such figures
 split.json              which examples each client has
@@ -35,7 +35,7 @@ from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
-from bespokefl.workflows.results.score_tables import Scores, Sizes, dumps
+from bespokefl.workflows.results.score_tables import CONSTANT, Scores, Sizes, dumps
 from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.settings import RunSettings, read
 
@@ -60,6 +60,9 @@ class Result:
     personal, global_ : dict of str to ndarray
         The scores of the personal models and of the global model per client: "accuracy", "loss", "f1", … on test data,
         "validation_accuracy", "train_loss", … on other data. `global_` is None if the method has no global model.
+    constant : dict of str to ndarray or None
+        The same scores of a model that knows each client's training labels only: it predicts their majority class, or
+        their mean for regression. None in runs of versions that did not compute it.
     rounds : list of dict
         One entry per round, as in rounds.jsonl.
     client_rounds : list of dict
@@ -90,6 +93,7 @@ class Result:
     weights: InMemoryModels | SavedModels
     final: ServerArtifact | None = None  # None if it is on disk, or was not kept
     newcomers: Newcomers | None = None
+    constant: Scores | None = None
     preparation: Preparation | None = None
     path: Path | None = None
     checkpoints: Path | None = None  # the directory with the checkpoints of this run
@@ -134,17 +138,20 @@ class Result:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` is a table."""
-        return score_tables.lines(self.names, self.sizes, {"personal": self.personal, "global": self.global_})
+        kinds = {"personal": self.personal, "global": self.global_, CONSTANT: self.constant}
+        return score_tables.lines(self.names, self.sizes, kinds)
 
     def summary(self) -> dict[str, Any]:
         """Return the content of result.json: `about`, and figures over clients.
 
-        Under "personal", "global" and "newcomers" it has each score's mean, standard deviation, worst decile, ….
+        Under "personal", "global", "constant" and "newcomers" it has each score's mean, standard deviation, worst
+        decile, ….
         """
         return {
             **self.about,
             "personal": score_tables.figures(self.personal, self.sizes),
             "global": None if self.global_ is None else score_tables.figures(self.global_, self.sizes),
+            CONSTANT: None if self.constant is None else score_tables.figures(self.constant, self.sizes),
             "newcomers": None if self.newcomers is None else self.newcomers.summary(),
         }
 
@@ -155,7 +162,10 @@ class Result:
             f"model {about['model']}, {count(about['rounds_done'], 'round')}"
             f"{' (interrupted)' if self.interrupted else ''}, seed {about['seed']}"
         )
-        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in KINDS})])
+        kinds = {kind: figures[kind] for kind in KINDS}
+        if self.constant is not None:
+            kinds[score_tables.constant_title(self.constant)] = figures[CONSTANT]
+        return "\n".join([title, *score_tables.in_words(kinds)])
 
     def model(self, client: str) -> nn.Module:
         """Return the personal model of a client, also of one held out of training; in evaluation mode, on the CPU.
@@ -254,7 +264,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         raise InputError(f"{str(path)!r} is not the directory of a run: it has no {' and '.join(run_directory.SIGNS)}.")
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        names, sizes, scores = score_tables.read_clients(source / "clients.csv", KINDS)
+        names, sizes, scores = score_tables.read_clients(source / "clients.csv", (*KINDS, CONSTANT))
         notes, held_out = source / "client_rounds.jsonl", about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),
@@ -263,6 +273,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             sizes=sizes,
             personal=scores["personal"],
             global_=None if about["global"] is None else scores["global"],
+            constant=scores[CONSTANT] or None,
             rounds=score_tables.read_lines(source / "rounds.jsonl"),
             client_rounds=score_tables.read_lines(notes) if notes.exists() else [],
             weights=SavedModels(source.resolve(), model),

@@ -12,17 +12,19 @@ import numpy as np
 from torch import Tensor
 
 from bespokefl.metrics import summarize
+from bespokefl.metrics.metric import metric_of, split_name
 
 Scores = dict[str, np.ndarray]  # one value per client: "accuracy", "loss", … on test data, "validation_accuracy", …
 Sizes = dict[str, np.ndarray]  # the number of examples per client: "train", "validation", "test"
 
 SIZES = ("train", "validation", "test")
+CONSTANT = "constant"  # the kind of the constant predictors: majority class, or mean value
 
 
 def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
     """Return mean, standard deviation and further figures of every score over clients."""
     found = {
-        name: summarize(values, sizes["train"], higher_is_better=not name.endswith("loss"))
+        name: summarize(values, sizes["train"], higher_is_better=metric_of(name).higher_is_better)
         for name, values in scores.items()
     }
     return {"accuracy": None} | found  # None for regression
@@ -31,6 +33,7 @@ def figures(scores: Scores, sizes: Sizes) -> dict[str, Any]:
 def in_words(kinds: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
     """Return a line of text for the `figures` of each kind of model; a kind that a method does not have is None."""
     lines = []
+    width = max(map(len, kinds))
     for kind, scores in kinds.items():
         text = f"none: the method has no {kind} model"
         if scores is not None:
@@ -38,13 +41,18 @@ def in_words(kinds: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
             values = {what: scores[name][what] for what in ("mean", "std", "worst_decile")}
             shown = {what: "undefined" if value is None else f"{value:.4f}" for what, value in values.items()}
             text = f"test {name}: " + ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in shown.items())
-        lines.append(f"  {kind:<8}  {text}")
+        lines.append(f"  {kind:<{width}}  {text}")
     return lines
 
 
+def constant_title(scores: Mapping[str, Any]) -> str:
+    """Return what the constant predictor with these scores or figures predicts."""
+    return "mean value" if scores.get("accuracy") is None else "majority class"
+
+
 def unit(score: str) -> str:
-    """Return the unit in which a score is printed: accuracy in per cent; files and Python have fractions."""
-    return " %" if score.endswith("accuracy") else ""
+    """Return the unit in which a score is printed: accuracies in per cent; files and Python have fractions."""
+    return " %" if metric_of(score).percent else ""
 
 
 def format_score(value: float | None, score: str) -> str:
@@ -56,17 +64,22 @@ def format_score(value: float | None, score: str) -> str:
 
 def column_title(score: str) -> str:
     """Return the title of a score's column, such as "validation accuracy, %"."""
-    return score.replace("_", " ") + (unit(score) and f",{unit(score)}")
+    part, title = split_name(score)[0], metric_of(score).title
+    return f"{part} {title}".strip() + (unit(score) and f",{unit(score)}")
 
 
 def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]) -> list[dict[str, Any]]:
-    """Return one dict per client with its sizes and scores; scores of a model that does not exist are None."""
+    """Return one dict per client with its sizes and scores; scores of a model that does not exist are None.
+
+    Constant predictors of runs before Bespoke computed them have no columns.
+    """
     columns: dict[str, list[Any]] = {"client": list(names)}
     columns |= {part: sizes[part].tolist() for part in SIZES}
     undefined = np.full(len(names), math.nan)
     measures = next(found for found in scores.values() if found is not None)
     for kind, found in scores.items():
-        for name in measures:
+        own = measures if found is None and kind != CONSTANT else found or {}
+        for name in own:
             columns[f"{kind}_{name}"] = plain(undefined if found is None else found[name])
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

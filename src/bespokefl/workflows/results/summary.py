@@ -73,9 +73,11 @@ def summarize_run(
         "interrupted": interrupted,
         "notes": sentences,
         "settings": {name: getattr(settings, name) for name in shown},
-        "personal": None,  # `Result.summary` fills in the figures of both
+        "personal": None,  # `Result.summary` fills in the figures of these
         "global": None,
+        "constant": None,
         "newcomers": None,
+        "initial": outcome.initial,
         "python": {},
         "lost": outcome.lost,
         "privacy": privacy,

@@ -25,6 +25,7 @@ from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
 COPIED_AT_ONCE = 1 << 24  # numbers
+OTHER_DATA = ("train_", "validation_")  # prefixes of scores on other data than test data
 
 
 def check_clients(clients: Clients) -> None:
@@ -124,6 +125,7 @@ def make_result(
         sizes={part: getattr(data, part).sizes[back].numpy() for part in SIZES},
         personal=scores_of(clients, data, outcome.personal),
         global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
+        constant=None if outcome.constant is None else scores_of(clients, data, outcome.constant),
         rounds=history,
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
         weights=models,
@@ -151,7 +153,7 @@ def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor])
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
     back = _positions(clients, data)
     found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
-    return dict(sorted(found.items(), key=lambda item: ("_" in item[0], item[0])))
+    return dict(sorted(found.items(), key=lambda item: (item[0].startswith(OTHER_DATA), item[0])))
 
 
 def _positions(clients: Clients | Data, data: Data) -> Tensor:

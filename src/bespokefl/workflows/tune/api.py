@@ -23,6 +23,7 @@ from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.metrics.metric import check_metric, choose_metric, metrics_of
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import fingerprint
 from bespokefl.workflows.run import initial_weights, jobs
@@ -31,7 +32,7 @@ from bespokefl.workflows.run.client_loading import hold_back, load_clients
 from bespokefl.workflows.run.settings import Mark, RunSettings
 from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.grid import Grid, Point, expand, in_words
-from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Cells, Tuning, read_cells
+from bespokefl.workflows.tune.result import KIND, MARKERS, SCORES, Cells, Tuning, mean_of_known, read_cells
 
 log = logging.getLogger("bespokefl")
 
@@ -48,6 +49,7 @@ def tune(
     *,
     grid: Grid,
     seeds: Sequence[int] | int | None = None,
+    metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: jobs.Report | None = None,
@@ -64,6 +66,9 @@ def tune(
         local_steps.
     seeds : sequence of int or int, optional
         Scores are means over runs with these seeds; 5 means 0 to 4. Default: the seed of the settings.
+    metric : str, optional
+        The validation score that decides, such as "balanced_accuracy", "auc" or "rmse". Default: accuracy, or loss
+        for regression.
     out : path, optional
         Directory for the table. Points that it already contains are not trained again, unless `overwrite`.
     progress : callable, optional
@@ -74,8 +79,8 @@ def tune(
     Returns
     -------
     Tuning
-        The scores of all points, and the choice: by mean personal accuracy, or by loss for regression. Among equal
-        scores the first point wins.
+        The scores of all points, and the choice: by the mean metric of the clients' personal models. Among equal scores
+        the first point wins.
 
     Raises
     ------
@@ -87,12 +92,13 @@ def tune(
     >>> tuning = bf.tune("ditto", clients, grid={"prox_weight": (0.1, 1.0), "lr": (0.01, 0.1)}, rounds=5)
     >>> result = bf.run(tuning.method, clients, rounds=5)
     """
-    shared_settings.check_names(settings, ("grid", "seeds", "out"))
+    shared_settings.check_names(settings, ("grid", "seeds", "metric", "out"))
+    score = None if metric is None else check_metric(metric)
     chosen = methods.of(method)
     shared_settings.check_clients_type(clients)
     config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
     points = expand(chosen, grid, config.select(Mark.TUNABLE))
-    return train_points(chosen, clients, points, config, settings, seeds, out, overwrite, progress)
+    return train_points(chosen, clients, points, config, settings, seeds, out, overwrite, progress, metric=score)
 
 
 def train_points(
@@ -106,6 +112,7 @@ def train_points(
     overwrite: bool = False,
     progress: jobs.Report | None = None,
     *,
+    metric: str | None = None,
     known: Cells | None = None,
     eligible: Sequence[int] | None = None,
     deadline: float = inf,
@@ -120,21 +127,26 @@ def train_points(
     clients, _ = hold_back(clients, config.newcomers, config.seed)
     if not int(clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none.")
+    choose_metric(metric, metrics_of(clients.classes))
     start = settings.get("start")
     weights = None if start is None else initial_weights.read(start)
     about = _identity(config, method, clients, "" if weights is None else fingerprint(weights))
     cells = known
     if cells is None:
-        cells = {} if out is None else read_cells(Path(out), about, overwrite)
+        cells = {} if out is None else read_cells(Path(out), about, overwrite, metric)
     untested = replace(clients, test=ClientIndex.of_lists([np.zeros(0)] * len(clients)))
     clients = shared_settings.prepared(untested, config)
     fixed = {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
-    tuning = Tuning(about, points, numbers, cells, False, eligible)
+    tuning = Tuning(about, points, numbers, cells, False, eligible, metric)
     return _train_missing(tuning, clients, config, settings | fixed, out, progress, deadline)
 
 
 def tune_config(
-    config: RunSettings, grid: Grid, seeds: Sequence[int] | None, progress: jobs.Report | None = None
+    config: RunSettings,
+    grid: Grid,
+    seeds: Sequence[int] | None,
+    progress: jobs.Report | None = None,
+    metric: str | None = None,
 ) -> Tuning:
     """Tune the method of a config and write the table to its output directory."""
     target = shared_settings.output_directory(config, f"tune-{config.method}")
@@ -148,7 +160,7 @@ def tune_config(
     clients = load_clients(config)
     settings = shared_settings.settings_of(config) | {"out": target, "overwrite": config.overwrite}
     with run_directory.lock(target):
-        return tune(method, clients, grid=grid, seeds=seeds, progress=progress, **settings)
+        return tune(method, clients, grid=grid, seeds=seeds, metric=metric, progress=progress, **settings)
 
 
 def _identity(config: RunSettings, method: Method, clients: Clients, start: str) -> dict[str, Any]:
@@ -241,7 +253,8 @@ def _train(point: Point, clients: Clients, settings: Mapping[str, Any]) -> dict[
         return _cell(point, seed, time.perf_counter() - started, failed=str(error))
     if result.interrupted:
         raise jobs.Interrupted
-    scores = {name: float(np.nanmean(result.personal[name])) for name in SCORES if name in result.personal}
+    validated = [name for name in result.personal if name.startswith("validation_")]
+    scores = {name: mean_of_known(result.personal[name]) for name in validated}
     return _cell(point, seed, time.perf_counter() - started, **scores)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, TrainingError, count
 from bespokefl.core.method import Method
+from bespokefl.metrics.metric import metric_of
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Point, in_words
@@ -42,6 +43,7 @@ class Tuning:
         cells: Cells,
         interrupted: bool,
         eligible: Sequence[int] | None = None,
+        metric: str | None = None,
     ) -> None:
         self.about = dict(about)  # what all points have in common: method, data, split, model and start
         self.points = tuple(points)
@@ -50,12 +52,14 @@ class Tuning:
         self.interrupted = interrupted
         self.eligible = eligible  # indices of the points that can be chosen; None for all
         self.out_of_time = False
+        self.metric = metric  # that decides; None: accuracy, or loss for regression
+        self.scores = shown_scores(metric)  # in the table
         self.path: Path | None = None
         self.table = [self._line(point) for point in points]
 
     def updated(self, interrupted: bool) -> "Tuning":
         """Return the tuning with the scores that `cells` has now."""
-        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.eligible)
+        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.eligible, self.metric)
 
     def _line(self, point: Point) -> dict[str, Any]:
         """Return the mean scores of a point; None for a point that failed or lacks a seed."""
@@ -63,7 +67,7 @@ class Tuning:
         done = [cell for cell in own if cell is not None]
         failed = next((cell["failed"] for cell in done if cell["failed"]), None)
         line: dict[str, Any] = dict(point.values)
-        for name in SCORES:
+        for name in self.scores:
             known = [cell[name] for cell in done if cell.get(name) is not None]
             complete = len(known) == len(own) and not failed
             line[name] = float(np.mean(known)) if complete else None
@@ -75,7 +79,9 @@ class Tuning:
 
     @property
     def by(self) -> str:
-        """The score that decides: "validation_accuracy", or "validation_loss" for regression."""
+        """The score that decides: of `metric`, else "validation_accuracy", or "validation_loss" for regression."""
+        if self.metric is not None:
+            return f"validation_{self.metric}"
         found = any(line["validation_accuracy"] is not None for line in self.table)
         return "validation_accuracy" if found else "validation_loss"
 
@@ -91,7 +97,7 @@ class Tuning:
 
     def ranked(self, known: Sequence[int]) -> list[int]:
         """Sort indices of points that have scores, the best first; the first of equals stays first."""
-        sign = 1 if self.by == "validation_accuracy" else -1
+        sign = 1 if metric_of(self.by).higher_is_better else -1
         return sorted(known, key=lambda at: (-round(sign * self.table[at][self.by], DIGITS), at))
 
     @property
@@ -120,7 +126,8 @@ class Tuning:
             return self.points[self.chosen]
         if self.interrupted:
             raise InputError("the tuning was interrupted and has chosen nothing yet; call it again with the same out.")
-        failed = next((line["failed"] for line in self.table if line["failed"]), "there are no validation data.")
+        nothing = f"no client has a {self.by.replace('_', ' ', 1)}."
+        failed = next((line["failed"] for line in self.table if line["failed"]), nothing)
         raise TrainingError(f"none of the {len(self.points)} points could be trained; the first error: {failed}")
 
     def __repr__(self) -> str:
@@ -155,8 +162,21 @@ def run_command(config: RunSettings, tuning: Tuning) -> str:
     return " ".join(["bespoke", "run", config.method, *flags(config, tuning.options), *fixed, tuning.flags])
 
 
-def read_cells(path: Path, about: Mapping[str, Any], overwrite: bool) -> Cells:
-    """Return the stored scores of the same tuning; reject a directory with anything else."""
+def shown_scores(metric: str | None) -> tuple[str, ...]:
+    """Return the scores in the table: that of the metric that decides, accuracy and loss."""
+    return SCORES if metric is None else tuple(dict.fromkeys((f"validation_{metric}", *SCORES)))
+
+
+def mean_of_known(values: np.ndarray) -> float | None:
+    """Return the mean over the clients that have a value; None if none has."""
+    return None if np.isnan(values).all() else float(np.nanmean(values))
+
+
+def read_cells(path: Path, about: Mapping[str, Any], overwrite: bool, metric: str | None = None) -> Cells:
+    """Return the stored scores of the same tuning; reject a directory with anything else.
+
+    Points that an earlier version stored without the metric that decides are trained again.
+    """
     if overwrite or not run_directory.is_run(path, MARKERS):
         run_directory.check(path, overwrite, MARKERS, KIND)
         return {}
@@ -173,4 +193,5 @@ def read_cells(path: Path, about: Mapping[str, Any], overwrite: bool) -> Cells:
         raise InputError(
             f"{str(path)!r} holds a tuning with {reason}; use --overwrite to replace it, or another directory."
         )
-    return cells
+    needed = SCORES[-1] if metric is None else f"validation_{metric}"
+    return {key: cell for key, cell in cells.items() if cell["failed"] or needed in cell}

@@ -165,20 +165,24 @@ class Node:
         globally: list[tuple[list[int], State]] = []
         models: list[tuple[list[int], State]] = []
         side.task.work.take()
+        constant: list[tuple[list[int], State]] = []
         for clients, part in _chunks(side, cohort, max(prepared.executor.chunk, MIN_SCORE_CHUNK)):
             if common is not None:
-                globally.append((part, side.score(clients, common, by_class=keep)))
+                globally.append((part, side.score(clients, common, final=keep)))
             if own:
                 made = side.personal(clients, _message(values, part), _take(state, part), number).expand(len(clients))
-                personal.append((part, side.score(clients, made, by_class=keep)))
+                personal.append((part, side.score(clients, made, final=keep)))
                 models.append((part, {"": made}))
+            if keep:
+                constant.append((part, side.score_constant(clients)))
         size = len(cohort)
         if keep:
             rows = merge_by_position(models, size) if own else repeat_single_rows({"": common}, size)
             self._keep(plan, prepared, names, rows[""])
         scores = prefixed("score", merge_by_position(personal or globally, size))
         scores |= {"work": side.task.work.take()} if keep else {}
-        return scores | prefixed("common", merge_by_position(globally, size))
+        scores |= prefixed("common", merge_by_position(globally, size))
+        return scores | prefixed("constant", merge_by_position(constant, size))
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """Store the personal models."""

@@ -226,9 +226,10 @@ def score_reply(request: ScoreRequest, values: Values) -> ScoreReply | None:
     personal, globally = (_scores(values, kind, len(request.clients)) for kind in ("score", "common"))
     if personal is None:
         return None
+    constant = _scores(values, "constant", len(request.clients))  # None from nodes of earlier versions
     if request.message is None:  # the node scored one model, everybody's
-        return ScoreReply(request.clients, None, personal)
-    return ScoreReply(request.clients, personal, globally, _work(values))
+        return ScoreReply(request.clients, None, personal, constant=constant)
+    return ScoreReply(request.clients, personal, globally, _work(values), constant)
 
 
 def _scores(values: Values, kind: str, size: int) -> Scores | None:
