@@ -73,6 +73,7 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         percent=document["score"] == "accuracy",
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
+        margin=tables.format_margin(document),
         ranking_table=tables.ranking(document, methods, styles) if methods else None,
         focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
         clients=tables.clients(document, methods) if methods else None,
