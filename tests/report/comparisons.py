@@ -108,6 +108,7 @@ def document(
         "score": score,
         "higher_is_better": higher,
         "level": 0.05,
+        "margin": place.margin,
         "planned": len(methods) * seeds,
         "seeds": list(range(seeds)),
         "data": {"name": "digits", "split": "iid", "split_hash": "abc123", "split_seed": 0, "clients": clients},

@@ -318,6 +318,7 @@ def test_table_shows_the_results(browser: Chromium, page: Path) -> None:
         ".map(one => [one.querySelector('.name').innerText, one.querySelector('.tag').innerText]))"
     )
     texts = {"best": "best mean", "equal": "equal", "unclear": "too few to tell"}
+    assert "the interval of the difference is within ±1 points" in browser.value("document.body.innerText")
     relations = {one["name"]: one["figures"]["relation"] for one in made["methods"]}
     assert "unclear" in relations.values()
     assert tags == {name: texts[relation] for name, relation in relations.items() if relation != "worse"}
@@ -330,6 +331,7 @@ def test_a_comparison_of_an_earlier_version(browser: Chromium, tmp_path: Path) -
         del method["figures"]["relation"]
     for one in made["verdicts"].values():
         del one["conclusive"]
+    del made["margin"]
     browser.open(report.write(save(tmp_path, made)))
     tags = browser.value("[...document.querySelectorAll('.ranking .tag')].map(one => one.innerText)")
     assert tags[0] == "best mean" and set(tags[1:]) == {"tie"}

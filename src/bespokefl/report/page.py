@@ -77,6 +77,7 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
         percent=metric_of(document["score"]).percent,
         cards=overview.verdict_cards(document, methods, styles),
         level=f"{document['level']:.2g}".lstrip("0"),
+        margin=tables.format_margin(document),
         ranking_table=tables.ranking(document, drawn, drawn_styles) if methods else None,
         focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
         clients=tables.clients(document, methods) if methods else None,

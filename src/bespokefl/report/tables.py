@@ -110,6 +110,14 @@ def format_error(value: float, percent: bool) -> str:
     return f"{100 * value:.2f}" if percent and value < 0.00095 else format_score(value, percent)
 
 
+def format_margin(document: Document) -> str:
+    """Return the differences that count as equal; earlier versions did not write them."""
+    margin = document.get("margin")
+    if margin is None:
+        return "a margin"
+    return f"±{100 * margin:.3g} points" if document["score"] == "accuracy" else f"±{margin:.3g}"
+
+
 def format_difference(value: float | None, percent: bool) -> str:
     """Return a difference of scores with its sign."""
     if value is None or value != value:

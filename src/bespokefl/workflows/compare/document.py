@@ -35,6 +35,7 @@ def document(found: "Comparison") -> dict[str, Any]:
         "score": found.score,
         "higher_is_better": found.higher_is_better,
         "level": LEVEL,
+        "margin": found.standing and found.standing.margin,  # differences up to this count as equal
         "planned": facts.planned or sum(len(entry.runs) for entry in found.entries.values()),
         "seeds": found.seeds,
         "data": facts.data,
