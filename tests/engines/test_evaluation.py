@@ -98,6 +98,7 @@ def test_round_0_scores_the_initial_weights_and_changes_nothing() -> None:
         for own in (DATA.test.of(k) for k in range(len(DATA)))
     ]
     assert outcome.initial["test_loss"] == pytest.approx(sum(loss) / len(loss), rel=1e-5)
+    assert made.federations[0].record()["initial"] == outcome.initial  # a resumed run has it from its checkpoint
     unscored = run(Ditto(), DATA, eval_every=0)[1]
     assert unscored.initial == {}
     assert same_bits(unscored.personal, outcome.personal) and same_bits(unscored.models, outcome.models)

@@ -12,8 +12,9 @@ import pytest
 from bespokefl import report
 from bespokefl.cli import main
 from bespokefl.core.errors import InputError
+from bespokefl.report.curves import curve
 from bespokefl.report.document import read_document
-from bespokefl.report.figures import Figure, Section, curve
+from bespokefl.report.figures import Figure, Section
 from tests.report.chromium import chromium
 from tests.report.comparisons import document, save
 from tests.report.test_page import figures, scroll_through

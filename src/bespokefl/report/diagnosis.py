@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
-from bespokefl.report.figures import Figure, Section, make_figure, rounded
+from bespokefl.report.curves import rounded
+from bespokefl.report.figures import Figure, Section, make_figure
 from bespokefl.report.method_figures import any_shared, collaboration_map
 from bespokefl.report.overview import Card
 from bespokefl.report.rendering import render

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.report.curves import rounded
 from bespokefl.report.document import Document
-from bespokefl.report.figures import Control, Figure, Section, make_figure, rounded
+from bespokefl.report.figures import Control, Figure, Section, make_figure
 
 MAX_CLIENTS = 400  # more are unreadable on a map and make the page large
 MAX_LINES = 40  # clients with a line of their own
