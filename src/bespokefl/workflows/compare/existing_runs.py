@@ -10,7 +10,7 @@ from bespokefl import methods as registry
 from bespokefl.core.errors import InputError
 from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.compare import candidates, storage
-from bespokefl.workflows.compare.plan import MAY_CHANGE
+from bespokefl.workflows.compare.plan import MAY_CHANGE, UNTUNED
 from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.result import Result, load_run
@@ -67,7 +67,11 @@ def compare_unfinished(path: Path) -> Comparison:
     methods, seeds = list(plan.get("methods", ())), tuple(plan.get("seeds", ()))
     started = {result.method for result in results}
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
-    about = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None, "metric": plan.get("metric")}
+    tuning = storage.read_tuning_summary(path)
+    if tuning is None and plan["config"].get("tune") is False:
+        tuning = {"tuned": False, "sentences": [UNTUNED]}
+    about = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None, "tuning": tuning}
+    about |= {"budget": plan["config"].get("budget"), "metric": plan.get("metric")}
     return _compare(results, seeds=seeds, notes=notes, interrupted=True, **about)
 
 
