@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from bespokefl.core.errors import InputError
-from bespokefl.metrics import verdict as fairness_verdict
+from bespokefl.metrics import fairness_choice
 from bespokefl.metrics.communication import SYSTEMS, round_time
 from bespokefl.metrics.improvement import quantum
 from bespokefl_evidence.studies.cells import Cell, CellStore
@@ -237,13 +237,10 @@ def _fairest(one: Comparison, evidence: Evidence) -> Finding | None:
         return None
     scores = {row: np.stack([found[seed][0] for seed in seeds]) for row, found in rows.items()}
     gains = {row: quantum(scores[row], global_=scores[one.b]) for row in (one.a, *one.rivals)}
-    found = fairness_verdict.fairest(gains)
-    verdict = (IN_PART if found.ties else HOLDS) if found.method == one.a else IN_PART if one.a in found.ties else FAILS
-    num = list(found.votes.values()).count(one.a)
-    support = "" if found.support is None else f"; {found.method} first in {100 * found.support:.0f} % of resamples"
-    effect = (
-        f"{num} of {len(found.votes)} measures{support}" if found.votes else "no method performs better than " + one.b
-    )
+    votes = list(fairness_choice.preferred(fairness_choice.per_client(gains)).values())
+    num = votes.count(one.a)
+    verdict = HOLDS if 2 * num > len(votes) else IN_PART if num and 2 * num == len(votes) else FAILS
+    effect = f"{num} of {len(votes)} measures" if votes else "no method performs better than " + one.b
     return Finding(one, verdict, describe(one), effect, "–", len(seeds))
 
 
