@@ -13,14 +13,6 @@ cells              the stored results, one file each
 cell_results       what a cell stores of a run
 runner             compute missing cells, most important first, within a budget of time
 summaries          means with standard errors, and claims in print
-scores             figures of a cell, such as the accuracy of the worst client
-outcomes           the cells of an experiment by scenario and row
-pages              docs/results.md from cells
-claims             docs/claims.md: judge the papers' claims (claims.toml) by cells
-claim_tests        how one comparison of a claim is tested
-intervals          bootstrap over seeds and clients
-figures            the papers' figures from cells
-drawing            SVG files with matplotlib
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

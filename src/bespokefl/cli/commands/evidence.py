@@ -119,8 +119,8 @@ def _compute(
 
 
 def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
+    from bespokefl_evidence.pages.results import duration
     from bespokefl_evidence.studies import runner
-    from bespokefl_evidence.studies.pages import duration
 
     from bespokefl.cli import terminal
 
@@ -140,7 +140,7 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
 
 def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence import studies
-    from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.pages import results as pages
     from bespokefl_evidence.studies.experiment import Experiment
 
     from bespokefl.cli import terminal
@@ -156,7 +156,7 @@ def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
 
 def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
-    from bespokefl_evidence.studies import pages
+    from bespokefl_evidence.pages import results as pages
     from bespokefl_evidence.studies.experiment import Experiment
 
     experiments = [one for one in found if isinstance(one, Experiment)]

@@ -12,12 +12,12 @@ from bespokefl import methods
 from bespokefl.metrics import fairness
 from bespokefl.metrics.communication import SYSTEMS, System, round_time
 from bespokefl.metrics.improvement import improvements, quantum
+from bespokefl_evidence.pages.claim_tests import silhouettes
+from bespokefl_evidence.pages.drawing import Drawing, Panel
+from bespokefl_evidence.pages.outcomes import Outcome, outcomes
+from bespokefl_evidence.pages.scores import Array, collaboration
 from bespokefl_evidence.studies.cells import Cell, CellStore
-from bespokefl_evidence.studies.claim_tests import silhouettes
-from bespokefl_evidence.studies.drawing import Drawing, Panel
 from bespokefl_evidence.studies.experiment import Experiment
-from bespokefl_evidence.studies.outcomes import Outcome, outcomes
-from bespokefl_evidence.studies.scores import Array, collaboration
 
 DIRECTORY = Path("figures")
 ACCURACY = "test accuracy in %"

@@ -11,13 +11,14 @@ import numpy as np
 
 from bespokefl.core.errors import count
 from bespokefl.core.files import write_text
-from bespokefl_evidence.studies import claims, experiment, figures
+from bespokefl_evidence.pages import claims, figures
+from bespokefl_evidence.pages.drawing import Drawing
+from bespokefl_evidence.pages.outcomes import Outcome, outcomes
+from bespokefl_evidence.pages.scores import METRICS, clients, score
+from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore
-from bespokefl_evidence.studies.drawing import Drawing
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
-from bespokefl_evidence.studies.outcomes import Outcome, outcomes
 from bespokefl_evidence.studies.runner import status
-from bespokefl_evidence.studies.scores import METRICS, clients, score
 
 NOTHING = "–"
 INTRODUCTION = """# Reproduced tables

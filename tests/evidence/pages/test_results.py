@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from bespokefl_evidence import studies
-from bespokefl_evidence.studies import claim_tests, claims, experiment, figures, pages
+from bespokefl_evidence.pages import claim_tests, claims, figures
+from bespokefl_evidence.pages import results as pages
+from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 
@@ -143,7 +145,7 @@ def test_missing_matplotlib_is_one_sentence_and_nothing_is_written(
 ) -> None:
     one, store = of_paper("selffl"), CellStore(tmp_path / "cells")
     toy.invent_all(one, store, rich_results)
-    monkeypatch.setattr("bespokefl_evidence.studies.drawing.find_spec", lambda name: None)
+    monkeypatch.setattr("bespokefl_evidence.pages.drawing.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'figures need matplotlib, .*; pip install "bespokefl\[figures\]"'):
         pages.write([one], store, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()

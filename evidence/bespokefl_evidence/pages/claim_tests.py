@@ -16,11 +16,11 @@ from bespokefl.core.errors import InputError
 from bespokefl.metrics import fairness_choice
 from bespokefl.metrics.communication import SYSTEMS, round_time
 from bespokefl.metrics.improvement import quantum
+from bespokefl_evidence.pages.intervals import Estimate, Figure, estimate, interval
+from bespokefl_evidence.pages.outcomes import outcome
+from bespokefl_evidence.pages.scores import METRICS, Array, clients, metric
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.experiment import Experiment
-from bespokefl_evidence.studies.intervals import Estimate, Figure, estimate, interval
-from bespokefl_evidence.studies.outcomes import outcome
-from bespokefl_evidence.studies.scores import METRICS, Array, clients, metric
 
 HOLDS, IN_PART, FAILS, UNTESTED = "holds", "holds in part", "does not hold", "not tested"
 NEARLY_ALL = 0.9  # of the clients are better off: "every client" then holds in part

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bespokefl.core.errors import count
-from bespokefl_evidence.studies.cells import CellStore
-from bespokefl_evidence.studies.claim_tests import (
+from bespokefl_evidence.pages.claim_tests import (
     FAILS,
     HOLDS,
     IN_PART,
@@ -19,6 +18,7 @@ from bespokefl_evidence.studies.claim_tests import (
     comparisons,
     judge,
 )
+from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.experiment import Experiment
 
 FILE = Path(__file__).with_suffix(".toml")

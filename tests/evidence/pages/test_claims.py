@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from bespokefl_evidence import studies
-from bespokefl_evidence.studies import claim_tests, claims, intervals, scores
+from bespokefl_evidence.pages import claim_tests, claims, intervals, scores
+from bespokefl_evidence.pages.claim_tests import FAILS, HOLDS, IN_PART, UNTESTED, Comparison, Evidence, judge
 from bespokefl_evidence.studies.cells import CellStore, Spec
-from bespokefl_evidence.studies.claim_tests import FAILS, HOLDS, IN_PART, UNTESTED, Comparison, Evidence, judge
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 
 from bespokefl.core.errors import InputError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bespokefl.metrics.spread import standard_error
+from bespokefl_evidence.pages.scores import score
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
-from bespokefl_evidence.studies.scores import score
 
 
 @dataclass(frozen=True)

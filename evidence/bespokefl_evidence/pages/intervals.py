@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bespokefl.core.rng import generator
-from bespokefl_evidence.studies.scores import Array, Reduce
+from bespokefl_evidence.pages.scores import Array, Reduce
 
 RESAMPLES = 1000
 LEVEL = 0.95

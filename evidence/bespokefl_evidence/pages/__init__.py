@@ -1,0 +1,11 @@
+"""Pages of the documentation that are made from cells: tables, claims and figures.
+
+results        docs/results.md: published and own results
+claims         docs/claims.md: judge the papers' claims (claims.toml)
+claim_tests    how one comparison of a claim is tested
+intervals      bootstrap over seeds and clients
+figures        the papers' figures
+drawing        SVG files with matplotlib
+outcomes       the cells of an experiment by scenario and row
+scores         figures of a cell, such as the accuracy of the worst client
+"""
