@@ -88,7 +88,6 @@ def compare(
         raise InputError(f"give methods or directories of runs, not both, got {other!r} and {runs[0]!r}.")
 
     from bespokefl.cli import terminal
-    from bespokefl.workflows.compare import api, candidates
     from bespokefl.workflows.compare.existing_runs import compare_runs
     from bespokefl.workflows.tune.shared_settings import output_directory
 
@@ -98,28 +97,33 @@ def compare(
         if runs:
             found = compare_runs(runs, metric=metric, out=target, overwrite=settings.overwrite)
         else:
-            config = replace(settings, out=str(target))
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
-                try:
-                    found = api.compare_config(
-                        config,
-                        methods,
-                        seeds=seed_list,
-                        tune=time,
-                        budget=budget,
-                        grids=grids,
-                        metric=metric,
-                        progress=progress,
-                    )
-                except KeyboardInterrupt:
-                    command = candidates.command(settings, methods, seed_list or api.SEEDS, time, grids, budget, metric)
-                    _print_how_to_resume(command, target)
-                    raise typer.Exit(INTERRUPTED) from None
+                chosen = {"tune": time, "budget": budget, "grids": grids, "metric": metric}
+                found = _train(settings, methods, seed_list, chosen, target, progress)
         _write_report(target)
     with printing_results(target):
         _show(found, target, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _train(
+    settings: RunSettings,
+    methods: list[str],
+    seeds: list[int] | None,
+    chosen: dict[str, Any],
+    target: Path,
+    progress: Any,
+) -> "Comparison":
+    """Compare methods; an interruption before the first run has ended prints how to resume."""
+    from bespokefl.workflows.compare import api, candidates
+
+    config = replace(settings, out=str(target))
+    try:
+        return api.compare_config(config, methods, seeds=seeds, progress=progress, **chosen)
+    except KeyboardInterrupt:
+        _print_how_to_resume(candidates.command(settings, methods, seeds or api.SEEDS, **chosen), target)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def with_tuning_time(arguments: list[str]) -> list[str]:

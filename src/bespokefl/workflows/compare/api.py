@@ -90,13 +90,10 @@ def compare(
     own = ("seeds", "tune", "budget", "grids", "metric", "out")
     shared_settings.check_names(settings, own, rejected, "a comparison")
     score = None if metric is None else check_metric(metric)
-    start = settings.get("start")
     config = shared_settings.config_of("compare", clients, settings)
     config = replace(config, eval_every=often_enough(config))
-    given = settings | {
-        "eval_every": config.eval_every,
-        "start": None if start is None else initial_weights.read(start),
-    }
+    start = None if settings.get("start") is None else initial_weights.read(settings["start"])
+    given = settings | {"eval_every": config.eval_every, "start": start}
 
     def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
