@@ -2,8 +2,8 @@
 
 import pytest
 
-from bespokefl.core import measures
 from bespokefl.core.errors import InputError
+from bespokefl.core.scores import measures
 from bespokefl.metrics.metric import METRICS, check_metric, choose_metric, metric_of, metrics_of, split_name
 
 

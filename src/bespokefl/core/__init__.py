@@ -9,8 +9,7 @@ method              the interface of a method
 uploads             declarations of what a client uploads
 hyper_parameters    types and limits of hyper-parameters
 spec                what users write: calls, functions of theirs ("module:function") and typed values
-confusion           counts by class, for F1, precision and recall
-measures            AUC, calibration, RMSE and others of many models at once
+scores              F1, AUC, calibration, RMSE and others of many models at once
 rng                 random generators by key
 errors              errors that users can fix
 files, memory       atomic files and locks; available memory

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from bespokefl.core import rng
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
-from bespokefl.core.confusion import ConfusionCounts
 from bespokefl.core.errors import InputError
-from bespokefl.core.measures import OutputMeasures
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
 from bespokefl.core.nn.module import first_line, head_of, reject_batch_norm, set_mode, without_lazy
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.scores.confusion import ConfusionCounts
+from bespokefl.core.scores.measures import OutputMeasures
 from bespokefl.core.work import WorkCounter
 
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *per_row -> (K, B) losses

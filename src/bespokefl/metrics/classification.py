@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bespokefl.core.confusion import macro as macro_scores
 from bespokefl.core.errors import InputError
+from bespokefl.core.scores.confusion import macro as macro_scores
 from bespokefl.metrics.client_values import Array, Values, to_vector
 
 Counts = NDArray[np.int64]

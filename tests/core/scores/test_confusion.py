@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import precision_recall_fscore_support
 
-from bespokefl.core.confusion import ConfusionCounts, macro
+from bespokefl.core.scores.confusion import ConfusionCounts, macro
 
 
 def test_batches_add_up_row_by_row() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from sklearn import metrics
 
-from bespokefl.core import measures
-from bespokefl.core.measures import OutputMeasures
+from bespokefl.core.scores import measures
+from bespokefl.core.scores.measures import OutputMeasures
 
 Array = np.ndarray[Any, Any]
 
