@@ -4,7 +4,6 @@ A server imports the library once. Every command is a fork of it, with its own d
 """
 
 import functools
-import importlib
 import json
 import os
 import runpy
@@ -17,7 +16,6 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 600.0  # seconds
-MODULES = ("torch", "scipy.stats", "sklearn.cluster", "sklearn.datasets", "sklearn.metrics", "bespokefl.cli")
 
 
 def bespoke(*words: object, cwd: Path | None = None, **streams: Path) -> "subprocess.CompletedProcess[str]":
@@ -76,12 +74,14 @@ def _serve() -> None:
 
 
 def _import_library() -> None:
-    for name in MODULES:
-        importlib.import_module(name)
+    """Import what commands use; much of it is imported when it is used first."""
     import bespokefl
+    import bespokefl.cli
 
-    for name in bespokefl.__all__:  # they are imported when they are used
+    for name in bespokefl.__all__:
         getattr(bespokefl, name)
+    x, y = [[0.0], [1.0]] * 12, [0, 1] * 12
+    bespokefl.run("ditto", bespokefl.Clients.from_arrays(x, y, [0, 0, 1, 1] * 6), rounds=1, model="logistic", workers=1)
 
 
 def _perform(job: dict[str, Any]) -> NoReturn:
