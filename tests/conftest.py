@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported: its threads would compete for the cores
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+HERE = Path(__file__).parent
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 # No deadline, which would fail on slow machines. CI uses the same examples in every run.
@@ -25,6 +27,22 @@ settings.load_profile("bespoke")
 def one_thread() -> None:
     """Compute sums in a fixed order, without competing threads."""
     torch.set_num_threads(1)
+
+
+# They start first, so that at the end no process waits long for the other one; and their fixtures are made once.
+LONG = ("workflows/deploy/test_processes.py", "test_docs.py", "faults/", "workflows/compare/", "evidence/studies/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order tests by module: the longest first, then all that have slow tests."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def position(item: pytest.Item) -> int:
+        path = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+        long = [at for at, start in enumerate(LONG) if path.startswith(start)]
+        return long[0] if long and item.path in slow else len(LONG) + (item.path not in slow)
+
+    items.sort(key=position)
 
 
 def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

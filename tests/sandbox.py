@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-SECONDS = 10.0  # limit for one input, which usually takes a hundredth of a second
+SECONDS = 20.0  # limit for one input, which usually takes a hundredth of a second
+END_SECONDS = 120.0  # after which the process ends: for code that no exception can interrupt
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # For each event, the positions of paths in its arguments, and of the directory descriptors they are relative to.
 PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
@@ -87,16 +88,19 @@ def answer(reader: Callable[[Path], Any], path: Path, sandbox: Path, *, out: Pat
 
     usual, compiled = signal.signal(signal.SIGALRM, ring), sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # compiled modules are not written by the reader
-    faulthandler.dump_traceback_later(6 * SECONDS, exit=True)  # for code that no exception can interrupt
+    faulthandler.dump_traceback_later(END_SECONDS, exit=True)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
     _watches[:] = [watch]
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            return reader(path)
+            try:
+                return reader(path)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # again: the timer may have rung just before the line above
         _watches.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
         faulthandler.cancel_dump_traceback_later()
         sys.dont_write_bytecode = compiled

@@ -506,13 +506,16 @@ def test_ctrl_c_before_there_is_anything(
 def test_help_and_version_are_quick_and_leave_torch_alone() -> None:
     script = "import sys; from bespokefl import cli\ntry: cli.main(['{}'])\nfinally: print('torch' in sys.modules)"
     for asked, expected in (("--help", "bench"), ("--version", "bespoke ")):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        printed = subprocess.run([sys.executable, "-c", script.format(asked)], capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert printed.returncode == 0
-        assert expected in printed.stdout
-        assert printed.stdout.splitlines()[-1] == "False"
-        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1  # of the processor: others wait
+        took = []
+        while len(took) < 3 and min(took, default=1.0) >= 1:  # seconds of the processor: others may use it, too
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            printed = subprocess.run([sys.executable, "-c", script.format(asked)], capture_output=True, text=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            assert printed.returncode == 0
+            assert expected in printed.stdout
+            assert printed.stdout.splitlines()[-1] == "False"
+            took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert min(took) < 1
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

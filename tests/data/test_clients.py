@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset, load, splits
 from bespokefl.data.clients import split_dataset
 from bespokefl.data.splits import Assignment, Split
+from tests.speed import within
 
 # Of digits, dirichlet(alpha=0.4), 20 clients, seed 0. If it changes, every published split changes.
 GOLDEN = "75e6da1ef592040cc70656838bd676ba8fd1d1a1f873490dc576c5d81d961325"
@@ -228,9 +228,8 @@ class TestSpeed:
     def test_a_hundred_thousand_clients(self) -> None:
         num, each = 100_000, 20
         ids = np.random.default_rng(0).permutation(np.repeat(np.arange(num), each))
-        start = time.perf_counter()
-        clients = Clients.from_arrays(np.zeros((num * each, 3), dtype=np.float32), np.arange(num * each) % 5, ids)
-        assert time.perf_counter() - start < 10
+        x, y = np.zeros((num * each, 3), dtype=np.float32), np.arange(num * each) % 5
+        clients = within(10, lambda: Clients.from_arrays(x, y, ids))
         assert clients.sizes.unique().tolist() == [12]
         assert set(ids[clients.test.of(77_777)]) == {77_777}
 
@@ -257,9 +256,7 @@ print((kilobytes("VmHWM") - before) / 1024)
     def test_fedprox_mnist(self) -> None:
         labels = np.arange(70_000) % 10
         dataset = Dataset.from_arrays(np.zeros((70_000, 1, 28, 28), dtype=np.float32), labels)
-        start = time.perf_counter()
-        assert len(dataset.split("fedprox-mnist")) == 1000
-        assert time.perf_counter() - start < 2
+        assert len(within(2, lambda: dataset.split("fedprox-mnist"))) == 1000
 
     @pytest.mark.slow
     @pytest.mark.parametrize("split", ["iid", "dirichlet(0.4)", "classes(2)", "quantity(k=5) + official_test"])
@@ -268,6 +265,4 @@ print((kilobytes("VmHWM") - before) / 1024)
         columns = {"test": np.arange(60_000) >= 50_000}
         x, y = np.zeros((60_000, 3, 32, 32), dtype=np.float32), np.arange(60_000) % 10
         dataset = replace(Dataset.from_arrays(x, y, columns=columns), known_fingerprint="0" * 64)
-        start = time.perf_counter()
-        assert len(dataset.split(split, clients=100)) == 100
-        assert time.perf_counter() - start < 2
+        assert len(within(2, lambda: dataset.split(split, clients=100))) == 100

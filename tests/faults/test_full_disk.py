@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bespokefl.workflows.run.api import resume
+from tests.commands import bespoke
 from tests.disks import PAGE, small_disk, taken
 from tests.faults.test_resume import came_out, contents, write_data
 
@@ -22,17 +23,17 @@ CLIENTS, ROUNDS, HIDDEN = 5, 6, 1000
 ROW = 4 * (4 * HIDDEN + HIDDEN + HIDDEN * 3 + 3)  # bytes: four features, three classes, float32
 CHECKPOINT = (1 + CLIENTS) * ROW  # Ditto's: the global model and all personal models
 FILES = 16 * PAGE  # enough for all files of a run except weights
+FULL = Path("/dev/full")  # every write to it fails
 SHARED = ("--model", f"mlp(hidden=({HIDDEN},))", "--rounds", str(ROUNDS), "--eval-every", "2", "--workers", "1")
 
 
-def bespoke(*words: object, before: tuple[str, ...] = (), **streams: Any) -> "subprocess.CompletedProcess[str]":
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    buffered = {
-        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
-    }  # the usual environment
-    environment = buffered | {"OMP_NUM_THREADS": "1"}
-    command = [*before, sys.executable, "-m", "bespokefl.cli", *map(str, words)]
-    return subprocess.run(command, text=True, env=environment, timeout=300, check=False, **streams)
+def started_by(prefix: tuple[str, ...], *words: object) -> "subprocess.CompletedProcess[str]":
+    """Run a command after a prefix such as `small_disk`, in the usual environment: output is buffered."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [*prefix, sys.executable, "-m", "bespokefl.cli", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=usual | {"OMP_NUM_THREADS": "1"}, timeout=600, check=False
+    )
 
 
 def sentence(ended: "subprocess.CompletedProcess[str]") -> str:
@@ -80,7 +81,7 @@ class Small:
         self.kept.mkdir()
 
     def run(self, size: int, *words: object) -> str:
-        return sentence(bespoke(*words, before=small_disk(self.disk, size, self.kept)))
+        return sentence(started_by(small_disk(self.disk, size, self.kept), *words))
 
     def left(self) -> list[str]:
         return sorted(str(one.relative_to(self.kept)) for one in self.kept.rglob("*"))
@@ -215,20 +216,24 @@ def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: S
     place = small.disk / "compare"
     done = sum(taken(compared / "runs" / name) for name in ("local-0", "fedavg-0"))
     told = small.run(done + FILES + 3 * CHECKPOINT // 2, *common, "--out", place)
-    assert re.fullmatch(
-        rf"error: cannot write .*'{place}/runs/.*': No space left on device; the last good checkpoint is of round \d; "
-        rf"make room, then: bespoke compare ditto .* --out {place}\.",
+    # Of two runs at the same time, one may find the disk full at its first checkpoint, and the other one is killed.
+    first = "" if workers == 1 else "there is no checkpoint yet|"
+    found = re.fullmatch(
+        rf"error: cannot write .*'{place}/runs/.*': No space left on device; "
+        rf"({first}the last good checkpoint is of round \d); make room, then: bespoke compare ditto .* --out {place}\.",
         told,
     )
+    assert found
     kept = small.kept / "compare"
     runs = {one.name: one for one in (kept / "runs").iterdir() if one.is_dir()}  # a killed job leaves its lock file
     whole = {name: one / "result.json" for name, one in runs.items() if (one / "result.json").exists()}
     begun = {name for name, one in runs.items() if any(one.glob("checkpoints/round-*"))}
-    assert whole.keys() | begun == runs.keys() and begun
+    assert begun or "no checkpoint" in found[1]
+    assert workers > 1 or whole.keys() | begun == runs.keys()
     assert not list(kept.rglob("failed.json")) and not (kept / "compare.json").exists()
     before = {name: file.stat().st_mtime_ns for name, file in whole.items()}
     ended = bespoke(*common, "--out", kept, "--quiet")
-    assert ended.returncode == 0 and "resuming after round" in ended.stderr
+    assert ended.returncode == 0 and ("resuming after round" in ended.stderr or not begun - whole.keys()), ended.stderr
     assert came_out(kept) == came_out(compared)
     assert before == {name: file.stat().st_mtime_ns for name, file in whole.items()}
 
@@ -249,8 +254,7 @@ def test_full_at_the_end_of_a_comparison(data: Path, compared: Path, small: Smal
 @pytest.mark.parametrize("quiet", [(), ("--quiet",)], ids=["table", "line"])
 def test_output_to_a_full_disk(quiet: tuple[str, ...], data: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with Path("/dev/full").open("w") as full:
-        ended = bespoke("run", "ditto", "--data", data, *SHARED, "--out", out, *quiet, stdout=full)
+    ended = bespoke("run", "ditto", "--data", data, *SHARED, "--out", out, *quiet, stdout=FULL)
     assert (ended.returncode, ended.stderr) == (
         2,
         f"error: cannot write the output: No space left on device; the results are in '{out}'; make room.\n",
@@ -263,9 +267,8 @@ def test_messages_to_a_full_disk(data: Path, whole: dict[str, Any], tmp_path: Pa
     out = tmp_path / "run"
     words = ("run", "ditto", "--data", data, *SHARED, "--out", out, "--quiet", "--verbose")
     assert "note: chunk" in bespoke(*words).stderr
-    with Path("/dev/full").open("w") as full:
-        ended = bespoke(*words, "--overwrite", stderr=full)
-        assert (ended.returncode, ended.stdout) == (0, f"{out}\n")
-        assert bespoke(*words, stderr=full, stdout=full).returncode == 2  # there is a run already
+    ended = bespoke(*words, "--overwrite", stderr=FULL)
+    assert (ended.returncode, ended.stdout) == (0, f"{out}\n")
+    assert bespoke(*words, stderr=FULL, stdout=FULL).returncode == 2  # there is a run already
     assert_same(contents(out), whole)
     assert json.loads((out / "result.json").read_text())["rounds_done"] == ROUNDS

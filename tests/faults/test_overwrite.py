@@ -15,7 +15,7 @@ from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run.api import resume, run_config
 from bespokefl.workflows.run.settings import RunSettings
 from tests.disks import PAGE, small_disk, taken
-from tests.faults.test_full_disk import CHECKPOINT, FILES, SHARED, Small, bespoke, sentence
+from tests.faults.test_full_disk import CHECKPOINT, FILES, SHARED, Small, sentence, started_by
 from tests.faults.test_resume import config, contents, die, in_a_child, void, write_data
 
 KINDS = ["finished", "unfinished"]
@@ -214,7 +214,7 @@ def test_a_full_disk(room: int, every: int, kind: str, data: Path, tmp_path: Pat
     run = small.disk / "run"
     copied = ("sh", "-c", f'cp -a {old} {run} && exec "$@"', "sh")
     new = ("run", "ditto", "--data", data, *SHARED, "--checkpoint-every", every, "--out", run, "--overwrite")
-    told = sentence(bespoke(*new, before=(*small_disk(small.disk, taken(old) + room, small.kept), *copied)))
+    told = sentence(started_by((*small_disk(small.disk, taken(old) + room, small.kept), *copied), *new))
     what = f"a checkpoint to '{run}/checkpoints'" if every else f"to '{run}'"
     assert told == (
         f"error: cannot write {what}: No space left on device; there is no checkpoint yet, and the previous run in "

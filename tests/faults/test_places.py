@@ -10,7 +10,7 @@ import pytest
 from bespokefl import cli
 from bespokefl.workflows.results.result import load_run
 from bespokefl.workflows.run.api import resume, run_config
-from tests.faults.test_full_disk import bespoke
+from tests.faults.test_full_disk import started_by
 from tests.faults.test_resume import ROUNDS, config, stop_after, write_data
 
 QUICK = ["--data", "../own.npz", "--model", "logistic", "--rounds", "2", "--workers", "1", "--quiet"]
@@ -103,7 +103,7 @@ def test_resume_from_inside_the_run_directory(inside: str, here: Path, monkeypat
 def test_a_shell_in_a_replaced_directory(here: Path) -> None:
     """The shell stays in the replaced directory, and the next command reports it."""
     shell = ("sh", "-c", 'cd "$0" && "$@"; echo "$?"; "$@"; echo "$?"', here)
-    ended = bespoke("run", "ditto", *QUICK, "--out", ".", before=tuple(map(str, shell)))
+    ended = started_by(tuple(map(str, shell)), "run", "ditto", *QUICK, "--out", ".")
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
         f"warning: the current directory was replaced: cd {here} shows the new one\n"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -27,9 +28,9 @@ from bespokefl.workflows.compare.api import compare_config
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.result import load_run
-from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import resume, run, run_config
 from bespokefl.workflows.run.settings import RunSettings
+from tests.processes import LONGEST, is_alive, wait_for
 
 ROUNDS = 6
 METHODS = ["selffl", "pfedvem", "ucfl", "persfl", "ditto", "scaffold"]
@@ -175,7 +176,7 @@ def half_stored(rng: random.Random) -> Callable[[], None]:
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_and_resumed(method: str, state: str, data: Path, tmp_path: Path) -> None:
     options = {} if state == "memory" else {"state_dir": str(tmp_path / "states")}
-    assert in_a_child(lambda: void(run_config(config(data, method, tmp_path / "whole", **options)))) == 0
+    run_config(config(data, method, tmp_path / "whole", **options))  # here: forks then have all modules loaded
     expected = contents(tmp_path / "whole")
     rng = random.Random(f"{method}/{state}")
     number = kills = 0
@@ -219,7 +220,7 @@ def came_out(place: Path) -> Any:
 
 @pytest.mark.slow
 def test_a_comparison_is_killed_and_resumed(data: Path, tmp_path: Path) -> None:
-    """Killed at a call in one process, or at a random time with several processes."""
+    """Killed at a call in one process, or with several processes when there are some number of files."""
 
     def begin(number: int) -> Comparison:
         workers = 1 + number % 2
@@ -229,14 +230,12 @@ def test_a_comparison_is_killed_and_resumed(data: Path, tmp_path: Path) -> None:
 
     begin(-2)  # in this process, so that forked processes have all modules loaded
     expected = came_out(tmp_path / "-2")
-    started = time.monotonic()
     assert in_a_child(lambda: void(begin(-1))) == 0
-    lasts = time.monotonic() - started
     assert came_out(tmp_path / "-1") == expected and len(expected["methods"]) == 3
     rng = random.Random("compare")
     unfinished = number = kills = 0
     while kills < KILLS and number < 5 * KILLS:
-        killed = killed_in(begin, number, rng, lasts)
+        killed = killed_in(begin, number, tmp_path / f"{number}", rng)
         unfinished += killed and not (tmp_path / f"{number}" / "compare.json").exists()
         assert in_a_child(lambda number=number: void(begin(number))) == 0, f"it cannot go on after kill {number}"
         assert came_out(tmp_path / f"{number}") == expected, f"after kill {number}"
@@ -244,23 +243,30 @@ def test_a_comparison_is_killed_and_resumed(data: Path, tmp_path: Path) -> None:
     assert kills == KILLS and unfinished >= KILLS / 2
 
 
-def killed_in(begin: Callable[[int], object], number: int, rng: random.Random, lasts: float) -> bool:
+def killed_in(begin: Callable[[int], object], number: int, out: Path, rng: random.Random) -> bool:
     """Start a process that calls `begin`, kill it, and return whether it was killed before its end."""
     if number % 2 == 0:
         arrange = killed_at(rng, 8 * ROUNDS)
         code = in_a_child(lambda: void((arrange(), begin(number))))
         assert code in (0, -signal.SIGKILL)
         return code != 0
+    reader, writer = os.pipe()  # is open as long as one of its processes is alive
     child = os.fork()
     if child == 0:
         try:
+            os.close(reader)
             begin(number)
         finally:
             os._exit(0)
-    time.sleep(rng.uniform(0, 0.9 * lasts))
+    os.close(writer)
+    files = rng.randrange(45)  # of 51
+    wait_for(lambda: sum(len(there) for *_, there in os.walk(out)) >= files or not is_alive(child))
+    time.sleep(rng.uniform(0, 0.05))
     os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    time.sleep(3 * jobs.POLL_SECONDS)  # until its jobs notice that it is gone
+    ended, _, _ = select.select([reader], [], [], LONGEST)  # its jobs notice that it is gone
+    os.close(reader)
+    assert ended
     return code != 0
 
 

@@ -1,7 +1,9 @@
 """The yardstick is honest: the reference engine is no slower than the script that everybody would write."""
 
+import math
 import statistics
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import FedAvg
+from tests.speed import TRIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -54,15 +57,17 @@ def test_the_reference_engine_is_not_slower_than_a_plain_script() -> None:
     data = federation(SMALL)
     settings = Settings(rounds=1, batch_size=SMALL.batch_size, reference=True)
     engine = Simulation(FedAvg(lr=0.01), Task(build(SMALL)), data, settings, 10)
-    ratios = []
-    with engine.open():
-        for repeat in range(15):
-            began = time.perf_counter()
-            script(SMALL, data)
-            between = time.perf_counter()
-            engine.round(repeat + 1, Phase("train", 1))
-            ratios.append((time.perf_counter() - between) / (between - began))
-    assert statistics.median(ratios) < 1.25  # on an idle machine they are within a tenth
+    numbers = count(1)
+
+    def ratio() -> float:
+        began = time.perf_counter()
+        script(SMALL, data)
+        between = time.perf_counter()
+        engine.round(next(numbers), Phase("train", 1))
+        return (time.perf_counter() - between) / (between - began)
+
+    with engine.open():  # on an idle machine they are within a tenth
+        assert any(statistics.median(ratio() for _ in range(15)) < 1.25 for _ in range(TRIES))
 
 
 # What `bespoke bench` reaches with two workers on an idle machine; a change that loses 45 % of it is noticed.
@@ -79,14 +84,14 @@ def test_every_case_has_a_guard() -> None:
 
 @pytest.mark.parametrize("name", REACHED)
 def test_training_is_as_much_faster_than_the_plain_loop_as_it_was(name: str) -> None:
-    """Once more if it is not: a machine that others use, too, can be slow for some seconds."""
+    """In one of three tries: a machine that others use, too, can be slow for some seconds."""
 
     def as_fast() -> bool:
         ratios = measure(CASES[name], workers=(1, 2) if name in PARALLEL else (2,), repeats=3, peak=1.0).ratios
         print(ratios)
         return ratios[2] > SLACK * REACHED[name] and (name not in PARALLEL or ratios[2] > TWO * ratios[1])
 
-    assert as_fast() or as_fast()
+    assert any(as_fast() for _ in range(TRIES))
 
 
 def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
@@ -100,13 +105,11 @@ def test_more_clients_cost_a_round_neither_time_nor_memory() -> None:
         for one in found:
             assert one.memory <= 1.3 * one.needed, one
             assert one.usual < 5e7, one  # idle: 10 MB, that a round of a hundred works with
-            assert one.start < 20, one
         times = [one.seconds for one in found]
-        print(times)
-        assert max(times) < 2 * min(times)
-        return max(times) / min(times)
+        print(times, [one.start for one in found])
+        return max(times) / min(times) if all(one.start < 20 for one in found) else math.inf
 
-    assert any(apart() < 1.3 for _ in range(3))
+    assert any(apart() < 1.3 for _ in range(TRIES))
 
 
 def test_a_large_model_fits_with_states_in_files() -> None:
@@ -118,13 +121,13 @@ def test_a_large_model_fits_with_states_in_files() -> None:
 @pytest.mark.parametrize("personal", [False, True])
 @pytest.mark.parametrize("name", SCORED)
 def test_scoring_costs_a_forward_pass(name: str, personal: bool) -> None:
-    """Once more if it does not: as above. LeNet, half as much, needs no second try."""
+    """In one of three tries: as above."""
 
     def cost() -> float:
         return evaluation_cost(name, personal=personal, repeats=5)  # idle: 0.6 for LeNet, 0.9 to 1.1 else
 
-    assert cost() < 1.2 or (name != "lenet" and cost() < 1.2)
+    assert any(cost() < 1.2 for _ in range(TRIES))
 
 
 def test_aggregation_is_a_small_part_of_a_round() -> None:
-    assert aggregation_share(repeats=3) < 0.1
+    assert any(aggregation_share(repeats=3) < 0.1 for _ in range(TRIES))

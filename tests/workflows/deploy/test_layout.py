@@ -119,9 +119,9 @@ def test_init_does_not_change_an_existing_directory(deployment: Deployment) -> N
 @pytest.mark.parametrize("host", LOOPBACKS)
 def test_a_port_in_use(host: str, tmp_path: Path) -> None:
     with socket.socket(LOOPBACKS[host]) as taken:
-        taken.bind((host, 0))
+        port = demo.free_port()
+        taken.bind((host, port))
         taken.listen()
-        port = taken.getsockname()[1]
         made = initialization.init(tmp_path / "dir", ["a"], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         with pytest.raises(InputError, match=f"cannot listen on {re.escape(host)}:{port}: .* in use"):
             supervisor.run_server(made, threading.Event())

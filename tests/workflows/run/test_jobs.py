@@ -17,6 +17,7 @@ from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.engines.outcome import Progress
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.jobs import Job, Step
+from tests.processes import is_alive, wait_for
 
 HALF = Progress(1, 2, "train", {"validation_loss": 2.0})
 
@@ -72,10 +73,7 @@ def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     def meet(own: str, other: str) -> Callable[[jobs.Report], bool]:
         def work(report: jobs.Report) -> bool:
             (tmp_path / own).touch()
-            until = time.monotonic() + 20
-            while not (tmp_path / other).exists() and time.monotonic() < until:
-                time.sleep(0.01)
-            return (tmp_path / other).exists()
+            return wait_for((tmp_path / other).exists)
 
         return work
 
@@ -153,12 +151,15 @@ def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_job_that_was_stopped_stops_all(processes: int) -> None:
+def test_a_job_that_was_stopped_stops_all(processes: int, tmp_path: Path) -> None:
+    def stop(report: jobs.Report) -> None:
+        (tmp_path / "stopped").touch()
+        raise jobs.Interrupted
+
+    others = [Job(str(at), lambda report: wait_for((tmp_path / "stopped").exists)) for at in range(20)]
     seen = []
     with pytest.raises(jobs.Interrupted):
-        for one, _ in jobs.run_jobs(
-            [job("a", 1), failing("b", jobs.Interrupted()), *[job(str(i), i) for i in range(20)]], processes
-        ):
+        for one, _ in jobs.run_jobs([job("a", 1), Job("b", stop), *others], processes):
             seen.append(one.name)
     assert len(seen) < 21
 
@@ -186,10 +187,9 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
         return "ended"
 
     def watch(report: jobs.Report) -> None:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
+        wait_for((tmp_path / "ready").exists)
         os.kill(os.getppid(), signal.SIGINT)
-        time.sleep(60)
+        time.sleep(600)
 
     found = []
     before = signal.getsignal(signal.SIGINT)
@@ -203,43 +203,31 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
 def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
     def work(report: jobs.Report) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(600)
 
     going = jobs.run_jobs([job("a", 1), Job("b", work)], 2)
     next(going)
-    pid = _appears(tmp_path / "pid")
+    pid = _read_pid(tmp_path / "pid")
     going.close()
-    assert not _is_alive(pid)
+    assert not is_alive(pid)
 
 
 def test_a_killed_main_process_takes_its_jobs_with_it(tmp_path: Path) -> None:
     def work(report: jobs.Report) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(600)
 
     main = os.fork()
     if not main:
-        list(jobs.run_jobs([Job("a", work)], 2))
-        os._exit(0)
-    job_pid = _appears(tmp_path / "pid")
+        try:
+            list(jobs.run_jobs([Job("a", work)], 2))
+        finally:
+            os._exit(0)
+    job_pid = _read_pid(tmp_path / "pid")
     os.kill(main, signal.SIGKILL)
     os.waitpid(main, 0)
-    until = time.monotonic() + 20
-    while _is_alive(job_pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _is_alive(job_pid)
+    wait_for(lambda: not is_alive(job_pid))
 
 
-def _appears(file: Path) -> int:
-    until = time.monotonic() + 20
-    while time.monotonic() < until and not (file.exists() and file.read_text()):
-        time.sleep(0.01)
-    return int(file.read_text())
-
-
-def _is_alive(pid: int) -> bool:
-    """A process that has ended and that nobody has asked about yet is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def _read_pid(file: Path) -> int:
+    return int(wait_for(lambda: file.exists() and file.read_text()))
