@@ -5,6 +5,7 @@ result.json             figures over all clients
 clients.csv             one line per client: sizes, and scores of its personal, the global and a constant model
 rounds.jsonl            one line per round
 client_rounds.jsonl     one line per round and client, if the method records such figures
+client_scores.jsonl     one line per evaluated round: test accuracy and loss of every client, if they are at most 1000
 split.json              which examples each client has
 personal.safetensors    the personal models of all clients
 global.safetensors      the global model, if the method has one
@@ -41,6 +42,7 @@ from bespokefl.workflows.run.settings import RunSettings, read
 
 KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
+CLIENT_SCORES = "client_scores.jsonl"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -67,6 +69,9 @@ class Result:
         One entry per round, as in rounds.jsonl.
     client_rounds : list of dict
         One entry per round and client, if the method records such figures.
+    client_scores : list of dict
+        One entry per evaluated round, from round 0: "round", and lists with the test "accuracy" and "loss" of every
+        client. Empty if there are more than 1000 clients.
     newcomers : Newcomers or None
         The scores and models of clients that were held out of training.
     preparation : Preparation or None
@@ -95,6 +100,7 @@ class Result:
     newcomers: Newcomers | None = None
     constant: Scores | None = None
     preparation: Preparation | None = None
+    client_scores: list[dict[str, Any]] = field(default_factory=list)
     path: Path | None = None
     checkpoints: Path | None = None  # the directory with the checkpoints of this run
     comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
@@ -224,6 +230,8 @@ class Result:
         score_tables.write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
             score_tables.write_lines(into / "client_rounds.jsonl", self.client_rounds)
+        if self.client_scores:
+            score_tables.write_lines(into / CLIENT_SCORES, self.client_scores)
         self.weights.write(into, self.names)
         if self.preparation is not None:
             (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
@@ -265,7 +273,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         names, sizes, scores = score_tables.read_clients(source / "clients.csv", (*KINDS, CONSTANT))
-        notes, held_out = source / "client_rounds.jsonl", about["newcomers"]
+        notes, curves, held_out = source / "client_rounds.jsonl", source / CLIENT_SCORES, about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),
             about=about,
@@ -276,6 +284,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             constant=scores[CONSTANT] or None,
             rounds=score_tables.read_lines(source / "rounds.jsonl"),
             client_rounds=score_tables.read_lines(notes) if notes.exists() else [],
+            client_scores=score_tables.read_lines(curves) if curves.exists() else [],
             weights=SavedModels(source.resolve(), model),
             newcomers=None if held_out is None else newcomers.read_newcomers(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),
