@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -35,10 +35,14 @@ from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory, score_tables
+from bespokefl.workflows.results.frames import client_round_lines, frame, round_lines
 from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
 from bespokefl.workflows.results.score_tables import CONSTANT, Scores, Sizes, dumps
 from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.settings import RunSettings, read
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
@@ -143,9 +147,21 @@ class Result:
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` is a table."""
+        """One dict per client, as in clients.csv."""
         kinds = {"personal": self.personal, "global": self.global_, CONSTANT: self.constant}
         return score_tables.lines(self.names, self.sizes, kinds)
+
+    def clients_frame(self) -> "DataFrame":
+        """Return `clients` as a pandas data frame: one row per client."""
+        return frame(self.clients)
+
+    def rounds_frame(self) -> "DataFrame":
+        """Return the rounds as a pandas data frame: mean scores, cumulative bytes and seconds, from round 0."""
+        return frame(round_lines(self))
+
+    def client_rounds_frame(self) -> "DataFrame":
+        """Return `client_scores` as a pandas data frame: one row per evaluated round and client."""
+        return frame(client_round_lines(self))
 
     def summary(self) -> dict[str, Any]:
         """Return the content of result.json: `about`, and figures over clients.
