@@ -21,8 +21,16 @@ Draw = Callable[[Canvas, Figure, Numbers], None]
 WIDTH, HALF_WIDTH, HEIGHT = 6.5, 4.4, 3.3  # inches: a full line of a page, a smaller figure
 DPI = 300
 MARKERS: dict[str, Any] = {
-    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "star": "*", "cross": "P",
-    "triangle-down": "v", "pentagon": "p", "x": "X", "hexagon": "h",
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "star": "*",
+    "cross": "P",
+    "triangle-down": "v",
+    "pentagon": "p",
+    "x": "X",
+    "hexagon": "h",
     "bowtie": [(-1, 0.8), (0, 0), (1, 0.8), (1, -0.8), (0, 0), (-1, -0.8), (-1, 0.8)],
     "hourglass": [(-0.8, 1), (0, 0), (-0.8, -1), (0.8, -1), (0, 0), (0.8, 1), (-0.8, 1)],
 }

@@ -1,7 +1,7 @@
 """Figures that only some methods have, drawn with matplotlib."""
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def heat(canvas: Canvas, figure: Figure, numbers: Numbers) -> None:
     else:
         axes.set(xticks=[], yticks=[])
     ends = [0, *data["bounds"], len(names)] if data["bounds"] else []
-    for start, end in zip(ends[:-1], ends[1:], strict=True):
+    for start, end in pairwise(ends):
         x = [start - 0.5, end - 0.5, end - 0.5, start - 0.5, start - 0.5]
         y = [start - 0.5, start - 0.5, end - 0.5, end - 0.5, start - 0.5]
         axes.plot(x, y, color=colours()["worse"], linewidth=1.5, clip_on=False)
