@@ -1,6 +1,5 @@
 """The constant predictor of a page, majority class or mean value, in the format of a method."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ def constant_method(document: Document) -> Document | None:
         return None
     known = ("gain", "fairness", "p_value", "adjusted", "difference", "up_bytes", "down_bytes", "model_time", "seconds")
     gains = _gains(document, constant["personal"][score])
-    runs = [{"failed": None, "personal": constant["personal"], "gain": one} for one in gains or [None]]
+    run = {"failed": None, "personal": constant["personal"], "gain": None}
     return {
         "name": constant["name"],
         "method": None,
@@ -24,7 +23,7 @@ def constant_method(document: Document) -> Document | None:
         "baseline": False,
         "constant": True,
         "figures": dict.fromkeys(known) | {"best": False, "tie": False} | _gain_figures(gains) | constant["figures"],
-        "runs": runs,
+        "runs": [run | {"gain": one} for one in gains] or [run],
     }
 
 
@@ -50,7 +49,7 @@ def _gains(document: Document, scores: list[float | None]) -> list[list[float]]:
     ]
 
 
-def _gain_figures(gains: list[list[float]]) -> Mapping[str, Any]:
+def _gain_figures(gains: list[list[float]]) -> dict[str, Any]:
     if not gains:
         return {}
     values = np.array(gains)

@@ -88,13 +88,13 @@ def warnings(document: Document) -> list[tuple[str, str]]:
     runs = [run for method in document["methods"] for run in finished_runs(method)]
     if not document["finished"] and single:
         run = runs[0]
-        stopped = f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds."
-        found.append(("Unfinished", f"{stopped} The page shows the results so far."))
+        done = f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds."
+        found.append(("Unfinished", f"{done} These are the results so far."))
     elif not document["finished"]:
         stopped = sum(bool(run.get("interrupted")) for run in runs)
         planned = document.get("planned", len(document["methods"]) * len(document["seeds"]))
         parts = f", {stopped} of them stopped before its last round" if stopped else ""
-        sentence = f"{len(runs)} of {planned} runs are available{parts}. The page shows the results so far; the same "
+        sentence = f"{len(runs)} of {planned} runs are available{parts}. These are the results so far; the same "
         found.append(("Unfinished", f"{sentence}command continues the comparison."))
     if document.get("untuned"):
         found.append(("Untuned", "tuning may change the order of the methods."))

@@ -3,14 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bespokefl.report.document import finished_runs
 from bespokefl.report.export.text_tables import state
 from bespokefl.report.page import Contents
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 def csv_text(rows: Sequence[Row], found: Contents) -> str:

@@ -219,7 +219,8 @@ def _extent(values: Sequence[float], room: float = 0.06) -> tuple[float, float]:
 
 def _present(values: Sequence[float | None]) -> np.ndarray:
     found = _array(values)
-    return found[~np.isnan(found)]
+    known: np.ndarray = found[~np.isnan(found)]
+    return known
 
 
 def _ridges(canvas: Canvas, methods: Sequence[Mapping[str, Any]], label: str) -> Any:
