@@ -403,6 +403,28 @@ def test_clients_without_test_data_are_left_out(browser: Chromium, tmp_path: Pat
     assert set(browser.value(shown)) == {f"client {at}" for at in range(12)} - {"client 5"}
 
 
+def test_a_capture_of_the_whole_page_shows_all_figures(browser: Chromium, page: Path) -> None:
+    """Figures that nobody scrolls to are drawn, too: at once in a window that is taller than a screen."""
+    blank = "[...document.querySelectorAll('.plot')].filter(one => !one.querySelector('.main-svg')).length"
+    browser.size(1200, 12000)
+    browser.open(page)
+    assert browser.value(blank) == 0
+    browser.size(1200)
+    browser.open(page)
+    browser.until(f"{blank} === 0")  # while the page is idle
+    assert browser.complaints() == []
+
+
+def test_print_media_without_events_draws_all_figures(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.media("print")
+    browser.until("document.documentElement.classList.contains('paper')")
+    wide = "Math.max(...[...document.querySelectorAll('.plot')].map(one => one.layout ? one.layout.width : 1e9))"
+    assert browser.value(wide) <= 640
+    browser.media()
+    browser.until("!document.documentElement.classList.contains('paper')")
+
+
 @pytest.mark.alone
 def test_a_large_comparison_is_written_and_opened_quickly(browser: Chromium, tmp_path: Path) -> None:
     """20 methods × 5 seeds × 200 clients: written in under 10 s, under 8 MB, open in under 3 s."""

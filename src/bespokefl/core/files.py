@@ -11,14 +11,19 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # no space left on the disk, or in the user
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file atomically; raise an InputError or DiskError if that fails."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically; raise an InputError or DiskError if that fails."""
     temporary = path.parent / f".{path.name}.{os.getpid()}"
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with temporary.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

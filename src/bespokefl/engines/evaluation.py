@@ -1,6 +1,7 @@
 """Scores of models, one value per client and metric, and what to do with values that are not finite."""
 
 import logging
+import math
 from collections.abc import Collection, Sequence
 
 import torch
@@ -13,6 +14,7 @@ log = logging.getLogger("bespokefl")
 
 Scores = dict[str, Tensor]  # "test_accuracy", "validation_loss", … -> one value per client; NaN: no data
 FOLLOWED = ("loss", "accuracy")  # metrics recorded over the rounds; the others are computed at the end only
+MAX_FOLLOWED_CLIENTS = 1000  # of more clients, only means are recorded over the rounds
 
 
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
@@ -65,6 +67,11 @@ def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -
         if name not in scores:
             scores[name] = torch.full((size,), torch.nan if own.is_floating_point() else 0, dtype=own.dtype)
         scores[name][at] = own
+
+
+def plain(values: Tensor) -> list[float | None]:
+    """Scores of clients with six significant digits, for JSON; None where there is none."""
+    return [float(f"{one:.6g}") if math.isfinite(one) else None for one in values.tolist()]
 
 
 def means(scores: Scores) -> dict[str, float | None]:

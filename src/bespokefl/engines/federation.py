@@ -13,7 +13,7 @@ from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, Stat
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
 from bespokefl.engines.client import Data
-from bespokefl.engines.evaluation import Scores, means
+from bespokefl.engines.evaluation import FOLLOWED, MAX_FOLLOWED_CLIENTS, Scores, means, plain
 from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening, select
 from bespokefl.engines.settings import Settings
@@ -88,6 +88,7 @@ class Federation:
         self._has_client_states = bool(method.start_clients(start, data.names[:1]))
         self.final_work: Tensor | None = None  # of making the final personal models
         self.initial: dict[str, float | None] = {}  # mean scores of the initial weights, if they were scored
+        self.client_scores: list[dict[str, Any]] = []  # test scores of all clients in every evaluated round
         self.constant: Scores = {}  # of the constant predictors, after the final evaluation
         self._screening = Screening(method, start)
         self._down = DownlinkCounter()
@@ -257,7 +258,20 @@ class Federation:
         found = means(personal)
         if self.history:
             self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
+            self._keep_client_scores(self.history[-1]["round"], personal)
         return {name: value for name, value in found.items() if name.startswith("validation") and value is not None}
+
+    def keep_initial_scores(self, scores: Scores) -> None:
+        """Keep the scores of the initial weights, as round 0."""
+        self.initial = means(scores)
+        self._keep_client_scores(0, scores)
+
+    def _keep_client_scores(self, number: int, scores: Scores) -> None:
+        """Keep the test scores of all clients, unless they are too many; the last round may be scored twice."""
+        if len(self.data) <= MAX_FOLLOWED_CLIENTS and scores:
+            known = {name: plain(scores[f"test_{name}"]) for name in FOLLOWED if f"test_{name}" in scores}
+            earlier = [line for line in self.client_scores if line["round"] != number]
+            self.client_scores = [*earlier, {"round": number, **known}]
 
     # -- checkpoints
 
@@ -272,6 +286,7 @@ class Federation:
             "lost": {client: dict(reasons) for client, reasons in self.lost.items()},
             "uploaded": dict(self.uploaded),
             "initial": self.initial,
+            "client_scores": list(self.client_scores),
         }
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
@@ -283,7 +298,7 @@ class Federation:
         self.history, self.client_notes = record["history"], record["client_notes"]
         self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
-        self.initial = record.get("initial", {})
+        self.initial, self.client_scores = record.get("initial", {}), record.get("client_scores", [])
         self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
 
 

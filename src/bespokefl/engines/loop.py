@@ -179,11 +179,8 @@ class RoundLoop:
             self._scores = federation.keep_scores(personal, globally)
 
     def _evaluate_start(self) -> None:
-        """Score the initial weights on every client's data: round 0 of the curves, the same for every method.
-
-        A deployment does not: nodes score personal models, and some methods have none before the first round.
-        """
-        if not self.settings.eval_every or self.transport.remote:
+        """Score the initial weights on every client's data: round 0 of the curves, the same for every method."""
+        if not self.settings.eval_every:
             return
         for at, federation in enumerate(self.federations):
             round = federation.round(0, "evaluate")
@@ -193,7 +190,7 @@ class RoundLoop:
             for reply in self._guarded(self.transport.evaluate(requests)):
                 own = [client - self._members.offsets[at] for client in reply.clients]
                 evaluation.scatter(scores, own, reply.globally or {}, len(federation.data))
-            federation.initial = evaluation.means(evaluation.finite(scores))
+            federation.keep_initial_scores(evaluation.finite(scores))
 
     def evaluate(
         self, member: int, number: int, *, final: bool = False
@@ -274,6 +271,7 @@ class RoundLoop:
             globally=globally,
             constant=federation.constant or None,
             initial=federation.initial,
+            client_scores=federation.client_scores,
             unscored=unscored,
             history=federation.history,
             lost={client: dict(reasons) for client, reasons in sorted(federation.lost.items())},

@@ -38,6 +38,7 @@ class Outcome:
     globally: Scores | None
     constant: Scores | None  # of the constant predictors: majority class, or mean target; None: unknown
     initial: dict[str, float | None]  # mean loss and accuracy of the initial weights; empty if they were not scored
+    client_scores: list[dict[str, Any]]  # by evaluated round: the test accuracy and loss of every client
     unscored: list[str]  # clients of a deployment whose final models could not be scored
     history: list[dict[str, Any]]
     lost: dict[str, dict[str, int]]  # by client: reasons why its uploads were not used, with counts

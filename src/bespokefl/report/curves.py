@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from bespokefl.metrics import standard_error
-from bespokefl.metrics.metric import metric_of
 from bespokefl.report.document import Document, finished_runs
 
 MAX_CURVE_POINTS = 150
+MAX_LINES = 40  # clients with a line of their own
 
 
 def rounded(values: Any, percent: bool = False) -> Any:
@@ -35,7 +35,7 @@ def any_known(values: Sequence[Any] | None) -> bool:
 
 
 def level_line(
-    constant: Mapping[str, Any], score: str, curves: Sequence[Mapping[str, Any] | None]
+    constant: Mapping[str, Any], score: str, percent: bool, curves: Sequence[Mapping[str, Any] | None]
 ) -> dict[str, Any] | None:
     """Return the score of the constant predictors as a curve over all rounds, which sends nothing."""
     known = [one for one in curves if one is not None]
@@ -43,9 +43,27 @@ def level_line(
     if not known or mean is None:
         return None
     ends = [min(one["round"][0] for one in known), max(one["round"][-1] for one in known)]
-    value = rounded(mean, metric_of(score).percent)
+    value = rounded(mean, percent)
     times = [None] * len(known[0]["time"])
     return {"round": ends, "mean": [value, value], "sem": [None, None], "bytes": [0, 0], "time": times}
+
+
+def client_curves(method: Mapping[str, Any], percent: bool) -> dict[str, Any] | None:
+    """Return the score of every client in the evaluated rounds: of some clients, and quantiles of all of them."""
+    found = method.get("client_curves")
+    if not found or len(found["round"]) < 2:
+        return None
+    values = np.array(found["values"], dtype=np.float64)
+    tested = np.flatnonzero(~np.isnan(values).any(0))
+    if not len(tested):
+        return None
+    drawn = tested[np.unique(np.linspace(0, len(tested) - 1, min(len(tested), MAX_LINES)).round().astype(int))]
+    return {
+        "round": found["round"],
+        "bands": [rounded(np.quantile(values[:, tested], share, axis=1), percent) for share in (0.1, 0.5, 0.9)],
+        "clients": drawn.tolist(),
+        "values": rounded(values[:, drawn].T, percent),
+    }
 
 
 def curve(method: Mapping[str, Any], score: str, percent: bool, systems: Sequence[str]) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ def _read_run(directory: Path) -> Document:
     about = json.loads((directory / "result.json").read_text(encoding="utf-8"))
     with (directory / "clients.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    client_rounds = directory / "client_rounds.jsonl"
+    client_rounds, client_scores = directory / "client_rounds.jsonl", directory / "client_scores.jsonl"
     scores = {
         kind: {
             key: np.array([float(row[f"{kind}_{key}"] or "nan") for row in rows])
@@ -84,6 +84,7 @@ def _read_run(directory: Path) -> Document:
         scores=scores,
         rounds=_read_lines(directory / "rounds.jsonl"),
         client_rounds=_read_lines(client_rounds) if client_rounds.exists() else [],
+        client_scores=_read_lines(client_scores) if client_scores.exists() else [],
     )
 
 
@@ -121,6 +122,7 @@ def _read_interrupted_run(directory: Path) -> Document:
         scores={kind: untested for kind in MODELS if evaluated and evaluated[-1].get(kind)},
         rounds=rounds,
         client_rounds=record["client_notes"],
+        client_scores=record.get("client_scores", []),
     )
 
 
@@ -132,10 +134,15 @@ def _run_document(
     scores: Mapping[str, Mapping[str, np.ndarray]],
     rounds: list[Document],
     client_rounds: list[Document],
+    client_scores: list[Document],
 ) -> Document:
     """Return a run in the format of a comparison; `scores` holds the clients' scores by model and score."""
     score = "accuracy" if any("accuracy" in found for found in scores.values()) else "loss"
     details = round_records.method_records(rounds, client_rounds, clients["names"])
+    curves = None
+    if client_scores and score in client_scores[0]:
+        values = [line[score] for line in client_scores]
+        curves = {"score": score, "round": [line["round"] for line in client_scores], "values": values}
     return {
         "kind": "run",
         "title": f"{about['method']} on {about['data']}, {about['split']}",
@@ -155,6 +162,7 @@ def _run_document(
         "clients": {"groups": None, **clients},
         "methods": [
             _model_entry(about, kind, score, scores[kind], clients["train"], rounds, details)
+            | {"client_curves": curves if kind == "personal" else None}
             for kind in MODELS
             if kind in scores
         ],
@@ -243,24 +251,6 @@ def _without_nan(scores: Mapping[str, np.ndarray]) -> Document:
 
 def _read_lines(path: Path) -> list[Document]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def constant_method(document: Document) -> Document | None:
-    """Return the constant predictors in the format of a method; None if they are unknown or have no such score."""
-    constant, score = document.get("constant"), document["score"]
-    if constant is None or (constant["figures"].get(score) or {}).get("mean") is None:
-        return None
-    known = ("gain", "fairness", "p_value", "adjusted", "difference", "up_bytes", "down_bytes", "model_time", "seconds")
-    run = {"failed": None, "personal": constant["personal"]}
-    return {
-        "name": constant["name"],
-        "method": None,
-        "about": "knows each client's training labels but no features",
-        "baseline": False,
-        "constant": True,
-        "figures": dict.fromkeys(known) | {"best": False, "tie": False} | constant["figures"],
-        "runs": [run],
-    }
 
 
 # -- Scores of single clients, averaged over the seeds of a method

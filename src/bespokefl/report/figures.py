@@ -13,7 +13,7 @@ from typing import Any
 
 from bespokefl.metrics.fairness import LOWER_IS_FAIRER
 from bespokefl.metrics.metric import metric_of
-from bespokefl.report.curves import curve, followed_score, level_line, rounded
+from bespokefl.report.curves import client_curves, curve, followed_score, level_line, rounded
 from bespokefl.report.document import Document, client_gains, client_scores
 
 MAX_METHODS_SHOWN = 5  # at first, besides the baselines
@@ -128,10 +128,16 @@ class Section:
         return found
 
 
-def page_numbers(document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle]) -> dict[str, Any]:
-    """Return the numbers that the figures share, for methods in the order of their rank."""
+def page_numbers(
+    document: Document, methods: Sequence[Document], styles: Sequence[MethodStyle], *, fractions: bool = False
+) -> dict[str, Any]:
+    """Return the numbers that the figures share, for methods in the order of their rank.
+
+    With `fractions`, scores that are shown in per cent are fractions, as in files.
+    """
     score = document["score"]
-    percent, followed = metric_of(score).percent, followed_score(methods, score)
+    followed = followed_score(methods, score)
+    percent, followed_percent = (metric_of(one).percent and not fractions for one in (score, followed))
     systems = [system["name"] for system in document["systems"]]
     listed = []
     for method, style in zip(methods, styles, strict=True):
@@ -148,21 +154,20 @@ def page_numbers(document: Document, methods: Sequence[Document], styles: Sequen
                 "scores": rounded(client_scores(method, score), percent),
                 "gains": None if gains is None else rounded(gains, percent),
                 "fair": [rounded(fairness.get(measure)) for measure in FAIRNESS_MEASURES],
-                "curve": None
-                if method.get("constant")
-                else curve(method, followed, metric_of(followed).percent, systems),
+                "curve": None if method.get("constant") else curve(method, followed, followed_percent, systems),
+                "client_curves": client_curves(method, _curves_percent(method) and not fractions),
             }
         )
     baselines = [at for at, method in enumerate(methods) if method["baseline"]]
     others = [at for at, method in enumerate(methods) if not method["baseline"] and not method.get("constant")]
     constants = [at for at, method in enumerate(methods) if method.get("constant")]
     for at in constants:
-        listed[at]["curve"] = level_line(methods[at], followed, [one["curve"] for one in listed])
+        listed[at]["curve"] = level_line(methods[at], followed, followed_percent, [one["curve"] for one in listed])
     return {
         "score": score,
         "title": metric_of(score).title,
         "percent": percent,
-        "followed": {"title": metric_of(followed).title, "percent": metric_of(followed).percent},
+        "followed": {"score": followed, "title": metric_of(followed).title, "percent": followed_percent},
         "higher": document["higher_is_better"],
         "kind": document["kind"],
         "seeds": len(document["seeds"]),
@@ -177,9 +182,13 @@ def page_numbers(document: Document, methods: Sequence[Document], styles: Sequen
     }
 
 
+def _curves_percent(method: Document) -> bool:
+    return metric_of((method.get("client_curves") or {}).get("score", "")).percent
+
+
 def general_sections(document: Document, numbers: Mapping[str, Any]) -> list[Section]:
     """Return the sections that every page has."""
-    curves = Section("Over the rounds", "", [_curves(numbers)])
+    curves = Section("Over the rounds", "", [_curves(numbers), *_convergence(numbers)])
     if not any(value is not None for method in numbers["methods"] for value in method["scores"]):
         reason = "no client has test data." if document["finished"] else "the clients have not been tested one by one."
         missing = Figure("scatter", "clients-figures", "Every client", missing=reason)
@@ -213,6 +222,19 @@ def _curves(numbers: Mapping[str, Any]) -> Figure:
     return make_figure("curves", "curves", words, controls=controls, missing=missing)
 
 
+def _convergence(numbers: Mapping[str, Any]) -> list[Figure]:
+    """Return the figure of the clients' own curves; none if an earlier version wrote the runs."""
+    curves = [one["client_curves"] for one in numbers["methods"] if one["client_curves"] is not None]
+    if not curves:
+        return []
+    num, drawn = len(numbers["clients"]), len(curves[0]["clients"])
+    lines = "the clients" if drawn == num else f"{drawn} of the {num} clients"
+    words = _words(numbers["followed"]["title"]) | {"lines": lines}
+    options = {str(at): one["name"] for at, one in enumerate(numbers["methods"]) if one["client_curves"]}
+    controls = [Control("select", "converging", "Method", options)] if len(options) > 1 else []
+    return [make_figure("convergence", "convergence", words, controls=controls)]
+
+
 def _per_client_text(numbers: Mapping[str, Any]) -> str:
     score = numbers["title"]
     if numbers["kind"] == "run":
@@ -225,11 +247,17 @@ def _per_client_text(numbers: Mapping[str, Any]) -> str:
 def _per_client(numbers: Mapping[str, Any]) -> list[Figure]:
     words, single = _score_words(numbers), numbers["kind"] == "run"
     side = "above" if numbers["higher"] else "below"
+    levels = [one["name"] for one in numbers["methods"] if one["constant"]]
+    constant = f" Long dashes: the mean of the {levels[0]}." if levels else ""
     figures = []
     for at, baseline in enumerate(numbers["references"]):
         name = numbers["methods"][baseline]["name"]
         data = {"reference": baseline}
-        figures.append(make_figure("scatter", f"against-{at}", words | {"name": name, "side": side}, data=data))
+        figures.append(
+            make_figure(
+                "scatter", f"against-{at}", words | {"name": name, "side": side, "constant": constant}, data=data
+            )
+        )
     if single and not figures:
         missing = "the method has no global model to compare with; bespoke compare trains Local and FedAvg as well."
         figures.append(Figure("scatter", "against-0", "Against a global model", missing=missing))
@@ -240,7 +268,7 @@ def _per_client(numbers: Mapping[str, Any]) -> list[Figure]:
 
 
 def _spread(numbers: Mapping[str, Any]) -> list[Figure]:
-    gained = [one for one in numbers["methods"] if one["gains"] is not None]
+    gained = [one for one in numbers["methods"] if one["gains"] is not None and not one["constant"]]
     no_gains = no_fairness = ""
     if not gained:
         no_gains = no_fairness = (

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.report.curves import rounded
+from bespokefl.report.curves import MAX_LINES, rounded
 from bespokefl.report.document import Document
 from bespokefl.report.figures import Control, Figure, Section, make_figure
 
 MAX_CLIENTS = 400  # more are unreadable on a map and make the page large
-MAX_LINES = 40  # clients with a line of their own
 ALL_CLIENTS = -1
 
 Series = Mapping[str, Any]  # "round", "values"

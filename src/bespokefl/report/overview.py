@@ -7,7 +7,7 @@ import numpy as np
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.metric import metric_of
-from bespokefl.report.document import Document, client_scores, oriented
+from bespokefl.report.document import Document, client_scores, finished_runs, oriented
 from bespokefl.report.figures import MethodStyle
 from bespokefl.report.tables import format_error, format_score
 
@@ -80,6 +80,28 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     answer = "All clients" if better == 100 else "No client is worse off" if worse == 0 else "Not all clients"
     figure = f"{better:.0f} % better, {worse:.0f} % worse"
     return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
+
+
+def warnings(document: Document) -> list[tuple[str, str]]:
+    """Return what limits the results, one word and one sentence each: unfinished, untuned, or with one seed only."""
+    single, found = document["kind"] == "run", []
+    runs = [run for method in document["methods"] for run in finished_runs(method)]
+    if not document["finished"] and single:
+        run = runs[0]
+        done = f"the run stopped after {run['rounds_done']} of {run['rounds_planned']} rounds."
+        found.append(("Unfinished", f"{done} These are the results so far."))
+    elif not document["finished"]:
+        stopped = sum(bool(run.get("interrupted")) for run in runs)
+        planned = document.get("planned", len(document["methods"]) * len(document["seeds"]))
+        parts = f", {stopped} of them stopped before its last round" if stopped else ""
+        sentence = f"{len(runs)} of {planned} runs are available{parts}. These are the results so far; the same "
+        found.append(("Unfinished", f"{sentence}command continues the comparison."))
+    if document.get("untuned"):
+        found.append(("Untuned", "tuning may change the order of the methods."))
+    if not single and len(document["seeds"]) == 1:
+        sentence = "One seed: there is no standard error, and the randomness of training is not accounted for."
+        found.append(("", sentence))
+    return found
 
 
 def bibtex(document: Document, citations: Mapping[str, str]) -> str:

@@ -1,14 +1,16 @@
 """Write the page of a comparison, a run or a diagnosis."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bespokefl.core.files import write_text
-from bespokefl.metrics.metric import metric_of
 from bespokefl.report import diagnosis, figures, method_figures, overview, tables
-from bespokefl.report.document import Document, constant_method, finished_runs, read_document
-from bespokefl.report.figures import assign_styles
+from bespokefl.report.constant import constant_method
+from bespokefl.report.document import Document, finished_runs, read_document
+from bespokefl.report.figures import MethodStyle, Section, assign_styles
 from bespokefl.report.rendering import render
 
 FILE_NAME = "report.html"
@@ -41,15 +43,36 @@ def write(
     if path.name == diagnosis.SOURCE_NAME or (path / diagnosis.SOURCE_NAME).is_file():
         name, page = diagnosis.FILE_NAME, diagnosis.html(diagnosis.read(directory / diagnosis.SOURCE_NAME))
     else:
-        name, page = FILE_NAME, comparison_html(read_document(path), citations or {})
+        name, page = FILE_NAME, comparison_html(contents(read_document(path), citations or {}))
     output = directory / name if target is None else Path(target)
     write_text(output, page)
     return output
 
 
-def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
-    """Return the page of a comparison, or of a run in the form of one."""
-    single = document["kind"] == "run"
+@dataclass(frozen=True)
+class Contents:
+    """What a report of a comparison, or of a run in the form of one, consists of; in every format."""
+
+    document: Document
+    methods: Sequence[Document]  # those that can be shown, best first
+    styles: Sequence[MethodStyle]
+    drawn: Sequence[Document]  # the same, and the constant predictor
+    drawn_styles: Sequence[MethodStyle]
+    numbers: Mapping[str, Any]  # of the figures; empty without methods
+    sections: Sequence[Section]
+    ranking: Mapping[str, Any] | None
+    warnings: Sequence[tuple[str, str]]
+    cards: Sequence[overview.Card]
+    bibtex: str
+
+    @property
+    def single(self) -> bool:
+        """Whether this is a single run."""
+        return bool(self.document["kind"] == "run")
+
+
+def contents(document: Document, citations: Mapping[str, str]) -> Contents:
+    """Return the contents of a report."""
     methods = sorted(
         (one for one in document["methods"] if one["figures"] is not None and finished_runs(one)),
         key=lambda one: one["figures"]["rank"],
@@ -63,23 +86,40 @@ def comparison_html(document: Document, citations: Mapping[str, str]) -> str:
     if methods:
         sections = figures.general_sections(document, numbers) + method_figures.sections(document, methods)
         numbers["parts"] = {one.key: one.data for section in sections for one in section.figures if one.data}
+    return Contents(
+        document,
+        methods,
+        styles,
+        drawn,
+        drawn_styles,
+        numbers,
+        sections,
+        ranking=tables.ranking(document, drawn, drawn_styles) if methods else None,
+        warnings=overview.warnings(document),
+        cards=overview.verdict_cards(document, methods, styles),
+        bibtex=overview.bibtex(document, citations),
+    )
+
+
+def comparison_html(found: Contents) -> str:
+    """Return the page of a comparison, or of a run in the form of one."""
+    document, methods = found.document, found.methods
     focus = {str(at): one["name"] for at, one in enumerate(methods) if not one["baseline"]}
     return render(
         "comparison.html",
         document["title"],
-        numbers,
+        found.numbers,
         document=document,
         has_figures=bool(methods),
-        single=single,
-        styles=styles,
-        sections=sections,
-        runs=[run for method in document["methods"] for run in finished_runs(method)],
-        percent=metric_of(document["score"]).percent,
-        cards=overview.verdict_cards(document, methods, styles),
+        single=found.single,
+        styles=found.styles,
+        sections=found.sections,
+        warnings=found.warnings,
+        cards=found.cards,
         level=f"{document['level']:.2g}".lstrip("0"),
         margin=tables.format_margin(document),
-        ranking_table=tables.ranking(document, drawn, drawn_styles) if methods else None,
-        focus=figures.Control("select", "focus", "Method", focus) if focus and not single else None,
+        ranking_table=found.ranking,
+        focus=figures.Control("select", "focus", "Method", focus) if focus and not found.single else None,
         clients=tables.clients(document, methods) if methods else None,
-        bibtex=overview.bibtex(document, citations),
+        bibtex=found.bibtex,
     )

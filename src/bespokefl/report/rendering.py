@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bespokefl.core.errors import InputError
-from bespokefl.report import tables
 
 # The start and the end of the function that wraps plotly.min.js.
 PLOTLY_START, PLOTLY_END = ": this, () => {", "}));"
@@ -44,9 +43,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"score": tables.format_score, "error": tables.format_error, "bytes": tables.format_bytes}
-    environment.filters |= {"difference": tables.format_difference, "duration": tables.format_duration}
-    environment.filters["amount"] = tables.format_amount
     json_options = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     environment.policies["json.dumps_kwargs"] = json_options
     return environment

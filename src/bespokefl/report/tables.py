@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from bespokefl.metrics.metric import metric_of
-from bespokefl.report.document import Document, client_gains, client_scores, constant_method, oriented
+from bespokefl.report.constant import constant_method
+from bespokefl.report.document import Document, client_gains, client_scores, oriented
 from bespokefl.report.figures import MethodStyle, read_texts
 
 MAX_CLIENT_ROWS = 2000
@@ -25,7 +26,7 @@ def ranking(document: Document, methods: Sequence[Document], styles: Sequence[Me
         kind = "best" if figures["best"] else "tie" if figures["tie"] else "baseline" if baseline else ""
         tag = TAGS.get(figures.get("relation") or kind, "")  # earlier versions wrote no relation
         about = {key: method[key] for key in ("name", "about", "figures")}
-        rows.append(about | {"style": style, "kind": kind, "tag": tag, "whisker": whisker})
+        rows.append(about | {"style": style, "kind": kind, "tag": tag, "whisker": whisker, "cells": {}})
     words = {
         "Score": metric_of(score).title[0].upper() + metric_of(score).title[1:],
         "unit": ", %" if metric_of(score).percent else "",
@@ -39,7 +40,42 @@ def ranking(document: Document, methods: Sequence[Document], styles: Sequence[Me
         for key, text in read_texts("ranking.toml").items()
         if text.get("only", document["kind"]) == document["kind"]
     ]
+    for row in rows:
+        row["cells"] = {column["key"]: cell(column["key"], row["figures"], score) for column in columns}
     return {"rows": rows, "columns": columns}
+
+
+def cell(key: str, figures: Mapping[str, Any], score: str) -> tuple[str, str]:
+    """Return the text of a cell of the ranking, and what stands beside it in small type: an error or a p-value."""
+    scores, percent = figures[score], metric_of(score).percent
+    work, gain = figures.get("work") or {}, figures.get("gain") or {}
+    if key == "mean":
+        error = "" if scores["sem"] is None else f"± {format_error(scores['sem'], percent)}"
+        return format_score(scores["mean"], percent), error
+    if key == "interval":
+        ends = scores["interval"]
+        return (MISSING if ends is None else " to ".join(format_score(end, percent) for end in ends)), ""
+    if key == "difference":
+        ends, p = figures["difference"], figures["adjusted"]
+        text = MISSING if ends is None else " to ".join(format_difference(end, percent) for end in ends)
+        return text, "" if ends is None or p is None else format_p(p)
+    if key == "gain":
+        better, worse = gain.get("improved_share"), gain.get("decreased_share")
+        return (MISSING if better is None else f"{better:.0f} / {worse:.0f}"), ""
+    if key == "jain":
+        jain = ((figures.get("fairness") or {}).get("improved") or {}).get("jain")
+        return (MISSING if jain is None else f"{jain:.2f}"), ""
+    if key == "steps":
+        return (f"{work['steps']:.3g}" if work else MISSING), ""
+    if key == "gradients":
+        head = f" + {format_amount(work['head_gradients'])}" if work.get("head_gradients") else ""
+        return format_amount(work.get("gradients")) + head, ""
+    if key == "bytes":
+        up, down = figures["up_bytes"], figures["down_bytes"]
+        return format_bytes(None if up is None or down is None else up + down), ""
+    if key == "seconds":
+        return format_duration(figures["seconds"]), ""
+    return format_score(scores.get(key), percent), ""
 
 
 def _whiskers(figures: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, float | None] | None]:
@@ -110,12 +146,17 @@ def format_error(value: float, percent: bool) -> str:
     return f"{100 * value:.2f}" if percent and value < 0.00095 else format_score(value, percent)
 
 
+def format_p(value: float) -> str:
+    """Return a p-value with its sign of equality."""
+    return "p < .001" if value < 0.001 else f"p = {value:.2g}"
+
+
 def format_margin(document: Document) -> str:
     """Return the differences that count as equal; earlier versions did not write them."""
     margin = document.get("margin")
     if margin is None:
         return "a margin"
-    return f"±{100 * margin:.3g} points" if document["score"] == "accuracy" else f"±{margin:.3g}"
+    return f"±{100 * margin:.3g} points" if metric_of(document["score"]).percent else f"±{margin:.3g}"
 
 
 def format_difference(value: float | None, percent: bool) -> str:

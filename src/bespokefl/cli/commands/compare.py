@@ -138,23 +138,45 @@ def with_tuning_time(arguments: list[str]) -> list[str]:
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a comparison, a run or a diagnosis.")],
+    formats: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="html|latex|markdown|csv",
+            help="Formats, such as latex,csv. Default: html, or none with --figures.",
+        ),
+    ] = "",
+    figures: Annotated[
+        str,
+        typer.Option(metavar="svg|pdf|png", help="Write every figure in these formats, with its numbers as CSV."),
+    ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="File to write. Default: report.html in DIR; diagnosis.html for a diagnosis.")
+        Path | None,
+        typer.Option(
+            help="File to write, or directory for csv, figures and several formats. Default: report.html, report.tex "
+            "or report.md in DIR (diagnosis.html for a diagnosis), or the directory DIR/report."
+        ),
     ] = None,
 ) -> None:
-    """Write an HTML report: tables and figures in one file that needs no network.
+    """Write a report: an HTML page that needs no network, or files for a paper.
 
-    bespoke report runs/compare
+    bespoke report runs/compare --format latex --figures pdf
     """
     from bespokefl.methods import REGISTRY
-    from bespokefl.report import write
+    from bespokefl.report import export
     from bespokefl.workflows.compare import storage
     from bespokefl.workflows.compare.existing_runs import compare_unfinished
 
     if storage.is_unfinished(folder):
         compare_unfinished(folder).save(folder)  # as Ctrl-C would have left it
-    path = write(folder, out, citations={name: method.citation for name, method in REGISTRY.items()})
-    print(f"Written to {path}; open it in a browser.")
+    wanted, pictures = ([one.strip() for one in text.split(",") if one.strip()] for text in (formats, figures))
+    citations = {name: method.citation for name, method in REGISTRY.items()}
+    wanted = wanted or ([] if pictures else ["html"])
+    paths = export(folder, out, formats=wanted, pictures=pictures, citations=citations)
+    if len(paths) > 1:
+        print(f"Written to {paths[0].parent}: {len(paths)} files.")
+    else:
+        print(f"Written to {paths[0]}{'; open it in a browser' if wanted == ['html'] else ''}.")
 
 
 def _show(found: "Comparison", target: Path, quiet: bool) -> None:

@@ -1,17 +1,18 @@
 "use strict";
-// Draws the figures of a report from the numbers in the page, each when it scrolls into view.
+// Draws the figures of a report from the numbers in the page: those in view first, then the others while the page is idle.
 (() => {
   const page = document.documentElement;
   page.classList.add("scripted-page");
   const D = JSON.parse(document.getElementById("numbers").textContent);
   const M = D.methods;
   const shown = new Set(D.shown);
-  const state = { axis: "round", system: 0, focus: D.focus, client: null };
+  const state = { axis: "round", system: 0, focus: D.focus, client: null, converging: D.focus };
   const plots = [...document.querySelectorAll(".plot")];
   const unit = D.percent ? " %" : "";
   const what = D.title;
   const sign = D.higher ? 1 : -1;
   const PRINT_WIDTHS = [300, 640]; // pixels: half the page, or all of it
+  const TALLEST_SCREEN = 2500; // pixels; a taller window captures the whole page as soon as it has loaded
   let width = 0; // of the figure that is being drawn
 
   // -- Text and colours
@@ -123,6 +124,18 @@
       };
     },
 
+    convergence() {
+      const method = M[state.converging] && M[state.converging].client_curves ? M[state.converging] : M.find((one) => one.client_curves);
+      const level = M.find((one) => one.constant && one.curve);
+      const found = draw.track({ ...method.client_curves, name: `${D.followed.title}${D.followed.percent ? ", %" : ""}`, colour: colour(method) });
+      if (level) {
+        const x = method.client_curves.round, value = level.curve.mean[0];
+        found.traces.push({ type: "scatter", mode: "lines", name: plain(level.name), x: [x[0], x.at(-1)], y: [value, value], line: { color: css("--grey"), dash: level.dash, width: 1.5 }, hovertemplate: `<b>${plain(level.name)}</b><br>mean: ${value}<extra></extra>` });
+      }
+      found.layout.yaxis.rangemode = "normal";
+      return { ...found, ratio: 0.5, low: 320, high: 480 };
+    },
+
     scatter(part) {
       const base = M[part.reference], own = M[state.focus];
       const kinds = [
@@ -133,7 +146,8 @@
       const all = D.clients.map((_, at) => at).filter((at) => base.scores[at] !== null && own.scores[at] !== null);
       const gain = (at) => Math.round(sign * (own.scores[at] - base.scores[at]) * 1e6) / 1e6;
       const most = Math.max(...D.sizes);
-      const [low, high] = extent(all.flatMap((at) => [base.scores[at], own.scores[at]]), 0.06);
+      const levels = M.filter((one) => one.constant).map((one) => [one, mean(present(one.scores))]);
+      const [low, high] = extent(all.flatMap((at) => [base.scores[at], own.scores[at]]).concat(levels.map(([, value]) => value)), 0.06);
       const traces = kinds.map((kind) => {
         const some = all.filter((at) => kind.test(gain(at)));
         return {
@@ -155,8 +169,13 @@
         layout: layout({
           xaxis: axis(`with ${labels[part.reference]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
           yaxis: axis(`with ${labels[state.focus]}${D.percent ? ", %" : ""}`, { range: [low, high] }),
-          shapes: [line(low, low, high, high)], margin: { l: 8, r: 14, t: 22, b: 8 },
+          shapes: [line(low, low, high, high), ...levels.flatMap(([one, value]) => [
+            line(low, value, high, value, { line: { color: css("--grey"), width: 1, dash: one.dash } }),
+            line(value, low, value, high, { line: { color: css("--grey"), width: 1, dash: one.dash } }),
+          ])],
+          margin: { l: 8, r: 14, t: 22, b: 8 },
           annotations: [
+            ...levels.map(([one, value]) => note(plain(one.name), { x: high, y: value, xanchor: "right", yanchor: "bottom" })),
             note(`▲ ${upper}`, { xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom" }), // outside the points
             note(`▼ ${lower}`, { xref: "paper", yref: "paper", x: 0.99, y: 0.02, xanchor: "right", yanchor: "bottom" }),
           ],
@@ -261,16 +280,17 @@
     },
 
     fairness() {
-      const rows = visible().filter((at) => M[at].fair.some((value) => value !== null));
+      const rows = visible().filter((at) => M[at].gains); // without a client that is better off there is nothing to measure
       const across = width < 560 ? 1 : width < 860 ? 2 : 4;
       const down = Math.ceil(D.measures.length / across);
       const traces = [], more = { annotations: [] };
       D.measures.forEach(([name, lower], k) => {
         const id = k ? k + 1 : "", values = rows.map((at) => M[at].fair[k]), known = present(values);
-        const best = known.length ? (lower ? Math.min(...known) : Math.max(...known)) : null;
+        const rated = present(rows.filter((at) => !M[at].constant).map((at) => M[at].fair[k]));
+        const best = rated.length ? (lower ? Math.min(...rated) : Math.max(...rated)) : null;
         traces.push({
           type: "bar", orientation: "h", name, xaxis: `x${id}`, yaxis: `y${id}`, x: values, y: rows.map((_, row) => -row),
-          marker: { color: rows.map((at) => fade(colour(M[at]), 0.65)), line: { color: rows.map((_, row) => (values[row] === best ? css("--ink") : "rgba(0,0,0,0)")), width: 2 } },
+          marker: { color: rows.map((at) => fade(colour(M[at]), 0.65)), line: { color: rows.map((_, row) => (values[row] === best && !M[rows[row]].constant ? css("--ink") : "rgba(0,0,0,0)")), width: 2 } },
           text: values.map((value) => (value === null ? "n/a" : String(+value.toPrecision(3)))), textposition: "inside", insidetextanchor: "start", textangle: 0, constraintext: "none", cliponaxis: false,
           insidetextfont: { color: css("--ink"), size: 12 },
           customdata: rows.map((at) => names[at]), hovertemplate: `<b>%{customdata}</b><br>${name}: %{x}<extra></extra>`,
@@ -366,8 +386,8 @@
       const base = { type: "scatter", x: part.round, mode: "lines" };
       traces.push(
         { ...base, y: low, line: { width: 0 }, hoverinfo: "skip" },
-        { ...base, y: high, line: { width: 0 }, fill: "tonexty", fillcolor: fade(css("--c0"), 0.2), hoverinfo: "skip" },
-        { ...base, y: middle, line: { color: css("--c0"), width: 3 }, name: "median", hovertemplate: "<b>median</b><br>round %{x}: %{y}<extra></extra>" },
+        { ...base, y: high, line: { width: 0 }, fill: "tonexty", fillcolor: fade(part.colour ?? css("--c0"), 0.2), hoverinfo: "skip" },
+        { ...base, y: middle, line: { color: part.colour ?? css("--c0"), width: 3 }, name: "median", hovertemplate: "<b>median</b><br>round %{x}: %{y}<extra></extra>" },
       );
       return { traces, ratio: 0.7, low: 280, high: 400, layout: layout({ xaxis: axis("round"), yaxis: axis(part.name, { rangemode: "tozero" }) }) };
     },
@@ -503,7 +523,8 @@
 
   const redraw = (test = () => true) => [...drawn].filter(test).forEach(drawFigure);
   const kinds = (...some) => (plot) => some.includes(plot.dataset.kind);
-  // Figures near the viewport are queued; each is painted before the next one is drawn, visible ones first.
+  // Figures near the viewport are queued; each is painted before the next one is drawn, visible ones first. The others
+  // follow while the page is idle, so that a picture of the whole page shows them all.
   const waiting = new Set();
   function next() {
     const away = (plot) => { const box = plot.getBoundingClientRect(); return Math.max(box.top - innerHeight, -box.bottom, 0); };
@@ -512,13 +533,24 @@
     if (!drawn.has(plot)) drawFigure(plot);
     if (waiting.size) setTimeout(() => requestAnimationFrame(next));
   }
+  const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  function drawRest() {
+    runPlotly();
+    const plot = plots.find((one) => !drawn.has(one));
+    if (!plot) return;
+    if (!waiting.size) drawFigure(plot);
+    idle(drawRest);
+  }
   const observer = new IntersectionObserver((seen) => {
-    const idle = !waiting.size;
-    for (const one of seen) if (one.isIntersecting) { observer.unobserve(one.target); waiting.add(one.target); }
-    if (idle && waiting.size) next();
+    const first = !waiting.size;
+    for (const one of seen) if (one.isIntersecting) { observer.unobserve(one.target); if (!drawn.has(one.target)) waiting.add(one.target); }
+    if (first && waiting.size) next();
   }, { rootMargin: "300px 0px" });
-  plots.forEach((plot) => observer.observe(plot));
-  (window.requestIdleCallback ?? setTimeout)(runPlotly);
+  if (innerHeight > TALLEST_SCREEN) plots.forEach(drawFigure);
+  else {
+    plots.forEach((plot) => observer.observe(plot));
+    idle(drawRest);
+  }
 
   let wait = 0, last = page.clientWidth;
   addEventListener("resize", () => {
@@ -526,8 +558,11 @@
     wait = setTimeout(() => { if (page.clientWidth !== last) { last = page.clientWidth; redraw(); } }, 120);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
-  addEventListener("beforeprint", () => { page.classList.add("paper"); plots.forEach(drawFigure); });
-  addEventListener("afterprint", () => { page.classList.remove("paper"); redraw(); });
+  // Not all programs that print a page send both events.
+  const print = (starts) => { page.classList.toggle("paper", starts); plots.forEach(drawFigure); };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  matchMedia("print").addEventListener("change", (media) => { if (media.matches !== page.classList.contains("paper")) print(media.matches); });
 
   // -- The legend, shared by all figures
 
@@ -574,6 +609,11 @@
     focus.value = String(state.focus);
     focus.addEventListener("change", () => { state.focus = +focus.value; redraw(kinds("scatter", "size")); describeClient(); });
   }
+  const converging = document.querySelector("select[name=converging]");
+  if (converging) {
+    converging.value = String(state.converging);
+    converging.addEventListener("change", () => { state.converging = +converging.value; redraw(kinds("convergence")); });
+  }
   for (const select of document.querySelectorAll("select[name=client]")) {
     const plot = select.closest("figure").querySelector(".plot");
     select.value = "-1";
@@ -606,7 +646,7 @@
       words.push(`Best method: ${M[best].name}, ${show(M[best].scores[at])}.`);
       const constants = M.map((one, k) => k).filter((k) => M[k].constant);
       for (const k of new Set([...D.references, state.focus, ...constants])) if (k !== best && M[k].scores[at] !== null) words.push(`${M[k].name}: ${show(M[k].scores[at])}.`);
-      const measured = M.filter((one) => one.gains && one.gains[at] !== null);
+      const measured = M.filter((one) => one.gains && one.gains[at] !== null && !one.constant);
       if (measured.length) words.push(`${measured.filter((one) => one.gains[at] > 0).length} of ${count(measured.length, "method")} leave it better off than the better of Local and FedAvg.`);
     }
     output.textContent = words.join(" ");

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 DIGITS = 8  # significant digits of the figures
-MAX_ROUNDS, MAX_METHOD_ROUNDS = 400, 60  # kept in compare.json: of the history, and of what a method itself recorded
+# Rounds kept in compare.json: of the history, of what a method itself recorded, and of the scores of single clients.
+MAX_ROUNDS, MAX_METHOD_ROUNDS, MAX_CLIENT_ROUNDS = 400, 60, 25
 
 
 def document(found: "Comparison") -> dict[str, Any]:
@@ -30,8 +31,7 @@ def document(found: "Comparison") -> dict[str, Any]:
         "format": FORMAT,
         "title": title(found),
         "command": facts.command,
-        "finished": not facts.interrupted
-        and not any(run.interrupted for entry in found.entries.values() for run in entry.runs.values()),
+        "finished": found.finished,
         "score": found.score,
         "higher_is_better": found.higher_is_better,
         "level": LEVEL,
@@ -52,6 +52,7 @@ def document(found: "Comparison") -> dict[str, Any]:
         "constant": _constant(found),
         "left_out": [{"method": method, "reason": reason} for method, reason in facts.left_out],
         "verdicts": {"best": asdict(found.best), "fairest": asdict(found.fairest)},
+        "description": found.description,
         "notes": found.notes,
     }
 
@@ -88,8 +89,28 @@ def _method(found: "Comparison", entry: "Entry") -> dict[str, Any]:
         "baseline": entry.is_baseline,
         "failed": entry.failed[min(entry.failed)] if entry.failed else None,
         "figures": found.figures[entry.name],
+        "client_curves": _client_curves(found, entry),
         "runs": [(runs | failed)[seed] for seed in sorted(runs | failed)],
     }
+
+
+def _client_curves(found: "Comparison", entry: "Entry") -> dict[str, Any] | None:
+    """Return every client's score in the evaluated rounds, averaged over seeds; None if the runs do not have it."""
+    runs = [entry.runs[seed].client_scores for seed in found.seeds or sorted(entry.runs) if seed in entry.runs]
+    rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in runs))) if runs else []
+    if not rounds:
+        return None
+    if len(rounds) > MAX_CLIENT_ROUNDS:
+        rounds = [rounds[at] for at in np.linspace(0, len(rounds) - 1, MAX_CLIENT_ROUNDS).round().astype(int)]
+    by_round = [{line["round"]: line for line in lines} for lines in runs]
+    score = (
+        found.score
+        if found.score in by_round[0][rounds[0]]
+        else next(name for name in ("accuracy", "loss") if name in by_round[0][rounds[0]])
+    )
+    values = np.array([[lines[number][score] for lines in by_round] for number in rounds], dtype=np.float64)
+    means = np.ma.masked_invalid(values).mean(1).filled(np.nan)
+    return {"score": score, "round": rounds, "values": means}
 
 
 def _run(found: "Comparison", entry: "Entry", seed: int, *, details: bool) -> dict[str, Any]:

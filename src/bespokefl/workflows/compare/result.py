@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,11 +22,16 @@ from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.metric import METRICS, choose_metric
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
+from bespokefl.workflows.compare.description import describe
 from bespokefl.workflows.compare.document import document, remarks, rounded, title
 from bespokefl.workflows.compare.qualification import qualified, reservations
 from bespokefl.workflows.compare.statistics import BEST, LEVEL, constant_figures, figures
 from bespokefl.workflows.results import run_directory, score_tables
+from bespokefl.workflows.results.frames import client_round_lines, frame, of_run, round_lines
 from bespokefl.workflows.results.result import Result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FILE, TABLE, METHODS_TABLE = "compare.json", "clients.csv", "methods.csv"
 LOCAL, FEDAVG = BASELINES = ("local", "fedavg")
@@ -114,6 +119,12 @@ class Comparison:
     def interrupted(self) -> bool:
         """Whether the comparison was interrupted before all runs ended."""
         return self.facts.interrupted
+
+    @property
+    def finished(self) -> bool:
+        """Whether all runs ended with their last round."""
+        runs = [run for entry in self.entries.values() for run in entry.runs.values()]
+        return not self.facts.interrupted and not any(run.interrupted for run in runs)
 
     @property
     def untuned(self) -> bool:
@@ -275,7 +286,10 @@ class Comparison:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per method, as in methods.csv: score, gradient steps and gradients, bytes and seconds."""
+        """One dict per method, as in methods.csv: score, gradient steps and gradients, bytes and seconds.
+
+        The last one is the constant predictor, majority class or mean value, which is not trained.
+        """
         rows = []
         for name in self.ranking:
             one, tuned = self.figures[name], self.entries[name].tuned is not None
@@ -284,7 +298,47 @@ class Comparison:
                 sent = {way: one[way] for way in ("up_bytes", "down_bytes", "seconds")}
                 score = {self.score: one[self.score]["mean"], f"{self.score}_sem": one[self.score]["sem"]}
                 rows.append({"method": name, "tuned": tuned, **score, **work, **sent})
+        constant = constant_figures(self)
+        if constant is not None and self.score in constant:
+            title, mean = score_tables.constant_title(constant), constant[self.score]["mean"]
+            rows.append(dict.fromkeys(rows[0] if rows else ()) | {"method": title, self.score: mean})
         return rows
+
+    @property
+    def description(self) -> str:
+        """The methods paragraph: what was compared and how, in sentences for a paper."""
+        return describe(self)
+
+    def methods_frame(self) -> "DataFrame":
+        """Return `table` as a pandas data frame: one row per method."""
+        return frame(self.table)
+
+    def clients_frame(self) -> "DataFrame":
+        """Return `clients` as a pandas data frame: one row per method, seed and client."""
+        return frame(self.clients)
+
+    def rounds_frame(self) -> "DataFrame":
+        """Return the rounds as a pandas data frame: one row per method, seed and round, from round 0.
+
+        Scores are means over clients, None in rounds that were not evaluated; bytes and seconds are cumulative.
+        """
+        return frame([line for key, run in self._runs for line in of_run(key, round_lines(run))])
+
+    def client_rounds_frame(self) -> "DataFrame":
+        """Return every client's test scores as a pandas data frame: by method, seed, evaluated round and client.
+
+        Empty if there are more than 1000 clients, of which a run records means only.
+        """
+        return frame([line for key, run in self._runs for line in of_run(key, client_round_lines(run))])
+
+    @property
+    def _runs(self) -> list[tuple[dict[str, Any], Result]]:
+        """All runs, each with the columns that identify it."""
+        return [
+            ({"method": name, "seed": seed}, run)
+            for name, entry in self.entries.items()
+            for seed, run in sorted(entry.runs.items())
+        ]
 
     def page(self) -> dict[str, Any]:
         """Return the content of compare.json."""

@@ -5,6 +5,7 @@ result.json             figures over all clients
 clients.csv             one line per client: sizes, and scores of its personal, the global and a constant model
 rounds.jsonl            one line per round
 client_rounds.jsonl     one line per round and client, if the method records such figures
+client_scores.jsonl     one line per evaluated round: test accuracy and loss of every client, if they are at most 1000
 split.json              which examples each client has
 personal.safetensors    the personal models of all clients
 global.safetensors      the global model, if the method has one
@@ -25,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -34,13 +35,18 @@ from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory, score_tables
+from bespokefl.workflows.results.frames import client_round_lines, frame, round_lines
 from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
 from bespokefl.workflows.results.score_tables import CONSTANT, Scores, Sizes, dumps
 from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.settings import RunSettings, read
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
+CLIENT_SCORES = "client_scores.jsonl"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -67,6 +73,9 @@ class Result:
         One entry per round, as in rounds.jsonl.
     client_rounds : list of dict
         One entry per round and client, if the method records such figures.
+    client_scores : list of dict
+        One entry per evaluated round, from round 0: "round", and lists with the test "accuracy" and "loss" of every
+        client. Empty if there are more than 1000 clients.
     newcomers : Newcomers or None
         The scores and models of clients that were held out of training.
     preparation : Preparation or None
@@ -95,6 +104,7 @@ class Result:
     newcomers: Newcomers | None = None
     constant: Scores | None = None
     preparation: Preparation | None = None
+    client_scores: list[dict[str, Any]] = field(default_factory=list)
     path: Path | None = None
     checkpoints: Path | None = None  # the directory with the checkpoints of this run
     comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
@@ -137,9 +147,21 @@ class Result:
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """One dict per client, as in clients.csv; `pandas.DataFrame(result.clients)` is a table."""
+        """One dict per client, as in clients.csv."""
         kinds = {"personal": self.personal, "global": self.global_, CONSTANT: self.constant}
         return score_tables.lines(self.names, self.sizes, kinds)
+
+    def clients_frame(self) -> "DataFrame":
+        """Return `clients` as a pandas data frame: one row per client."""
+        return frame(self.clients)
+
+    def rounds_frame(self) -> "DataFrame":
+        """Return the rounds as a pandas data frame: mean scores, cumulative bytes and seconds, from round 0."""
+        return frame(round_lines(self))
+
+    def client_rounds_frame(self) -> "DataFrame":
+        """Return `client_scores` as a pandas data frame: one row per evaluated round and client."""
+        return frame(client_round_lines(self))
 
     def summary(self) -> dict[str, Any]:
         """Return the content of result.json: `about`, and figures over clients.
@@ -224,6 +246,8 @@ class Result:
         score_tables.write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
             score_tables.write_lines(into / "client_rounds.jsonl", self.client_rounds)
+        if self.client_scores:
+            score_tables.write_lines(into / CLIENT_SCORES, self.client_scores)
         self.weights.write(into, self.names)
         if self.preparation is not None:
             (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
@@ -265,7 +289,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
         names, sizes, scores = score_tables.read_clients(source / "clients.csv", (*KINDS, CONSTANT))
-        notes, held_out = source / "client_rounds.jsonl", about["newcomers"]
+        notes, curves, held_out = source / "client_rounds.jsonl", source / CLIENT_SCORES, about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),
             about=about,
@@ -276,6 +300,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
             constant=scores[CONSTANT] or None,
             rounds=score_tables.read_lines(source / "rounds.jsonl"),
             client_rounds=score_tables.read_lines(notes) if notes.exists() else [],
+            client_scores=score_tables.read_lines(curves) if curves.exists() else [],
             weights=SavedModels(source.resolve(), model),
             newcomers=None if held_out is None else newcomers.read_newcomers(source, held_out, about, model),
             preparation=newcomers.read_preparation(source),

@@ -127,6 +127,7 @@ def make_result(
         global_=None if outcome.globally is None else scores_of(clients, data, outcome.globally),
         constant=None if outcome.constant is None else scores_of(clients, data, outcome.constant),
         rounds=history,
+        client_scores=[{name: ordered(value) for name, value in line.items()} for line in outcome.client_scores],
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
         weights=models,
         final=ServerArtifact(method, models.recipe, spec.objective, spec.head, *kept),

@@ -159,7 +159,8 @@ class Node:
         number, keep = int(values["number"]), bool(values["keep"])
         names, cohort = self._cohort(side, values)
         common: Rows | None = values.get("common")
-        own = type(side.method).personal is not Method.personal or common is None
+        start = number == 0 and not keep  # round 0: the initial weights, which are nobody's personal model
+        own = not start and (type(side.method).personal is not Method.personal or common is None)
         state = self._state(side, states, names, values["accepted"].tolist(), number + 1) if own else {}
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []

@@ -1,0 +1,162 @@
+"""The methods paragraph of a comparison: what was done, in sentences that can be used in a paper."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from bespokefl.core.errors import count
+from bespokefl.metrics.metric import METRICS, metric_of
+from bespokefl.workflows.compare.statistics import LEVEL
+from bespokefl.workflows.tune.duration import in_words
+
+if TYPE_CHECKING:
+    from bespokefl.workflows.compare.result import Comparison, Entry
+
+BUDGETS = {
+    "steps": "All methods had the same number of local steps per client and round",
+    "gradients": "All methods had the same total number of gradients, as far as whole rounds allow: methods that "
+    "compute more than FedAvg ran fewer rounds",
+    "none": "The work was not equalized: methods set their own numbers of local steps",
+}
+
+
+def describe(found: "Comparison") -> str:
+    """Return the methods paragraph: data, training, budget, tuning, metric, tests and versions."""
+    sentences = [*_state(found), _compared(found), _trained(found), *_budget(found), *_tuned(found), *_judged(found)]
+    versions = found.first.about["versions"]
+    others = " and ".join(f"{name} {versions[name]}" for name in ("torch", "python") if name in versions)
+    if "bespokefl" in versions:
+        sentences.append(f"The software was Bespoke {versions['bespokefl']}{others and f' with {others}'}.")
+    return " ".join(sentences)
+
+
+def _state(found: "Comparison") -> list[str]:
+    """Return what keeps the comparison from being complete."""
+    failed = [f"{name} ({count(len(one.failed), 'seed')})" for name, one in found.entries.items() if one.failed]
+    sentences = []
+    if not found.finished:
+        runs = sum(not run.interrupted for entry in found.entries.values() for run in entry.runs.values())
+        planned = found.facts.planned or sum(len(entry.runs) for entry in found.entries.values())
+        sentences.append(f"The comparison is unfinished: {runs} of {count(planned, 'run')} are complete.")
+    if failed:
+        sentences.append(f"Training failed for {_listed(failed)}.")
+    return sentences
+
+
+def _compared(found: "Comparison") -> str:
+    data, total = found.facts.data, {part: int(sizes.sum()) for part, sizes in found.sizes.items()}
+    untuned = "untuned " if found.untuned else ""
+    return (
+        f"We compared {len(found.methods)} {untuned}methods ({_listed(found.methods)}) on {data['name']}, split by "
+        f"{data['split']} (split seed {data['split_seed']}) into {count(data['clients'], 'client')} with "
+        f"{total['train']:,} training, {total['validation']:,} validation and {total['test']:,} test examples in total."
+    )
+
+
+def _trained(found: "Comparison") -> str:
+    config, seeds = found.facts.config, found.seeds
+    share = config.get("participation")
+    local = count(config["local_epochs"], "local epoch") if config.get("local_epochs") else ""
+    if config.get("local_steps"):
+        local = count(config["local_steps"], "local step")
+    parts = [
+        f"the model {found.facts.model}",
+        f"for {count(config['rounds'], 'round')}",
+        "" if share is None else f"with {'all' if share == 1 else f'{100 * share:.3g} % of the'} clients in each round",
+        local and f"{local} with batches of {config['batch_size']} examples",
+    ]
+    with_seeds = f"{count(len(seeds), 'seed')} ({_seeds(seeds)})" if seeds else "different seeds"
+    same = " that determine initial weights, client draws and batches, the same for all methods" if seeds else ""
+    privacy = "" if config.get("clip") is None else f" Uploads were clipped to {config['clip']}"
+    noise = f", with noise of {config['noise']} times that" if privacy and config.get("noise") else ""
+    text = f"Each method trained {', '.join(filter(None, parts))}, with {with_seeds}{same}."
+    return text + (f"{privacy}{noise}." if privacy else "")
+
+
+def _budget(found: "Comparison") -> list[str]:
+    budget = found.facts.budget
+    if budget is None:
+        return []
+    differs = "" if budget == "none" else f" (budget {budget})"
+    sentences = [f"{BUDGETS[budget]}{differs}." if budget in BUDGETS else f"The budget was equal {budget}."]
+    work = {name: one["work"]["steps"] for name, one in found.figures.items() if one and one["work"]}
+    steps = [value for value in work.values() if value is not None]
+    if steps:
+        low, high = f"{min(steps):.3g}", f"{max(steps):.3g}"
+        made = low if low == high else f"{low} to {high}"
+        sentences.append(f"A client that took part in a round computed {made} gradient steps on average.")
+    return sentences
+
+
+def _tuned(found: "Comparison") -> list[str]:
+    """Return how hyper-parameters were chosen: time, numbers of points, widened grids and best points on edges."""
+    tuning = found.facts.tuning
+    entries = {name: one for name, one in found.entries.items() if one.tuned}
+    if tuning is None and not entries:
+        return []
+    if not entries:
+        return ["The methods were not tuned: all have their given or default hyper-parameters."]
+    rest = [name for name in found.entries if name not in entries]
+    num_points = [len(one.tuned["points"]) for one in entries.values() if one.tuned]
+    points = str(num_points[0]) if len(set(num_points)) == 1 else f"{min(num_points)} to {max(num_points)}"
+    by = sorted({str(one.tuned["by"]) for one in entries.values() if one.tuned})
+    scores = _listed([f"{one.partition('_')[0]} {metric_of(one).title}" for one in by])
+    seed = found.facts.seeds[0] if found.facts.seeds else None
+    seconds, limit = (tuning or {}).get("seconds"), (tuning or {}).get("limit")
+    time = "" if seconds is None else f", in {in_words(seconds)}"
+    time += "" if limit is None else f" of at most {in_words(limit)} for all methods together"
+    who = f"The hyper-parameters of {_listed(list(entries))}" if rest else "The hyper-parameters of every method"
+    sentences = [
+        f"{who} were chosen by {scores}{'' if seed is None else f' with seed {seed}'} from {points} points of a grid"
+        f"{time}; test data were not used."
+    ]
+    sentences += [f"{_listed(rest)} {'was' if len(rest) == 1 else 'were'} not tuned."] if rest else []
+    widened = [_times(name, one) for name, one in entries.items() if one.tuned and one.tuned.get("widened")]
+    if widened:
+        sentences.append(f"Grids were widened where the best point lay on an edge: {_listed(widened)}.")
+    on_edge = {name: one.tuned["edge"] for name, one in entries.items() if one.tuned and one.tuned.get("edge")}
+    edges = [f"{name} ({_listed(keys)})" for name, keys in on_edge.items()]
+    if edges:
+        sentences.append(f"The best point still lies on an edge of what was tried for {_listed(edges)}.")
+    return sentences
+
+
+def _times(name: str, entry: "Entry") -> str:
+    number = (entry.tuned or {}).get("widened", 0)
+    return f"{name} ({'once' if number == 1 else f'{number} times'})"
+
+
+def _judged(found: "Comparison") -> list[str]:
+    """Return what the scores are and how methods were tested."""
+    metric, several, standing = METRICS[found.score], len(found.seeds) > 1, found.standing
+    sentences = [
+        f"We report test {metric.title}, averaged over clients, each on its own test data"
+        + (", and over seeds, ± the standard error over seeds." if several else ".")
+    ]
+    if standing is not None and len(found.methods) > 1:
+        effects = "seeds and clients" if several else "clients"
+        margin = f"{100 * standing.margin:.3g} points" if metric.percent else f"{standing.margin:.3g}"
+        num = len(standing.p_values)
+        sentences.append(
+            f"Methods were compared with the one that has the best mean by paired differences in a linear mixed model "
+            f"with {effects} as random effects (two-sided, level {LEVEL:g}, Holm's correction for "
+            f"{count(num, 'comparison')} and for the choice of the best); intervals within ±{margin} count as equal."
+        )
+    if found.gains:
+        sentences.append(
+            "A client's gain is its score minus the better of its scores with Local and FedAvg."
+            if found.higher_is_better
+            else "A client's gain is the better of its scores with Local and FedAvg minus its own."
+        )
+    return sentences
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    consecutive = len(seeds) > 2 and all(b - a == 1 for a, b in pairwise(seeds))
+    return f"{seeds[0]} to {seeds[-1]}" if consecutive else ", ".join(map(str, seeds))
+
+
+def _listed(names: Sequence[Any]) -> str:
+    """Return all names, with "and" before the last one."""
+    words = [str(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
