@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from torch import nn
 
 from bespokefl.core.errors import InputError, said, unknown
 from bespokefl.workflows.export import model_card
@@ -166,11 +165,8 @@ class Exporter:
     def _source(self, client: str | None) -> Source:
         """The model of a client, or the global model, and what its export needs."""
         run = self.run
-        model: nn.Module | None
-        if client is not None:
-            model = run.model(client)
-        else:
-            model = run.global_model() if isinstance(run, Result) else None
+        common = run.global_model() if client is None and isinstance(run, Result) else None
+        model = common if client is None else run.model(client)
         if model is None:
             whose = run.method if isinstance(run, Result) else "a directory of newcomers' models"
             raise InputError(f"{whose} has no global model to export; name a client.")
