@@ -19,6 +19,8 @@ from bespokefl.models import MODELS
 from bespokefl.workflows.export.api import export
 from bespokefl.workflows.results.result import Result
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 ALL = ("torchscript", "onnx", "safetensors")
 QUICK: dict[str, Any] = {"rounds": 1, "workers": 1, "local_steps": 1, "eval_every": 0}
 SHAPES = {  # of one example, for each model

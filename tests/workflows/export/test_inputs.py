@@ -18,6 +18,8 @@ from bespokefl.workflows.run.api import run_config
 from bespokefl.workflows.run.settings import RunSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "export.md"
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 ALL = ("torchscript", "onnx", "safetensors")
 
 
