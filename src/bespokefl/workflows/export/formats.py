@@ -66,7 +66,7 @@ def _trace(source: Source, x: Tensor) -> Any:
 def _write_torchscript(source: Source, path: Path, x: Tensor) -> None:
     traced, buffer = _trace(source, x), io.BytesIO()
     with _quiet():
-        torch.jit.save(traced, buffer)
+        torch.jit.save(traced, buffer)  # not to the file, so that a full disk is an OSError
     path.write_bytes(buffer.getvalue())
 
 
@@ -77,19 +77,18 @@ def _read_torchscript(source: Source, path: Path) -> Predict:
 
 
 def _write_onnx(source: Source, path: Path, x: Tensor) -> None:
-    traced, buffer = _trace(source, x), io.BytesIO()
+    traced = _trace(source, x)
     with _quiet():
         torch.onnx.export(
             traced,
             (x,),
-            buffer,  # not the file, so that a full disk is an OSError
-            dynamo=False,  # the other exporter takes twenty times as long and does not write smaller files
+            str(path),
+            dynamo=False,  # the other exporter takes ten to thirty times as long
             opset_version=OPSET,
             input_names=[NAME],
             output_names=[source.output],
             dynamic_axes={NAME: {0: "batch"}, source.output: {0: "batch"}},
         )
-    path.write_bytes(buffer.getvalue())
 
 
 def _read_onnx(source: Source, path: Path) -> Predict | None:
