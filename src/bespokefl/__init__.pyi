@@ -21,6 +21,7 @@ from bespokefl.workflows.compare.existing_runs import compare_runs as compare_ru
 from bespokefl.workflows.compare.result import Comparison as Comparison
 from bespokefl.workflows.diagnose.api import diagnose as diagnose
 from bespokefl.workflows.diagnose.result import Diagnosis as Diagnosis
+from bespokefl.workflows.export.api import export as export
 from bespokefl.workflows.newcomers.personalize import personalize as personalize
 from bespokefl.workflows.results.result import Result as Result
 from bespokefl.workflows.results.result import load_run as load_run

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.commands import compare, data, deploy, diagnose, evidence, newcomers, run, show, split, tune
+from bespokefl.cli.commands import compare, data, deploy, diagnose, evidence, export, newcomers, run, show, split, tune
 from bespokefl.cli.options import INTERRUPTED
 from bespokefl.core.errors import BespokeError, DiskError, in_brief
 from bespokefl.core.files import FULL, absolute
@@ -43,6 +43,7 @@ for command in (
     compare.report,
     newcomers.personalize,
     newcomers.predict,
+    export.export,
     show.methods,
     show.models,
     show.demo,

@@ -103,7 +103,7 @@ class CNN1d(nn.Module):
         self.head = nn.Linear(2 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        series = x.reshape(len(x), -1, self.channels).transpose(1, 2)
+        series = x.reshape(x.shape[0], -1, self.channels).transpose(1, 2)
         output: Tensor = self.head(self.base(series).mean(-1))
         return output
 

@@ -76,27 +76,39 @@ class Preparation:
 
     def fill_and_scale(self, x: np.ndarray, own: FeatureSums | None, owner: np.ndarray) -> np.ndarray:
         """Fill missing values and scale; `own` has one row of statistics for each number in `owner`."""
+        if self.missing != "mean":
+            reject_missing(x, self.features)
+        constants = self._constants(own)
+        result = np.empty_like(x)
+        for block in blocks(len(x), x):
+            values = channels_last(x[block], self.features)
+            rows = owner[block] if own is not None else np.zeros(len(values), dtype=np.int64)
+            fill, offset, factor = (one[rows][:, None] for one in constants)
+            values = (np.where(np.isnan(values), fill, values) - offset) * factor
+            result[block] = from_channels_last(values, self.features)
+        return result
+
+    def constants(self, client: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return fill, offset and factor of each feature: a prepared value is (value - offset) * factor.
+
+        `fill` replaces missing values if they may be missing. None: numbers are used unchanged.
+        """
+        if self.pooled is None:
+            return None
+        fill, offset, factor = self._constants(None if self.scale != "own" else self._own_sums(client))
+        return fill[0], offset[0], factor[0]
+
+    def _constants(self, own: FeatureSums | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same for each row of `own`, or one row for all clients."""
         assert self.pooled is not None
-        features, pooled = self.features, self.pooled
-        is_number, unseen = features.are("number"), features.are("category") & (pooled.total == 0)
-        mean, std = pooled.mean[None], pooled.std[None]
+        mean, std = self.pooled.mean[None], self.pooled.std[None]
         if own is not None:
             std = np.where(np.isnan(own.mean), std, own.std)
             mean = np.where(np.isnan(own.mean), mean, own.mean)
-        if self.missing != "mean":
-            reject_missing(x, features)
+        is_scaled = self.features.are("number") & (self.scale != "none")
+        is_unseen = self.features.are("category") & (self.pooled.total == 0)
         factor = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-        result = np.empty_like(x)
-        for block in blocks(len(x), x):
-            values = channels_last(x[block], features)
-            rows = owner[block] if own is not None else np.zeros(len(values), dtype=np.int64)
-            center = mean[rows][:, None]
-            values = np.where(np.isnan(values), center, values)
-            if self.scale != "none":
-                values = np.where(is_number, (values - center) * factor[rows][:, None], values)
-            values[..., unseen] = 0
-            result[block] = from_channels_last(values, features)
-        return result
+        return mean, np.where(is_scaled, mean, 0.0), np.where(is_scaled, factor, np.where(is_unseen, 0.0, 1.0))
 
     def with_client(self, name: str, x: Array) -> "Preparation":
         """Add the statistics of a new client's training examples, if the scale is "own"."""

@@ -16,6 +16,7 @@ from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.personalize import check_finished, read_examples
 from bespokefl.workflows.newcomers.result import Newcomers, load_newcomers
 from bespokefl.workflows.results import run_directory, score_tables
+from bespokefl.workflows.results.models import Model
 from bespokefl.workflows.results.result import Result, load_run
 
 BATCH = 256
@@ -60,7 +61,7 @@ def predict(run: Result | Newcomers | str | PathLike[str], client: str, data: st
 
     `data` is an .npz file with x, or a table with the columns of the run's data.
     """
-    source = run if isinstance(run, Result | Newcomers) else _load(Path(run))
+    source = run if isinstance(run, Result | Newcomers) else load_models(run)
     if isinstance(source, Result):
         check_finished(source, "predictions")
     about = source.about if isinstance(source, Result) else source.origin
@@ -103,6 +104,8 @@ def check(path: Path, overwrite: bool) -> None:
     run_directory.check_above(path)
 
 
-def _load(path: Path) -> Result | Newcomers:
+def load_models(run: str | PathLike[str], model: Model | None = None) -> Result | Newcomers:
+    """Load the directory of a run or of newcomers; `model` is needed if it was a Python object."""
+    path = Path(run)
     is_newcomers = run_directory.is_run(path, newcomers.MARKERS) and not run_directory.is_run(path)
-    return load_newcomers(path) if is_newcomers else load_run(path)
+    return load_newcomers(path, model) if is_newcomers else load_run(path, model)
