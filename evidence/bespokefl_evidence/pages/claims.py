@@ -103,8 +103,10 @@ def misspelled(claims: Sequence[Claim], experiments: Studies) -> list[str]:
     """Scenarios and rows that claims name and existing experiments do not have."""
     found = []
     for one in experiments:
-        pairs = one.rows() if isinstance(one, SyntheticStudy) else one.pairs()
-        known = {pair if isinstance(pair[0], str) else (pair[0].name, pair[1].label) for pair in pairs}
+        if isinstance(one, SyntheticStudy):
+            known = one.pairs()
+        else:
+            known = {(scenario.name, row.label) for scenario, row in one.pairs()}
         for claim in claims:
             for test in claim.comparisons:
                 if test.experiment == one.name:

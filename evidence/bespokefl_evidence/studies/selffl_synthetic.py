@@ -247,7 +247,7 @@ class SyntheticStudy:
         rounded = {kind: [float(f"{one:.{DIGITS}g}") for one in values] for kind, values in found.items()}
         return rounded, time.monotonic() - started
 
-    def rows(self) -> set[tuple[str, str]]:
+    def pairs(self) -> set[tuple[str, str]]:
         """Every scenario with its rows."""
         names = (*OURS, *THEIRS, "Local")
         return {(_scenario(case, rate), name) for case in CASES for name in names for rate in self._rates(name)}
@@ -256,7 +256,7 @@ class SyntheticStudy:
         """The cell of a row in a scenario, if it is computed; none if its tuning is not done."""
         for case in CASES:
             tuned = all(store.get(one) is not None for one in self.tuning_specs(case, row).values())
-            for spec in self.main_specs(case, row, store).values() if (scenario, row) in self.rows() and tuned else ():
+            for spec in self.main_specs(case, row, store).values() if (scenario, row) in self.pairs() and tuned else ():
                 if spec.scenario == scenario and (cell := store.get(spec)) is not None:
                     return [cell]
         return []
