@@ -423,8 +423,14 @@ def plain_algorithm_1(
 
 @pytest.mark.parametrize(
     ("participation", "variance", "peers"),
-    [(1.0, "mean", "known"), (0.7, "mean", "known"), (0.34, "mean", "known"), (1.0, "trace", "active")]
-    + [(0.7, "trace", "active"), (0.7, "mean", "active"), (0.34, "trace", "known")],
+    [
+        (1.0, "mean", "known"),
+        (0.7, "mean", "known"),
+        (0.34, "mean", "known"),
+        (1.0, "trace", "active"),
+        (0.7, "trace", "active"),
+        (0.7, "mean", "active"),
+    ],
 )
 def test_the_engine_runs_algorithm_1(participation: float, variance: str, peers: str):
     """Three clients, full batches; all of them, two or one of them active in a round."""

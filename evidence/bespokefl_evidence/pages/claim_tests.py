@@ -113,7 +113,7 @@ def describe(one: Comparison) -> str:
         "difference": f"{one.scenario}: {one.a} {one.relation} {one.b}{limit} ({name})",
         "gap": f"lead of {one.a} over {one.b} in {one.scenario} {one.relation} that in {one.than} ({name})",
         "range": f"{one.a}: range over {', '.join(one.scenarios)} within {one.points:g} points ({name})",
-        "ratio": f"{one.a}: (largest − smallest) / smallest over {'; '.join(one.scenarios)} within {one.points:g} ({name})",
+        "ratio": f"{one.a}: largest / smallest − 1 over {'; '.join(one.scenarios)} within {one.points:g} ({name})",
         "everyone": f"{one.scenario}: every client is better off with {one.a} than with {one.b} ({name})",
         "fairest": f"{one.scenario}: {one.a} is the fairest of {', '.join((one.a, *one.rivals))} by most measures",
         "silhouette": f"{one.scenario}: silhouette of {one.a} " + (f"best at k = {one.peak}" if one.peak else "falls"),

@@ -71,7 +71,8 @@ def _filled(name: str, parts: Mapping[str, str]) -> str:
 
 def _progress(study: Study, store: CellStore) -> str:
     (found,) = status([study], store)
-    return f"`bespoke reproduce {study.name}`: {found.done} of {found.total} cells, {found.spent / 60:.0f} min of computing time."
+    spent = f"{found.spent / 60:.0f} min of computing time"
+    return f"`bespoke reproduce {study.name}`: {found.done} of {found.total} cells, {spent}."
 
 
 def _is_complete(study: Study, store: CellStore) -> bool:
