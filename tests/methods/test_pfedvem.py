@@ -514,7 +514,8 @@ class Client:
         features = self.base(self.x).detach()
         mean = self.mean.clone().requires_grad_()
         raw = self.std.expm1().log().requires_grad_()
-        optimizer = torch.optim.SGD([mean, raw], lr=self.method.head_lr, momentum=self.method.momentum)
+        rate = self.method.mean_head_lr / len(self.y) if self.method.head_lr is None else self.method.head_lr
+        optimizer = torch.optim.SGD([mean, raw], lr=rate, momentum=self.method.momentum)
         for step in range(self.method.head_steps):
             optimizer.zero_grad()
             std = F.softplus(raw)
@@ -541,9 +542,10 @@ class Client:
         return features @ head[: 6 * CLASSES].reshape(CLASSES, 6).T + head[6 * CLASSES :]
 
 
-def test_two_rounds_are_those_of_a_plain_loop() -> None:
+@pytest.mark.parametrize("rate", [{"head_lr": 0.01}, {"mean_head_lr": 0.05}])
+def test_two_rounds_are_those_of_a_plain_loop(rate: dict[str, float]) -> None:
     data = federation((3, 17, 8), dtype=FLOAT64)
-    method = PFedVEM(head_steps=4, samples=3, head_lr=0.01, base_lr=0.05, initial_variance=0.1)
+    method = PFedVEM(head_steps=4, samples=3, base_lr=0.05, initial_variance=0.1, **rate)
     for reference in (False, True):
         made, outcome = run(
             method, data, participation=0.6, rounds=2, local_epochs=2, reference=reference, start=lambda rows: rows

@@ -124,7 +124,7 @@ def test_the_online_variance_is_that_of_all_vectors_and_the_printed_one_is_not()
 
 
 def test_the_sum_of_others_is_over_all_other_known_clients():
-    method = SelfFL()
+    method = SelfFL(peers="known")
     known = variances(0.2, NAN, 0.5, 1.0)
     message = method.message(server_of(method, known, between=0.3), [2, 1, 0], round_of())
     inverse = [1 / 0.5, 0.0, 1 / 0.8, 1 / 1.3]
@@ -134,7 +134,7 @@ def test_the_sum_of_others_is_over_all_other_known_clients():
 
 
 def test_active_peers_are_those_of_the_round():
-    method = SelfFL(peers="active")
+    method = SelfFL()
     server = server_of(method, variances(0.2, NAN, 0.5, 1.0), between=0.3)
     message = method.message(server, [0, 1], round_of(reporting=(0, 1, 3)))
     expected = variances(1 / 1.3, 1 / 0.5 + 1 / 1.3)
@@ -144,7 +144,7 @@ def test_active_peers_are_those_of_the_round():
 def test_a_client_never_subtracts_itself():
     """Its own weight is 1e12 times the others': a difference of sums would be wrong or negative."""
     torch.testing.assert_close(sums_of_others(variances(1e20, 1.0, 2.0))[0], variances(3.0)[0], rtol=1e-12, atol=0)
-    method = SelfFL()
+    method = SelfFL(peers="known")
     message = method.message(server_of(method, variances(0.0, 1.0, 1.0)), [0, 1, 2], round_of(3))
     torch.testing.assert_close(message.own["others"], variances(2.0, 1e12 + 1, 1e12 + 1))  # σ_0² + σ² has a floor
 
@@ -188,11 +188,12 @@ class Client:
         return Rows.from_matrix(start.layout, torch.stack(found))
 
 
-def test_a_clients_round_is_10_then_8_then_descent():
-    client, method = Client(), SelfFL(lr=0.02, max_steps=1000, divisor="one")
+@pytest.mark.parametrize(("reading", "factor"), [("mean", 1), ("trace", 3)])
+def test_a_clients_round_is_10_then_8_then_descent(reading: str, factor: int):
+    client, method = Client(), SelfFL(lr=0.02, max_steps=1000, divisor="one", variance=reading)
     others = variances(3.0, 1.5, 2.5)
     upload, state = client.update(method, 3, others)
-    variance = torch.stack([past.matrix() for past in client.past]).var(0, unbiased=False).sum(1)
+    variance = factor * torch.stack([past.matrix() for past in client.past]).var(0, unbiased=False).sum(1)
     torch.testing.assert_close(upload["variance"], variance, rtol=1e-10, atol=0)
     ratio = 1 / (0.1 + variance) / others
     start = client.theta - (client.past[-1] - client.theta) * ratio
@@ -268,7 +269,7 @@ THETAS = ([1.0, 0.0, 2.0], [3.0, -1.0, 0.0], [0.0, 4.0, 1.0], [2.0, 2.0, 2.0])
 
 
 def test_the_server_weighs_by_both_variances():
-    """(14) with divisor |active|, then (11) with it, then smoothing."""
+    """(14), the sum over the active clients as §3.2 prints it, then (11) with it, then smoothing."""
     method = SelfFL()
     found = rows(*THETAS)
     own = variances(0.5, 1.0, 2.0, 0.1)
@@ -276,7 +277,7 @@ def test_the_server_weighs_by_both_variances():
     round = round_of(participation=0.25)
     new = method.aggregate(server, uploads_of(found, own), round)
     matrix = np.array(THETAS)
-    between = matrix.var(axis=0).sum()
+    between = len(matrix) * matrix.var(axis=0).sum()
     assert new["between"].item() == pytest.approx(between, rel=1e-12) == float(round.notes["between"])
     estimate = np.average(matrix, axis=0, weights=1 / (between + own.numpy()))
     np.testing.assert_allclose(new["weights"].matrix()[0], 0.75 * 10 + 0.25 * estimate, rtol=1e-12)
@@ -369,7 +370,7 @@ def test_a_single_active_client_leaves_the_variance_between_clients():
 
 
 def plain_algorithm_1(
-    data: Data, start: np.ndarray, cohorts: list[list[int]], lr: float, batch: int, most: int, share: float
+    data: Data, start: np.ndarray, cohorts: list[list[int]], lr: float, most: int, share: float, method: SelfFL
 ) -> dict[str, Any]:
     """Algorithm 1 as one would write it down: lists of all past weights, numpy variances, autograd, full batches."""
     num = len(data)
@@ -377,6 +378,9 @@ def plain_algorithm_1(
     past: list[list[np.ndarray]] = [[] for _ in range(num)]
     told = [NAN] * num
     steps_taken, betweens = [], []
+
+    def scatter(vectors: list[np.ndarray]) -> float:
+        return float(np.var(vectors, axis=0).sum()) * (len(vectors) if method.variance == "trace" else 1)
 
     def trained(k: int, weights: np.ndarray, steps: int) -> np.ndarray:
         own = data.train.of(k)
@@ -390,13 +394,14 @@ def plain_algorithm_1(
     for active in cohorts:
         new, reports = {}, {}
         for m in active:
-            sigma = np.var(past[m], axis=0).sum() if len(past[m]) >= 2 else NAN
-            others = sum(1 / (between + told[k]) for k in range(num) if k != m and told[k] == told[k])
+            sigma = scatter(past[m]) if len(past[m]) >= 2 else NAN
+            peers = active if method.peers == "active" else range(num)
+            others = sum(1 / (between + told[k]) for k in peers if k != m and told[k] == told[k])
             if sigma != sigma or others == 0:
                 init, steps = theta, most
             else:
                 init = theta - 1 / (between + sigma) / others * (past[m][-1] - theta)
-                left = 1 - lr / (batch * sigma)
+                left = 1 - lr / sigma
                 exact = np.log(others / (1 / sigma + others)) / np.log(left) if left > 0 else 0
                 assert abs(exact % 1 - 0.5) > 1e-6  # no tie
                 steps = min(max(1, round(exact)), most)
@@ -406,7 +411,7 @@ def plain_algorithm_1(
             past[m].append(new[m])
             told[m] = reports[m]
         if len(active) > 1:
-            between = np.var([new[m] for m in active], axis=0).sum()
+            between = scatter([new[m] for m in active])
         betweens.append(between)
         known = [value for value in told if value == value]
         filled = [reports[m] if reports[m] == reports[m] else np.median(known or [NAN]) for m in active]
@@ -416,11 +421,22 @@ def plain_algorithm_1(
     return {"theta": theta, "personal": personal, "told": told, "steps": steps_taken, "between": betweens}
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.7, 0.34])
-def test_the_engine_runs_algorithm_1(participation: float):
+@pytest.mark.parametrize(
+    ("participation", "variance", "peers"),
+    [
+        (1.0, "mean", "known"),
+        (0.7, "mean", "known"),
+        (0.34, "mean", "known"),
+        (1.0, "trace", "active"),
+        (0.7, "trace", "active"),
+        (0.7, "mean", "active"),
+    ],
+)
+def test_the_engine_runs_algorithm_1(participation: float, variance: str, peers: str):
     """Three clients, full batches; all of them, two or one of them active in a round."""
     data = federation((6, 11, 8), targets="line", dtype=torch.float64)
-    method = SelfFL(lr=0.02, max_steps=30, divisor="one")
+    most = 30 if variance == "mean" else 300
+    method = SelfFL(lr=0.02, max_steps=most, divisor="one", variance=variance, peers=peers)
     made, outcome = run(
         method, data, factory=line, loss="mse", rounds=14, participation=participation, batch_size=11, eval_every=0
     )
@@ -429,7 +445,7 @@ def test_the_engine_runs_algorithm_1(participation: float):
         for number in range(1, 15)
     ]
     start = made.task.start.matrix()[0].numpy()
-    plain = plain_algorithm_1(data, start, cohorts, 0.02, 1, 30, participation)
+    plain = plain_algorithm_1(data, start, cohorts, 0.02, most, participation, method)
     np.testing.assert_allclose(outcome.server["weights"].matrix()[0], plain["theta"], rtol=1e-9)
     np.testing.assert_allclose(outcome.personal_rows.matrix(), plain["personal"], rtol=1e-9)
     np.testing.assert_allclose(outcome.server["variances"], plain["told"], rtol=1e-9)
@@ -698,7 +714,7 @@ def test_augmented_aggregates_the_optimum():
     own = variances(0.5, 1.0, 2.0, 0.1)
     uploads = uploads_of(rows(*[[9.0, 9.0, 9.0]] * 4), own, optimum=rows(*THETAS))
     new = method.aggregate(server_of(method, own), uploads, round_of())
-    between = np.var(THETAS, axis=0).sum()
+    between = len(THETAS) * np.var(THETAS, axis=0).sum()
     assert new["between"].item() == pytest.approx(between, rel=1e-12)
     expected = np.average(THETAS, axis=0, weights=1 / (between + own.numpy()))
     np.testing.assert_allclose(new["weights"].matrix()[0], expected, rtol=1e-12)
@@ -836,7 +852,7 @@ def test_the_papers_defaults():
 def test_it_runs_in_any_chunks_on_any_engine():
     """Also with clusters and Algorithm 2; in float64, where rounding of steps cannot flip."""
     data = federation(dtype=torch.float64)
-    few = {"lr": 0.1, "max_steps": 8, "divisor": "examples"}
+    few = {"lr": 0.1, "max_steps": 8, "divisor": "examples", "variance": "mean", "peers": "known"}
     for method in (SelfFL(**few, augmented=True, extra_epochs=2), SelfFL(**few, clusters="variance", num_clusters=2)):
         options = {"rounds": 6, "participation": 0.9, "factory": mlp}
         _, expected = run(method, data, chunk=3, **options)

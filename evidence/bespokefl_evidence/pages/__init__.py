@@ -1,6 +1,7 @@
 """Pages of the documentation that are made from cells: tables, claims and figures.
 
 results        docs/results.md: published and own results
+own_studies    docs/results-selffl-synthetic.md and docs/where-it-pays.md
 claims         docs/claims.md: judge the papers' claims (claims.toml)
 claim_tests    how one comparison of a claim is tested
 intervals      bootstrap over seeds and clients

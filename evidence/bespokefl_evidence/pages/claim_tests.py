@@ -21,6 +21,7 @@ from bespokefl_evidence.pages.outcomes import outcome
 from bespokefl_evidence.pages.scores import METRICS, Array, clients, metric
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.experiment import Experiment
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
 HOLDS, IN_PART, FAILS, UNTESTED = "holds", "holds in part", "does not hold", "not tested"
 NEARLY_ALL = 0.9  # of the clients are better off: "every client" then holds in part
@@ -41,7 +42,7 @@ class Comparison:
     relation: str = "above"  # or "below", "at least" (within `points` below), "within" (`points` of it)
     points: float = 0.0
     than: str = ""  # gap: the scenario with the smaller lead
-    scenarios: tuple[str, ...] = ()  # range: the scenarios over which the score should not change
+    scenarios: tuple[str, ...] = ()  # range, ratio: the scenarios over which the score should not change
     rivals: tuple[str, ...] = ()  # fairest: the other rows
     peak: int = 0  # silhouette: the number of streams with the best one
     system: str = ""  # time: the network (bespokefl.metrics.communication)
@@ -70,13 +71,15 @@ class Finding:
 class Evidence:
     """Cells of experiments by name, scenario and row."""
 
-    def __init__(self, experiments: Sequence[Experiment], store: CellStore) -> None:
+    def __init__(self, experiments: Sequence[Experiment | SyntheticStudy], store: CellStore) -> None:
         self.experiments = {one.name: one for one in experiments}
         self._store = store
 
     def cells(self, name: str, scenario: str, row: str) -> list[Cell]:
         """The trained cells of a row; none if the experiment, the scenario or the row does not exist."""
         one = self.experiments.get(name)
+        if isinstance(one, SyntheticStudy):
+            return one.cells(scenario, row, self._store)
         for where, what in one.pairs() if one is not None else ():
             if where.name == scenario and what.label == row:
                 assert one is not None
@@ -95,7 +98,9 @@ def judge(comparison: Comparison, evidence: Evidence) -> Finding:
     """Test a comparison."""
     if comparison.kind not in KINDS:
         raise InputError(f"unknown kind of comparison {comparison.kind!r}; choose from {', '.join(KINDS)}.")
-    return KINDS[comparison.kind](comparison, evidence) or Finding(comparison, UNTESTED, describe(comparison))
+    found = KINDS[comparison.kind](comparison, evidence) or Finding(comparison, UNTESTED, describe(comparison))
+    study = evidence.experiments.get(comparison.experiment)
+    return replace(found, seeds=study.repeats) if found.seeds and isinstance(study, SyntheticStudy) else found
 
 
 def describe(one: Comparison) -> str:
@@ -108,6 +113,7 @@ def describe(one: Comparison) -> str:
         "difference": f"{one.scenario}: {one.a} {one.relation} {one.b}{limit} ({name})",
         "gap": f"lead of {one.a} over {one.b} in {one.scenario} {one.relation} that in {one.than} ({name})",
         "range": f"{one.a}: range over {', '.join(one.scenarios)} within {one.points:g} points ({name})",
+        "ratio": f"{one.a}: largest / smallest − 1 over {'; '.join(one.scenarios)} within {one.points:g} ({name})",
         "everyone": f"{one.scenario}: every client is better off with {one.a} than with {one.b} ({name})",
         "fairest": f"{one.scenario}: {one.a} is the fairest of {', '.join((one.a, *one.rivals))} by most measures",
         "silhouette": f"{one.scenario}: silhouette of {one.a} " + (f"best at k = {one.peak}" if one.peak else "falls"),
@@ -141,7 +147,7 @@ def _decide(
 
 
 def _scale(one: Comparison) -> tuple[float, str]:
-    return (100.0, "") if one.metric in METRICS else (1.0, f" ({one.metric})")
+    return (METRICS[one.metric].scale, "") if one.metric in METRICS else (1.0, f" ({one.metric})")
 
 
 def _difference(one: Comparison, evidence: Evidence) -> Finding | None:
@@ -160,6 +166,13 @@ def _range(one: Comparison, evidence: Evidence) -> Finding | None:
     """Whether a score changes little over scenarios."""
     found = estimate([evidence.figure(one, one.a, scenario) for scenario in one.scenarios])
     return _decide(replace(one, relation="within"), found, lambda values: np.asarray(np.ptp(values, -1)), *_scale(one))
+
+
+def _ratio(one: Comparison, evidence: Evidence) -> Finding | None:
+    """Whether a score changes little over scenarios, relative to the smallest."""
+    found = estimate([evidence.figure(one, one.a, scenario) for scenario in one.scenarios])
+    relative = replace(one, relation="within")
+    return _decide(relative, found, lambda values: np.asarray(values.max(-1) / values.min(-1) - 1), 1.0, "")
 
 
 def _correlation(one: Comparison, evidence: Evidence) -> Finding | None:
@@ -268,6 +281,7 @@ KINDS: Mapping[str, Callable[[Comparison, Evidence], Finding | None]] = {
     "difference": _difference,
     "gap": _gap,
     "range": _range,
+    "ratio": _ratio,
     "everyone": _everyone,
     "fairest": _fairest,
     "silhouette": _silhouette,

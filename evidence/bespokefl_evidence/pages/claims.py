@@ -20,7 +20,9 @@ from bespokefl_evidence.pages.claim_tests import (
 )
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.experiment import Experiment
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
+Studies = Sequence[Experiment | SyntheticStudy]
 FILE = Path(__file__).with_suffix(".toml")
 INTRODUCTION = """# The papers' claims
 
@@ -39,7 +41,8 @@ client or worst tenth is rough, because a bootstrap repeats clients.
 
 "Every client is better off" counts clients (all: holds; 90 % or more: in part). Silhouettes are compared seed by seed.
 Fairness is decided by most of PersFL's four measures of the gains over FedAvg. Times follow UCFL's model, until 95 % of
-the smaller of the two final accuracies is reached. Correlations are Spearman's, over clients.
+the smaller of the two final accuracies is reached. Correlations are Spearman's, over clients. In Self-FL's synthetic
+study the repeats take the place of seeds and clients.
 """
 
 
@@ -74,6 +77,18 @@ class Judgement:
             return FAILS
         return HOLDS if found == {HOLDS} and len(self.tested) == len(self.findings) else IN_PART
 
+    @property
+    def shown(self) -> str:
+        """The verdict, with a remark if a tested comparison has one seed only."""
+        return self.verdict + (" (one seed)" if any(one.seeds == 1 for one in self.tested) else "")
+
+    @property
+    def tolerances(self) -> str:
+        """The slack that the comparisons allow, in a sentence; "" without any."""
+        found = [(one.experiment, one.kind, one.points) for one in self.claim.comparisons if one.points]
+        parts = [f"{points:g}{'' if kind == 'ratio' else ' points'} in {name}" for name, kind, points in found]
+        return f"Tolerance: {', '.join(dict.fromkeys(parts))}. " if parts else ""
+
 
 def read() -> list[Claim]:
     """All claims."""
@@ -84,11 +99,14 @@ def read() -> list[Claim]:
     ]
 
 
-def misspelled(claims: Sequence[Claim], experiments: Sequence[Experiment]) -> list[str]:
+def misspelled(claims: Sequence[Claim], experiments: Studies) -> list[str]:
     """Scenarios and rows that claims name and existing experiments do not have."""
     found = []
     for one in experiments:
-        known = {(scenario.name, row.label) for scenario, row in one.pairs()}
+        if isinstance(one, SyntheticStudy):
+            known = one.pairs()
+        else:
+            known = {(scenario.name, row.label) for scenario, row in one.pairs()}
         for claim in claims:
             for test in claim.comparisons:
                 if test.experiment == one.name:
@@ -98,19 +116,19 @@ def misspelled(claims: Sequence[Claim], experiments: Sequence[Experiment]) -> li
     return list(dict.fromkeys(found))
 
 
-def judge_all(claims: Sequence[Claim], experiments: Sequence[Experiment], store: CellStore) -> list[Judgement]:
+def judge_all(claims: Sequence[Claim], experiments: Studies, store: CellStore) -> list[Judgement]:
     """Judge all claims."""
     evidence = Evidence(experiments, store)
     return [Judgement(claim, [judge(one, evidence) for one in claim.comparisons]) for claim in claims]
 
 
-def page(claims: Sequence[Claim], experiments: Sequence[Experiment], store: CellStore, directory: Path) -> str:
+def page(claims: Sequence[Claim], experiments: Studies, store: CellStore, directory: Path) -> str:
     """The page of all claims; links are relative to `directory`, in which it will be."""
     judged = judge_all(claims, experiments, store)
     lines = [INTRODUCTION, "| claim | verdict | comparisons tested |", "|---|---|---:|"]
     for one in judged:
         lines.append(
-            f"| [{one.claim.id}](#{one.claim.id.lower()}) {one.claim.text} | {one.verdict} "
+            f"| [{one.claim.id}](#{one.claim.id.lower()}) {one.claim.text} | {one.shown} "
             f"| {len(one.tested)} of {len(one.findings)} |"
         )
     for paper in dict.fromkeys(one.claim.paper for one in judged):
@@ -122,7 +140,7 @@ def page(claims: Sequence[Claim], experiments: Sequence[Experiment], store: Cell
 
 
 def _section(one: Judgement, store: CellStore, directory: Path) -> list[str]:
-    lines = [f"### {one.claim.id}", "", f"{one.claim.text} **{one.verdict.capitalize()}.**"]
+    lines = [f"### {one.claim.id}", "", f"{one.claim.text} **{one.shown.capitalize()}.**"]
     if one.tested:
         lines += ["", "| comparison | effect | 95 % interval | seeds | verdict |", "|---|---:|---:|---:|---|"]
         for found in one.tested:
@@ -132,7 +150,7 @@ def _section(one: Judgement, store: CellStore, directory: Path) -> list[str]:
     names = list(dict.fromkeys(test.experiment for test in one.claim.comparisons))
     links = [_link(name, store, directory) for name in names]
     rest = f"Not tested: {count(missing, 'comparison')}. " if missing else ""
-    return [*lines, "", f"{rest}Cells: {', '.join(links)}."]
+    return [*lines, "", f"{one.tolerances}{rest}Cells: {', '.join(links)}."]
 
 
 def _link(name: str, store: CellStore, directory: Path) -> str:

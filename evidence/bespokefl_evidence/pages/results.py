@@ -1,4 +1,4 @@
-"""Write docs/results.md and docs/claims.md from cells.
+"""Write docs/results.md, docs/claims.md and the pages of our own studies from cells.
 
 The interpretation of an experiment is written by hand, in papers/NAME.md, and copied into the page.
 """
@@ -11,14 +11,15 @@ import numpy as np
 
 from bespokefl.core.errors import count
 from bespokefl.core.files import write_text
-from bespokefl_evidence.pages import claims, figures
+from bespokefl_evidence.pages import claims, figures, own_studies
 from bespokefl_evidence.pages.drawing import Drawing
 from bespokefl_evidence.pages.outcomes import Outcome, outcomes
 from bespokefl_evidence.pages.scores import METRICS, clients, score
 from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
-from bespokefl_evidence.studies.runner import status
+from bespokefl_evidence.studies.runner import Study, status
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
 NOTHING = "–"
 INTRODUCTION = """# Reproduced tables
@@ -32,18 +33,21 @@ that is not computed yet; *diverged* is a training whose model became non-finite
 """
 
 
-def write(experiments: Sequence[Experiment], store: CellStore, directory: Path) -> list[Path]:
-    """Write both pages and the figures; returns the files.
+def write(studies: Sequence[Study], store: CellStore, directory: Path) -> list[Path]:
+    """Write all pages and the figures; returns the files.
 
     Raises
     ------
     InputError
         When matplotlib is missing, or a cell is damaged. Nothing is written then.
     """
+    experiments = [one for one in studies if isinstance(one, Experiment)]
     drawings = {one.name: list(figures.drawings(one, store)) for one in experiments}
     content = {figures.DIRECTORY / one.file: one.svg() for found in drawings.values() for one in found}
     content[Path("results.md")] = results_page(experiments, store, drawings)
-    content[Path("claims.md")] = claims.page(claims.read(), experiments, store, directory)
+    judged = [one for one in studies if isinstance(one, Experiment | SyntheticStudy)]
+    content[Path("claims.md")] = claims.page(claims.read(), judged, store, directory)
+    content |= own_studies.pages(studies, store)
     for old in (directory / figures.DIRECTORY).glob("*.svg"):
         if figures.DIRECTORY / old.name not in content and old.name.startswith(tuple(f"{name}-" for name in drawings)):
             old.unlink()

@@ -20,6 +20,7 @@ class Metric:
     title: str
     of: str  # the scores: a list in the results of a cell
     reduce: Reduce
+    scale: float = 100.0  # of the printed number: per cent
 
 
 def mean(values: Array, sizes: Array) -> Array:
@@ -66,6 +67,8 @@ METRICS = {
     "whole_test": Metric("global model on the whole test set", "whole_test", mean),
     "curve": Metric("mean personal accuracy over all evaluated rounds", "curve", mean),
     "own_group": Metric("weight on clients of the same group", "own_group", mean),
+    "personal_error": Metric("1000 × error of the personal models", "personal", mean, 1000.0),
+    "global_error": Metric("1000 × error of the global model", "global", mean, 1000.0),
 }
 
 

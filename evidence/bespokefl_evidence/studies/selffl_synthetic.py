@@ -30,7 +30,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import Ditto, FedAvg, Local, PerFedAvg, PFedMe, SelfFL
 from bespokefl.theory import two_level
-from bespokefl_evidence.studies.cells import CellStore, Spec
+from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
 from bespokefl_evidence.studies.summaries import mean_and_error, print_claims
 
 NAME = "selffl-synthetic"
@@ -214,8 +214,11 @@ class SyntheticStudy:
     def main_specs(self, case: Case, name: str, store: CellStore) -> dict[float, Spec]:
         """By share of active clients. With all clients active, the variants of Self-FL are the same."""
         value = self.choice(case, name, store)
-        rates = [rate for rate in RATES if rate < 1 or name not in OURS[1:]]
-        return {rate: self._spec(case, rate, name, name, value, [0, self.repeats], {}) for rate in rates}
+        return {rate: self._spec(case, rate, name, name, value, [0, self.repeats], {}) for rate in self._rates(name)}
+
+    @staticmethod
+    def _rates(name: str) -> list[float]:
+        return [rate for rate in RATES if rate < 1 or name not in OURS[1:]]
 
     def choice(self, case: Case, name: str, store: CellStore) -> float:
         """The value with the least personal error on the other repeats."""
@@ -228,7 +231,7 @@ class SyntheticStudy:
     ) -> Spec:
         settings = {"case": case.name, "rate": rate, "method": name, "value": value, "repeats": repeats}
         settings |= {"rounds": self.rounds, "lr": LR, "local_steps": STEPS}
-        return Spec(self.name, f"{case.name}, C={rate:g}", row, 0, settings | more)
+        return Spec(self.name, _scenario(case, rate), row, 0, settings | more)
 
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float]:
         """Train all repeats of a cell as one stack; a diverged cell has no errors."""
@@ -243,6 +246,20 @@ class SyntheticStudy:
             found = {}
         rounded = {kind: [float(f"{one:.{DIGITS}g}") for one in values] for kind, values in found.items()}
         return rounded, time.monotonic() - started
+
+    def pairs(self) -> set[tuple[str, str]]:
+        """Every scenario with its rows."""
+        names = (*OURS, *THEIRS, "Local")
+        return {(_scenario(case, rate), name) for case in CASES for name in names for rate in self._rates(name)}
+
+    def cells(self, scenario: str, row: str, store: CellStore) -> list[Cell]:
+        """The cell of a row in a scenario, if it is computed; none if its tuning is not done."""
+        for case in CASES:
+            tuned = all(store.get(one) is not None for one in self.tuning_specs(case, row).values())
+            for spec in self.main_specs(case, row, store).values() if (scenario, row) in self.pairs() and tuned else ():
+                if spec.scenario == scenario and (cell := store.get(spec)) is not None:
+                    return [cell]
+        return []
 
     def results(self, store: CellStore) -> dict[str, Any]:
         """The errors of all cells that are there, and of the oracles, by "case/method/share of active clients"."""
@@ -272,6 +289,10 @@ class SyntheticStudy:
             chosen = {name: self.choice(case, name, store) for name in NOT_GIVEN}
             console.print(_table(case, cells, chosen))
         print_claims(console, claims(cells))
+
+
+def _scenario(case: Case, rate: float) -> str:
+    return f"{case.name}, C={rate:g}"
 
 
 def claims(cells: dict[str, Any]) -> list[tuple[str, bool]]:

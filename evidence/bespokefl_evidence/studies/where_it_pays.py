@@ -36,6 +36,10 @@ BATCH_SIZE = 10
 PART_RATES = (0.1,)  # of a smaller study
 PRIORITY = 2
 DIGITS = 5  # of stored accuracies
+SET = {  # stated, so that cells of earlier defaults count as missing
+    "selffl": {"variance": "trace", "peers": "active"},
+    "pfedvem": {"mean_head_lr": 0.1},
+}
 LR_NAMES = {"pfedvem": "base_lr"}  # all others: lr
 EPOCHS = {"local": (1, 3)}  # all others: one
 PERSONALIZED = ("selffl", "persfl", "ucfl", "pfedvem")
@@ -142,6 +146,7 @@ class PersonalizationStudy:
                         settings |= {"data": self.data, "model": self.model, "clients": self.clients}
                         settings |= {"rounds": self.rounds, "seeds": self.seeds, "shrink": self.shrink}
                         settings |= {"images": self.images.get(scenario.name)}
+                        settings |= {"set": SET[name]} if name in SET else {}
                         row = f"{name}/lr={rate:g}, epochs={epochs}"
                         yield Spec(self.name, scenario.name, row, 0, settings, PRIORITY)
 
@@ -177,7 +182,7 @@ class PersonalizationStudy:
 
     def accuracies(self, name: str, rate: float, epochs: int, clients: list[Clients]) -> dict[str, list[float]]:
         """Return the mean personal accuracy of every seed on validation and test data; train all seeds as one stack."""
-        method = methods.build(name, {LR_NAMES.get(name, "lr"): rate})
+        method = methods.build(name, {**SET.get(name, {}), LR_NAMES.get(name, "lr"): rate})
         settings = Settings(rounds=self.rounds, batch_size=BATCH_SIZE, local_epochs=epochs)
         factory = models.build(self.model, clients[0].shape, 10)
         tasks = [Task(factory, seed=seed) for seed in range(len(clients))]

@@ -8,6 +8,8 @@ Differs from the paper:
 - w⁰ ~ N(0, 1), or the head of given weights; a client starts with μ_j = w and ρ_j² = σ² = `initial_variance`.
 - (8) uses the client's old q_j and the received w (line 13 prints later indices).
 - The objective is minus (6) with the full KL: the bound (10) drops a factor d, the Monte-Carlo form has a wrong sign.
+- η acts on a sum over a client's examples. By default it is `mean_head_lr` / n_j, so that one rate fits clients of all
+  sizes; `head_lr` is the paper's η, equal for all.
 - In the KL τ_j is at most 95 % of 2 (1 + momentum) / η, above which steps of size η diverge. (9) uses τ_j unchanged.
 - Each client reports with the probability `participation`, but at least two do, or all if there are fewer.
 - If the objective is not finite after the head steps, the client restores its head of the beginning of the round.
@@ -65,7 +67,8 @@ class PFedVEM(Method):
         "confidence": one_of(*TERMS),
     }
 
-    head_lr: float = 0.001  # η, on a sum over the client's examples
+    mean_head_lr: float = 0.1  # η n_j: of the head, on a mean over the client's examples
+    head_lr: float | None = None  # the paper's η instead: on a sum over the client's examples
     base_lr: float = 0.01  # on a mean over a batch
     head_steps: int = 10  # R, full batch
     samples: int = 5  # K heads drawn per step
@@ -130,7 +133,8 @@ class PFedVEM(Method):
     ) -> tuple[Rows, Rows, Tensor]:
         """(μ, π) after full-batch steps on (1/K) Σ_k Σ_i loss + KL(q ‖ N(w, ρ² I)), and which rows were restored."""
         start, latent, plan, clients = (mean, raw), received.block("head"), data.sweep("train"), torch.arange(len(data))
-        confidences = (1 / variance).clamp(max=0.95 * 2 * (1 + self.momentum) / self.head_lr)
+        rate = self._head_rate(data).to(variance)
+        confidences = torch.minimum(1 / variance, 0.95 * 2 * (1 + self.momentum) / rate)
         fit, weight = Sweep(task, received, plan), data.n.double() / self.samples
         speed_mean, speed_raw = mean * 0.0, raw * 0.0
         for step in range(steps):
@@ -142,10 +146,15 @@ class PFedVEM(Method):
             slope_std = weight * sum(by_std[1:], by_std[0]) + confidences * std - std.map(torch.reciprocal)
             speed_mean = self.momentum * speed_mean + slope_mean
             speed_raw = self.momentum * speed_raw + slope_std * raw.map(torch.sigmoid)
-            mean, raw = mean - self.head_lr * speed_mean, raw - self.head_lr * speed_raw
+            mean, raw = mean - rate * speed_mean, raw - rate * speed_raw
         loss = task.score(received.with_block(mean), plan)["loss"]
         bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
         return mean.replace(bad, start[0][bad]), raw.replace(bad, start[1][bad]), bad
+
+    def _head_rate(self, data: CohortData) -> Tensor:
+        """η of each client."""
+        sizes = data.n.double().clamp(min=1)
+        return self.mean_head_lr / sizes if self.head_lr is None else torch.full_like(sizes, self.head_lr)
 
     def _base(self, task: Task, model: Rows, raw: Rows, data: CohortData) -> Rows:
         """Local SGD of the base on the mean loss of heads that are sampled anew for every batch."""

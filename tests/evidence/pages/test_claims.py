@@ -10,6 +10,7 @@ from bespokefl_evidence.pages import claim_tests, claims, intervals, scores
 from bespokefl_evidence.pages.claim_tests import FAILS, HOLDS, IN_PART, UNTESTED, Comparison, Evidence, judge
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import spread
@@ -144,6 +145,45 @@ def test_range_over_scenarios(tmp_path: Path) -> None:
     assert missing.verdict == UNTESTED
 
 
+def test_errors_of_the_synthetic_study(tmp_path: Path) -> None:
+    """Repeats take the place of seeds and clients."""
+    study, store = SyntheticStudy(repeats=20), CellStore(tmp_path)
+    noise = np.random.default_rng(0).random(20)
+    better = 0.01 * np.random.default_rng(1).random(20)
+
+    def results(spec: Spec) -> dict[str, Any]:
+        ours = spec.row == "Self-FL, active peers"
+        personal = noise - better * ours + (0.5 if ours and spec.scenario == "heterogeneous, C=1" else 0)
+        return {"personal": personal.tolist(), "global": noise.tolist()}
+
+    toy.invent_all(study, store, results)
+    found = Evidence([study], store)
+    asked = {"experiment": study.name, "a": "Self-FL, active peers", "metric": "personal_error"}
+    one = judge(Comparison(scenario="homogeneous, C=0.1", b="Ditto", relation="below", **asked), found)
+    assert (one.verdict, one.seeds, one.effect) == (HOLDS, 20, f"{-1000 * better.mean():+.2f}")
+    same = judge(Comparison(scenario="homogeneous, C=0.1", b="Ditto", **asked | {"metric": "global_error"}), found)
+    assert same.verdict == FAILS
+    for last, verdict in (("0.8", HOLDS), ("1", FAILS)):
+        over = ("heterogeneous, C=0.1", f"heterogeneous, C={last}")
+        one = judge(Comparison(scenario="", kind="ratio", scenarios=over, points=0.25, **asked), found)
+        assert one.verdict == verdict
+    changed = 0.5 / (noise - better).mean()
+    assert one.effect == f"{changed:+.2f}"
+    assert found.cells(study.name, "homogeneous, C=1", "Self-FL, all peers") == []  # the same as with active peers
+
+
+def test_one_seed_and_tolerances_are_said(tmp_path: Path) -> None:
+    rows = {"a": noisy(0.02, 0), "b": noisy(0, 0)}
+    tests = [Comparison("toy", "s", "a", "b", relation="at least", points=0.2)]
+    claim = claims.Claim("X1", "Toy", "A is above B.", tests)
+    for seeds, verdict in ((1, "holds (one seed)"), (3, "holds")):
+        found = evidence(tmp_path / str(seeds), rows, seeds=seeds)
+        one: Experiment = found.experiments["toy"]  # type: ignore[assignment]
+        page = claims.page([claim], [one], CellStore(tmp_path / str(seeds)), tmp_path)
+        assert f"A is above B. | {verdict} | 1 of 1 |" in page
+        assert "Tolerance: 0.2 points in toy. Cells:" in page
+
+
 def test_a_lead_that_grows(tmp_path: Path) -> None:
     lead = {"small": 0.05, "large": 0.02}
     rows = {"a": lambda seed, scenario: base(seed) + lead[scenario], "b": lambda seed, _: base(seed)}
@@ -255,7 +295,7 @@ def test_the_verdict_of_a_claim(verdicts: list[str], expected: str) -> None:
 
 
 def test_claims_name_rows_that_exist() -> None:
-    experiments = [one for one in studies.find([]) if isinstance(one, Experiment)]
+    experiments = [one for one in studies.find([]) if isinstance(one, Experiment | SyntheticStudy)]
     assert {test.experiment for claim in claims.read() for test in claim.comparisons} <= {
         one.name for one in experiments
     }
@@ -286,7 +326,7 @@ def test_all_claims_are_there() -> None:
 
 def test_the_page_shows_verdicts_and_links_to_cells(tmp_path: Path) -> None:
     found = evidence(tmp_path / "cells", {"a": noisy(0.02, 0), "b": noisy(0, 0)})
-    one: Experiment = found.experiments["toy"]
+    one: Experiment = found.experiments["toy"]  # type: ignore[assignment]
     claim = claims.Claim(
         "X1",
         "Toy",

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from bespokefl_evidence import studies
-from bespokefl_evidence.pages import claim_tests, claims, figures
+from bespokefl_evidence.pages import claim_tests, claims, figures, own_studies
 from bespokefl_evidence.pages import results as pages
 from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
+from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
 from bespokefl.core.errors import InputError
 from tests.evidence.studies import toy
@@ -175,6 +176,34 @@ def test_false_accepts_have_a_table(tmp_path: Path) -> None:
     assert "| A | 0.92 1.01 | 0.50 – 2.00 | – | 0.50 1.00 1.00 |" in pages.section(one, store, figures=[])
 
 
+# -- our own studies
+
+
+def test_the_page_of_the_synthetic_study(tmp_path: Path) -> None:
+    study, store = SyntheticStudy(repeats=2), CellStore(tmp_path)
+    empty = own_studies.synthetic_page(study, store)
+    assert "| FedAvg | – | – | – | – | – |" in empty and own_studies.INCOMPLETE in empty and "{{" not in empty
+    toy.invent_all(study, store, lambda spec: {"personal": [0.03, 0.05], "global": [0.01, 0.01]})
+    page = own_studies.synthetic_page(study, store)
+    assert "| FedAvg | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) |" in page
+    assert "| λ of Ditto, from 1, 10, 100, 1000 | 1 | 1 |" in page
+    assert own_studies.INCOMPLETE not in page and "changes with C by less than a quarter (1.000) | yes |" in page
+
+
+def test_the_page_of_where_it_pays(tmp_path: Path) -> None:
+    found = [study for study in studies.find([]) if isinstance(study, studies.PersonalizationStudy)]
+    store = CellStore(tmp_path)
+    empty = own_studies.where_page(found, store)
+    assert "| *few* | – | – | – | – | – | – |" in empty and own_studies.INCOMPLETE in empty and "{{" not in empty
+    for spec in list(found[0].specs(store)):
+        if spec.row != "local/lr=0.01, epochs=3" or spec.scenario != "few":
+            test = 0.9 if spec.settings["method"] == "fedavg" else 0.8
+            store.put(spec, {"validation": [test] * 5, "test": [test] * 5}, 1.0, "0")
+    page = own_studies.where_page(found, store)
+    assert "| *classes* | 80.0 (0.0) | 90.0 (0.0) | 80.0 (0.0) |" in page
+    assert "| *few* | – | 90.0 (0.0) | 80.0 (0.0) |" in page  # a grid that is not complete chooses nothing
+
+
 # -- what is in docs/
 
 
@@ -192,7 +221,16 @@ def test_the_results_page_is_that_of_the_cells(committed: tuple[list[Experiment]
 
 
 def test_the_claims_page_is_that_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:
-    assert (ROOT / "docs/claims.md").read_text() == claims.page(claims.read(), *committed, ROOT / "docs"), ADVICE
+    experiments, store = committed
+    found = claims.page(claims.read(), [*experiments, SyntheticStudy()], store, ROOT / "docs")
+    assert (ROOT / "docs/claims.md").read_text() == found, ADVICE
+
+
+def test_the_pages_of_our_own_studies_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:
+    found = own_studies.pages(studies.find([]), committed[1])
+    assert {path.name for path in found} == {"results-selffl-synthetic.md", "where-it-pays.md"}
+    for path, text in found.items():
+        assert (ROOT / "docs" / path).read_text() == text, ADVICE
 
 
 def test_the_figures_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:

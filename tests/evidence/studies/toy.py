@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from bespokefl_evidence.studies.cells import CellStore, Spec
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario, Tuning
+from bespokefl_evidence.studies.runner import Study
 
 TOML = """
 title = "Two methods on digits"
@@ -56,7 +57,7 @@ def compute_all(one: Experiment, store: CellStore, scratch: Path) -> None:
             store.put(spec, *found, version="0")
 
 
-def invent_all(one: Experiment, store: CellStore, results: Callable[[Spec], dict[str, Any]]) -> None:
+def invent_all(one: Study, store: CellStore, results: Callable[[Spec], dict[str, Any]]) -> None:
     """Store invented results as the cells of an experiment."""
     while missing := [spec for spec in one.specs(store) if store.get(spec) is None]:
         for spec in missing:

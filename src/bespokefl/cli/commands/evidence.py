@@ -157,10 +157,8 @@ def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
 def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
     from bespokefl_evidence.pages import results as pages
-    from bespokefl_evidence.studies.experiment import Experiment
 
-    experiments = [one for one in found if isinstance(one, Experiment)]
-    for path in pages.write(experiments, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
+    for path in pages.write(found, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
         print(f"Written to {path}.")
 
 

@@ -7,10 +7,12 @@ Chen et al., NeurIPS 2022, "Self-Aware Personalized Federated Learning", Algorit
 σ_m² is the variance of a client's earlier personal weights, σ_0² that between the active clients' weights.
 
 Differs from the paper:
-- The server sends S₋ₘ, over all clients that have reported a σ_k² (`peers="active"`: only those of the round).
+- The server sends S₋ₘ, over the round's clients that have reported a σ_k² (`peers="known"`: over all that ever have).
+- The variance of vectors is the trace of their scatter matrix, undivided, as §3.2 prints it; (18) divides it by their
+  number (`variance="mean"`). `trace` and `active` reproduce most of the paper's statements: docs/methods/selffl.md.
 - Algorithm 1 cites (7) for the initialization; that needs unknown quantities, so this is (10). ℓ is rounded and kept
   within 1..ℓ_max.
-- (19) lacks a square. σ_m² is the exact variance (18) of the weights before this round, the order of (20).
+- (19) lacks a square. σ_m² is exact, of the weights before this round, the order of (20).
 - Undefined σ_m² (fewer than two activations) or empty S₋ₘ: start at θ, ℓ_max steps. In (11) an undefined σ_m² is
   replaced by the median of the known ones; if none is known, weights are equal. η/(Bσ²) >= 1: one step.
   σ_0² + σ_m² >= 1e-12.
@@ -70,8 +72,8 @@ class SelfFL(Method):
     initialise: bool = True  # (10); off: start at θ
     adapt_steps: bool = True  # (8); off: the run's number of local steps
     variance_weights: bool = True  # (11); off: n_k
-    variance: str = "mean"  # of vectors: the "trace" of their scatter matrix (§3.2), or divided by their number (18)
-    peers: str = "known"  # whose σ_k² are in S₋ₘ: of all clients that ever reported one, or of the "active"
+    variance: str = "trace"  # of vectors: the trace of their scatter matrix (§3.2), or its "mean" over them (18)
+    peers: str = "active"  # whose σ_k² are in S₋ₘ: the round's clients', or those of all "known" ones
     divisor: str | int = "batch"  # what stands for B in (8): "batch", "examples" or 1
     overshoot: str = "one"  # steps where η/(Bσ_m²) >= 1 and (8) has no solution: "one", or "max" for ℓ_max
     between: float | None = None  # σ_0², if it is known

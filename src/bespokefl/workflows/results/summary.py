@@ -115,7 +115,7 @@ def notes_of(clients: Clients, data: Data, outcome: Outcome) -> list[str]:
     restored = sum(int(row.get("restored") or 0) for row in outcome.client_notes)
     if restored:
         times = count(restored, "time")
-        notes.append(f"A client's head became non-finite and was restored {times}: use a smaller head_lr.")
+        notes.append(f"A client's head became non-finite and was restored {times}: use a smaller rate for the head.")
     diverged = non_finite(outcome.personal["test_loss"], data.test.sizes, data.names)
     if diverged:
         notes.append(f"The test loss is not finite for {listing(diverged)}: it is left out of the figures.")
