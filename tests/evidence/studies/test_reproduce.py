@@ -273,7 +273,9 @@ def test_the_page_has_the_figures_of_the_cells(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scenario", "method"), [(scenario, method) for scenario in where_it_pays.SCENARIOS for method in scenario.methods]
+    ("scenario", "method"),
+    [(scenario, method) for scenario in where_it_pays.SCENARIOS for method in scenario.methods],
+    ids=lambda one: getattr(one, "name", one),
 )
 @pytest.mark.parametrize("name", ["digits", "fashion"])
 def test_a_chosen_cell_is_computed_again(name: str, scenario: where_it_pays.Scenario, method: str) -> None:
