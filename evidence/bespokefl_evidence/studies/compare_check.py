@@ -8,7 +8,6 @@ best       test scores of the point that the search chose: within the comparison
 """
 
 import os
-import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +80,9 @@ class CompareCheck:
         """Read the settings of the study."""
         values = tomllib.loads(FILE.read_text(encoding="utf-8"))
         scenarios = values.pop("scenarios").items()
-        return cls(scenarios=[Scenario(name, **one, priority=at) for at, (name, one) in enumerate(scenarios, 1)], **values)
+        return cls(
+            scenarios=[Scenario(name, **one, priority=at) for at, (name, one) in enumerate(scenarios, 1)], **values
+        )
 
     # -- what to compute
 
@@ -120,7 +121,8 @@ class CompareCheck:
         for number in dict.fromkeys([*epochs, *[self.more_epochs * scenario.epochs] * (work == MORE)]):
             run = {**scenario.settings, "local_epochs": number}
             own = {"run": run, "method": method, "grid": self.grids[method], "seeds": self.search_seeds}
-            found.append(self._spec(scenario, f"search {method} epochs={number}", own))
+            later = len(self.scenarios) * (number > scenario.epochs)  # the same work comes first
+            found.append(self._spec(scenario, f"search {method} epochs={number}", own, later))
         return found
 
     def best_spec(self, scenario: Scenario, method: str, work: str, store: CellStore) -> Spec | None:
@@ -130,7 +132,8 @@ class CompareCheck:
             return None
         epochs = chosen.pop("local_epochs")
         own = {"run": {**scenario.settings, "local_epochs": epochs}, "method": method, "set": chosen}
-        return self._spec(scenario, f"best {method} {work}", own | {"seeds": self.seeds})
+        later = len(self.scenarios) * (work == MORE)
+        return self._spec(scenario, f"best {method} {work}", own | {"seeds": self.seeds}, later)
 
     def choice(self, scenario: Scenario, method: str, work: str, store: CellStore) -> Point | None:
         """The point with the best mean validation score, with its local epochs; None before a search is complete."""
@@ -150,9 +153,9 @@ class CompareCheck:
         spec = self.best_spec(scenario, method, work, store)
         return None if spec is None else store.get(spec)
 
-    def _spec(self, scenario: Scenario, row: str, own: Mapping[str, Any]) -> Spec:
+    def _spec(self, scenario: Scenario, row: str, own: Mapping[str, Any], later: int = 0) -> Spec:
         settings = {"data": scenario.data, "metric": scenario.metric, **own}
-        return Spec(self.name, scenario.name, row, 0, settings, scenario.priority)
+        return Spec(self.name, scenario.name, row, 0, settings, scenario.priority + later)
 
     # -- computation
 
@@ -241,7 +244,6 @@ def comparison_results(found: Comparison) -> dict[str, Any]:
             "gradients": None if figures is None else figures["work"]["gradients"],
             "chosen": {key: value for key, value in tuned.get("chosen", {}).items() if key != "rounds"},
             "edge": tuned.get("edge", []),
-            "points": len({str(point.get("values")) for point in tuned.get("points", [])}),
         }
     tuning = found.facts.tuning or {}
     return {"methods": entries, "verdict": found.best.sentence, "best": found.best.method, "tuning": tuning}

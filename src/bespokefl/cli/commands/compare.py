@@ -40,8 +40,8 @@ def compare(
         str | None,
         training_option(
             metavar="5|0-9|0,1,2",
-            help="Run every method with so many seeds (0 to 4), or with these, on the split of --seed. Default: 5; with "
-            "fewer, no method can be called best.",
+            help="Run every method with so many seeds (0 to 4), or with these, on the split of --seed. Default: 5; "
+            "with fewer, no method can be called best.",
         ),
     ] = None,
     tune: Annotated[

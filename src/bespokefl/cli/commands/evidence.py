@@ -140,7 +140,9 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
 
 def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence import studies
+    from bespokefl_evidence.pages import compare_check
     from bespokefl_evidence.pages import results as pages
+    from bespokefl_evidence.studies.compare_check import CompareCheck
     from bespokefl_evidence.studies.experiment import Experiment
 
     from bespokefl.cli import terminal
@@ -150,17 +152,28 @@ def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
             print(pages.section(one, store, figures=[]))
         elif isinstance(one, studies.OWN) and all(store.get(spec) is not None for spec in one.specs(store)):
             one.show(store, terminal.console())
+        elif isinstance(one, CompareCheck):
+            print(compare_check.page(one, store))
         else:
             print(f"{one.name}: not all cells are computed; see bespoke reproduce {one.name} --status.")
 
 
 def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
+    from bespokefl_evidence.pages import compare_check
     from bespokefl_evidence.pages import results as pages
+    from bespokefl_evidence.studies.compare_check import CompareCheck
     from bespokefl_evidence.studies.experiment import Experiment
 
-    experiments = [one for one in found if isinstance(one, Experiment)]
-    for path in pages.write(experiments, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
+    from bespokefl.core.files import write_text
+
+    directory = DOCS if (DOCS / PAGE).exists() else store.directory.parent
+    written = pages.write([one for one in found if isinstance(one, Experiment)], store, directory)
+    for one in found:
+        if isinstance(one, CompareCheck):
+            write_text(directory / compare_check.PAGE, compare_check.page(one, store))
+            written.append(directory / compare_check.PAGE)
+    for path in written:
         print(f"Written to {path}.")
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,8 @@ REPEATS = 3  # of all short runs, by turns
 
 def equalise(plan: "ComparisonPlan", path: Path, processes: int, workers: int) -> None:
     """Give methods that compute more than FedAvg fewer rounds."""
-    if plan.budget == budgets.GRADIENTS:
-        rounds = _by_gradients(plan, processes, workers)
-    else:
-        rounds = _by_time(plan, path)
+    timed = plan.budget == budgets.TIME
+    rounds = _by_time(plan, path) if timed else _by_gradients(plan, processes, workers)
     for at, one in enumerate(plan.candidates):
         if one.name in rounds:
             plan.candidates[at] = replace(one, options=one.options | {"rounds": rounds[one.name]})
@@ -125,7 +124,7 @@ def _measure(plan: "ComparisonPlan", one: Candidate, report: jobs.Report) -> dic
     over = clock()
     phases = [phase for phase, _ in ends]
     rounds = [at for phase, at in ends if phase == max(phases, key=phases.count)]
-    typical = median(after - before for before, after in zip(rounds[:-1], rounds[1:], strict=True))
+    typical = median(after - before for before, after in pairwise(rounds))
     return {"start": max(0.0, rounds[0] - began - typical), "round": typical, "end": over - rounds[-1]}
 
 
