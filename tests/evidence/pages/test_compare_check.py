@@ -36,5 +36,5 @@ def test_disagreement_is_said() -> None:
     compared = search | {"local": 0.6 + noise[0]}
     said = compare_check.agreement(compared, search)
     assert "the best means are those of fedavg and of local" in said
-    assert "disagree on whether local and fedavg can be told" in said
+    assert "disagree on whether local, fedavg can be told" in said
     assert "loses 10.0 points" in said and "-30.0 points, of local" in said
