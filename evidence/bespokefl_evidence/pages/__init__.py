@@ -5,6 +5,7 @@ own_studies    docs/results-selffl-synthetic.md and docs/where-it-pays.md
 claims         docs/claims.md: judge the papers' claims (claims.toml)
 claim_tests    how one comparison of a claim is tested
 intervals      bootstrap over seeds and clients
+compare_check  docs/compare-check.md: `bespoke compare` beside an exhaustive search
 figures        the papers' figures
 drawing        SVG files with matplotlib
 outcomes       the cells of an experiment by scenario and row

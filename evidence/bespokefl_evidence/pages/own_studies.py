@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bespokefl_evidence.pages import compare_check
 from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
 from bespokefl_evidence.studies.cells import CellStore
+from bespokefl_evidence.studies.compare_check import CompareCheck
 from bespokefl_evidence.studies.runner import Study, status
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 from bespokefl_evidence.studies.summaries import mean_and_error
@@ -37,6 +39,9 @@ def pages(studies: Sequence[Study], store: CellStore) -> dict[Path, str]:
         found[Path("results-selffl-synthetic.md")] = synthetic_page(synthetic[0], store)
     if own:
         found[Path("where-it-pays.md")] = where_page(own, store)
+    for one in studies:
+        if isinstance(one, CompareCheck):
+            found[Path(compare_check.PAGE)] = compare_check.page(one, store)
     return found
 
 

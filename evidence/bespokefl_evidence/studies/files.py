@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch.nn.functional import avg_pool2d
 
+from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
+from bespokefl.data.clients import Clients, build_clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import npz
 from bespokefl.data.tables import from_columns
@@ -20,6 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 DOMAIN = "domain"  # the column of the split "domains"
 TEST = "test"
 SUBCLASS = "subclass"
+EXECUTION = "execution"
 
 
 def is_file(name: str) -> bool:
@@ -49,17 +53,58 @@ def load_file(name: str, directory: Path | None, how_to_get: str) -> Dataset:
         raise InputError(f"{str(path)!r} does not have the arrays of {call[0]} ({error!r}); get it again.") from None
 
 
-def femnist_by_writer(arrays: Arrays, labels: str = "", least: int = 1) -> Dataset:
-    """Handwriting by writer; `labels` are the characters to keep (all if empty), `least` the images of a writer."""
+def femnist_by_writer(
+    arrays: Arrays, labels: str = "", least: int = 1, writers: int | None = None, shrink: int = 1
+) -> Dataset:
+    """Handwriting by writer.
+
+    `labels` are the characters to keep (all if empty), `least` the images of a writer, `writers` how many of these are
+    kept (None: all), and `shrink` is the factor by which images are average-pooled.
+    """
     classes = "".join(arrays["classes"].tolist())
     foreign = sorted(set(labels) - set(classes))
     if foreign:
         raise unknown("label", foreign[0], tuple(classes))
     kept = np.isin(arrays["y"], [classes.index(one) for one in labels or classes])
     kept &= _frequent(arrays["writer"], kept, least)
+    kept &= np.isin(arrays["writer"], np.unique(arrays["writer"][kept])[:writers])
     letters = arrays["classes"][arrays["y"][kept]]
     images = 255 - arrays["x"][kept][:, np.newaxis]  # ink is 255, as in MNIST
-    return Dataset.from_arrays(images, letters, arrays["writer"][kept], columns={TEST: arrays["is_test"][kept]})
+    found = Dataset.from_arrays(images, letters, arrays["writer"][kept], columns={TEST: arrays["is_test"][kept]})
+    return found if shrink == 1 else replace(found, x=avg_pool2d(found.x, shrink), known_fingerprint=None)
+
+
+def har_geotec_windows(arrays: Arrays, device: int) -> Dataset:
+    """Movements by person, as mean, deviation, minimum and maximum of the channels of a window."""
+    kept = arrays["device"] == device
+    x = arrays["x"][kept].astype(np.float32) * arrays["scale"]
+    features = np.concatenate([x.mean(1), x.std(1), x.min(1), x.max(1)], axis=1)
+    labels = arrays["labels"][arrays["y"][kept]]
+    return Dataset.from_arrays(
+        features, labels, arrays["subject"][kept], columns={EXECUTION: arrays["execution"][kept]}
+    )
+
+
+def landmine_29tasks(arrays: Arrays) -> Dataset:
+    """Mines and clutter by field."""
+    return Dataset.from_arrays(arrays["x"], arrays["y"].astype(np.int64), arrays["field"])
+
+
+def by_execution(dataset: Dataset) -> Clients:
+    """One client per person; the last fifth of a person's executions is test data, the fifth before it validation."""
+    assert dataset.client is not None
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    people = np.unique(dataset.client)
+    for person in people:
+        own = np.flatnonzero(dataset.client == person)
+        executions = dataset.columns[EXECUTION][own]
+        known = np.unique(executions)
+        fifth = max(1, len(known) // 5)
+        part_of = np.digitize(executions, known[[-2 * fifth, -fifth]])
+        for at, part in enumerate(parts):
+            part.append(own[part_of == at])
+    train, validation, test = (ClientIndex.of_lists(part) for part in parts)
+    return build_clients(dataset, tuple(map(str, people)), (train, validation, test), "by execution", seed=0)
 
 
 def cifar100_subset25k(arrays: Arrays) -> Dataset:
@@ -124,6 +169,8 @@ READERS: dict[str, Callable[..., Dataset]] = {
     one.__name__: one
     for one in (
         femnist_by_writer,
+        har_geotec_windows,
+        landmine_29tasks,
         cifar100_subset25k,
         fsdd_logmel_by_speaker,
         sent140_by_user,

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from bespokefl.cli.commands.compare import with_tuning_time
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
-from bespokefl.workflows.compare import budget, candidates, tuning
+from bespokefl.workflows.compare import budget, candidates, pilot, tuning
 from bespokefl.workflows.compare.api import compare
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.settings import RunSettings
@@ -45,10 +46,67 @@ def test_fewer_rounds_for_more_gradients() -> None:
 
 
 def test_budgets_that_are_rejected(clients: Clients) -> None:
-    with pytest.raises(InputError, match="--budget time is not offered: seconds depend on the machine"):
-        compare(["ditto"], clients, budget="time", **QUICK)
     with pytest.raises(InputError, match="unknown --budget 'step'; did you mean 'steps'"):
         compare(["ditto"], clients, budget="step", **QUICK)
+
+
+def test_fewer_rounds_for_more_processor_time() -> None:
+    fedavg = budget.Seconds(start=1.0, round=0.1, end=0.5)
+    assert budget.timed_rounds(20, fedavg, fedavg) == 20
+    assert budget.timed_rounds(20, replace(fedavg, round=0.2), fedavg) == 10
+    assert budget.timed_rounds(20, replace(fedavg, round=0.2, end=1.0), fedavg) == 8  # 0.5 s once: (2 − 0.5) / 0.2
+    assert budget.timed_rounds(20, replace(fedavg, start=3.5), fedavg) == 1  # cannot do otherwise
+    assert budget.timed_rounds(20, replace(fedavg, round=0.109), fedavg) == 20  # within the error of the measurement
+    assert budget.timed_rounds(20, replace(fedavg, round=0.05), fedavg) == 20  # never more rounds
+
+
+def test_time_is_measured_once_and_kept(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ditto takes twice, APFL three times the time of FedAvg, on a clock that only the test moves."""
+    cost = {"ditto": 0.2, "apfl": 0.3}
+    measured: list[str] = []
+
+    def measure(plan: Any, one: candidates.Candidate, report: Any) -> dict[str, float]:
+        return {"start": 0.0, "round": cost.get(one.name, 0.1), "end": 0.0}
+
+    def in_turn(todo: list[jobs.Job], processes: int, report: Any) -> Any:
+        measured.extend(job.name.partition(",")[0] for job in todo)
+        assert processes == 1
+        return [(job, job.work(lambda step: None)) for job in todo]
+
+    monkeypatch.setattr(pilot, "_measure", measure)
+    monkeypatch.setattr(pilot.jobs, "run_jobs", in_turn)
+    out = tmp_path / "timed"
+    own = QUICK | {"rounds": 6, "tune": False, "budget": "time", "out": out}
+    found = compare(["ditto"], clients, **own)
+    assert measured[: 3 * pilot.REPEATS] == ["fedavg", "local", "ditto"] * pilot.REPEATS
+    assert {name: found.result(name, 0).config.rounds for name in found.methods} == {
+        "local": 6,
+        "fedavg": 6,
+        "ditto": 3,
+    }
+    assert "For equal processor time, methods ran fewer than 6 rounds: ditto 3." in " ".join(found.notes)
+    measured.clear()
+    cost |= {"ditto": 0.6}
+    more = compare(["ditto", "apfl"], clients, **own)  # only the new method is measured
+    assert "local" not in [name for name in measured if name != "fedavg"][: pilot.REPEATS]
+    assert [more.result(name, 0).config.rounds for name in ("ditto", "apfl")] == [3, 2]
+    stored = json.loads((out / "budget.json").read_text(encoding="utf-8"))
+    assert stored["ditto"]["rounds"] == 3 and stored["ditto"]["relative_to_fedavg"] == pytest.approx(2)
+    (out / "budget.json").write_text("no JSON", encoding="utf-8")
+    with pytest.raises(InputError, match=r"budget.json' is damaged"):
+        compare(["ditto", "apfl"], clients, **own)
+
+
+def test_the_parts_of_a_short_run_are_measured(clients: Clients) -> None:
+    plan = SimpleNamespace(
+        config=RunSettings(method="compare"),
+        clients=clients,
+        seeds=[0],
+        settings={"model": "logistic", "batch_size": 8},
+    )
+    for one in candidates.of(["persfl", "ucfl"]):
+        found = pilot._measure(plan, one, lambda step: None)  # type: ignore[arg-type]
+        assert found["round"] > 0 and found["start"] >= 0 and found["end"] > 0
 
 
 @pytest.mark.slow
@@ -203,7 +261,7 @@ def test_tune_without_a_time_keeps_working() -> None:
     [
         (["--tune", "5m", "--no-tune"], "give --tune 5m or --no-tune, not both"),
         (["--tune=soon"], "--tune must be followed by a time, such as 90s, 10m or 1h, got 'soon'"),
-        (["--budget", "time"], "--budget time is not offered"),
+        (["--budget", "times"], "unknown --budget 'times'; did you mean 'time'"),
     ],
 )
 def test_flags_that_are_rejected(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

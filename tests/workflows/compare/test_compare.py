@@ -680,6 +680,18 @@ def test_runs_that_are_there_are_compared_alike(found: Comparison, tmp_path: Pat
     assert compare_runs(folders[:4], out=tmp_path / "c", overwrite=True).path == tmp_path / "c"
 
 
+def test_runs_know_whether_they_were_tuned(found: Comparison, tmp_path: Path) -> None:
+    assert found.untuned and compare_runs([found.path or ""]).untuned  # QUICK does not tune
+    single = [found.result(name, 0).save(tmp_path / name) for name in ("local", "fedavg")]
+    unknown = compare_runs(single)
+    assert unknown.facts.tuning is not None and unknown.facts.tuning["tuned"] is None and not unknown.untuned
+    assert "Hyper-parameters are of unknown origin, perhaps not tuned: local, fedavg." in unknown.notes
+    assert "unknown whether the methods were tuned" in unknown.best.sentence
+    mixed = compare_runs([*single, *(found.result("ditto", seed).path or "" for seed in SEEDS)])
+    assert mixed.untuned
+
+
+
 def test_runs_of_different_splits_are_refused_with_both_hashes(clients: Clients, tmp_path: Path) -> None:
     other = federation(seed=1)
     run("local", clients, **QUICK).save(tmp_path / "a")

@@ -40,7 +40,8 @@ def compare(
         str | None,
         training_option(
             metavar="5|0-9|0,1,2",
-            help="Run every method with so many seeds (0 to 4), or with these, on the split of --seed. Default: 0,1,2.",
+            help="Run every method with so many seeds (0 to 4), or with these, on the split of --seed. Default: 5; "
+            "with fewer, no method can be called best.",
         ),
     ] = None,
     tune: Annotated[
@@ -58,9 +59,9 @@ def compare(
     budget: Annotated[
         str,
         training_option(
-            metavar="steps|gradients|none",
+            metavar="steps|gradients|time|none",
             help="What is the same for all methods: the local steps of a client and round, the total number of "
-            "gradients (by fewer rounds), or nothing.",
+            "gradients or the processor time (both by fewer rounds), or nothing.",
         ),
     ] = "steps",
     grid: Annotated[
@@ -76,7 +77,7 @@ def compare(
 ) -> None:
     """Compare methods on the same clients, or compare existing runs, with significance tests and a report.
 
-    bespoke compare ditto persfl ucfl --seeds 0,1,2 --rounds 50 --set ditto.prox_weight=0.5 --out runs/compare
+    bespoke compare ditto persfl ucfl --seeds 5 --rounds 50 --set ditto.prox_weight=0.5 --out runs/compare
     """
     grids, seed_list = _grids(grid or []), numbers(seeds)
     if no_tune and tune is not None:
@@ -88,6 +89,7 @@ def compare(
         raise InputError(f"give methods or directories of runs, not both, got {other!r} and {runs[0]!r}.")
 
     from bespokefl.cli import terminal
+    from bespokefl.metrics.verdict import MIN_SEEDS
     from bespokefl.workflows.compare.existing_runs import compare_runs
     from bespokefl.workflows.tune.shared_settings import output_directory
 
@@ -97,6 +99,9 @@ def compare(
         if runs:
             found = compare_runs(runs, metric=metric, out=target, overwrite=settings.overwrite)
         else:
+            if seed_list is not None and len(seed_list) < MIN_SEEDS and not quiet:
+                given = count(len(seed_list), "seed")
+                errors.print(f"With {given} no method can be called best; --seeds {MIN_SEEDS} or more can tell.")
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
                 chosen = {"tune": time, "budget": budget, "grids": grids, "metric": metric}
                 found = _train(settings, methods, seed_list, chosen, target, progress)

@@ -141,6 +141,7 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
 def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence import studies
     from bespokefl_evidence.pages import results as pages
+    from bespokefl_evidence.studies.compare_check import CompareCheck
     from bespokefl_evidence.studies.experiment import Experiment
 
     from bespokefl.cli import terminal
@@ -150,6 +151,8 @@ def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
             print(pages.section(one, store, figures=[]))
         elif isinstance(one, studies.OWN) and all(store.get(spec) is not None for spec in one.specs(store)):
             one.show(store, terminal.console())
+        elif isinstance(one, CompareCheck):
+            print(compare_check.page(one, store))
         else:
             print(f"{one.name}: not all cells are computed; see bespoke reproduce {one.name} --status.")
 

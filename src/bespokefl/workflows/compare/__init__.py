@@ -3,6 +3,7 @@
 api             `bespokefl.compare`
 candidates      the methods that take part: names, order, default grids
 budget          how much each method may compute
+pilot           short runs that measure gradients or processor time
 plan            carry out a comparison: tune and train what is missing, several runs at once
 tuning          tune all methods by the same schedule, within a limited time
 storage         the directory of a comparison

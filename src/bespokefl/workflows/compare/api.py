@@ -11,6 +11,7 @@ from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
 from bespokefl.metrics.metric import check_metric
+from bespokefl.metrics.verdict import MIN_SEEDS
 from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
@@ -26,7 +27,7 @@ from bespokefl.workflows.tune import shared_settings
 from bespokefl.workflows.tune.duration import DEFAULT_TIME, read_time
 from bespokefl.workflows.tune.grid import Grid
 
-SEEDS = (0, 1, 2)
+SEEDS = tuple(range(MIN_SEEDS))  # fewer cannot name a method that performs best
 
 
 def compare(
@@ -51,14 +52,15 @@ def compare(
         Methods with their hyper-parameters, `methods.Ditto(prox_weight=0.5)`, or names. Local and FedAvg, the
         baselines that gains are measured against, are always added.
     seeds : sequence of int or int
-        Seeds of initial weights, client draws and batches; 5 means 0 to 4. For one seed they are the same for all
-        methods. Fewer than five are too few to call a method best.
+        Seeds of initial weights, client draws and batches; 5, the default, means 0 to 4. For one seed they are the same
+        for all methods. Fewer than five are too few to call a method best.
     tune : bool, str or float, optional
         The time in which the hyper-parameters of all methods are chosen on validation data first, with the first seed:
         "10m", "1h" or a number of seconds. Default, and True: 10 minutes. False: the comparison is untuned.
-    budget : {"steps", "gradients", "none"}
-        What is the same for all methods: the local steps of a client and round, the total number of gradients (methods
-        that compute more than FedAvg get fewer rounds), or nothing, so that methods may set their own steps.
+    budget : {"steps", "gradients", "time", "none"}
+        What is the same for all methods: the local steps of a client and round, the total number of gradients or the
+        processor time (methods that take more than FedAvg get fewer rounds), or nothing, so that methods may set their
+        own steps.
     grids : mapping of str to mapping, optional
         Values to try instead of the default grid: `{"ditto": {"prox_weight": (0.1, 1)}}`. Methods named here are
         tuned even without `tune`.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl import methods as registry
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, listing
 from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE, UNTUNED
@@ -18,6 +18,7 @@ from bespokefl.workflows.run import toml
 
 # Settings that, with model and rounds, distinguish runs of one method.
 SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
+TUNED, NOT_TUNED, NOT_KNOWN = "tuned", "not tuned", "of unknown origin, perhaps not tuned"
 
 
 def compare_runs(
@@ -50,7 +51,7 @@ def compare_runs(
     results = [result for one in runs for result in _load(one)]
     if len(results) < 2:
         raise InputError(f"a comparison of runs needs at least two, got {len(results)}.")
-    found = _compare(results, metric=chosen)
+    found = _compare(results, metric=chosen, tuning=_tuning_of(results))
     if out is not None:
         found.save(out)
     return found
@@ -67,10 +68,8 @@ def compare_unfinished(path: Path) -> Comparison:
     methods, seeds = list(plan.get("methods", ())), tuple(plan.get("seeds", ()))
     started = {result.method for result in results}
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
-    tuning = storage.read_tuning_summary(path)
-    if tuning is None and plan["config"].get("tune") is False:
-        tuning = {"tuned": False, "sentences": [UNTUNED]}
-    about = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None, "tuning": tuning}
+    about: dict[str, Any] = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None}
+    about["tuning"] = _tuning_of_comparison(path)
     about |= {"budget": plan["config"].get("budget"), "metric": plan.get("metric")}
     return _compare(results, seeds=seeds, notes=notes, interrupted=True, **about)
 
@@ -136,6 +135,36 @@ def _settings(result: Result) -> dict[str, Any]:
     found = {name: about[name] for name in ("model", "rounds")}
     found |= {name: about["settings"].get(name) for name in SETTINGS}
     return {name: score_tables.plain(value) for name, value in found.items()}
+
+
+def _tuning_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return whether all runs were tuned: those of a comparison know it, single runs do not."""
+    known = [_tuning_of_run(result) for result in results]
+    of_methods: dict[str, list[str]] = {state: [] for state in (TUNED, NOT_TUNED, NOT_KNOWN)}
+    for result, one in zip(results, known, strict=True):
+        of_methods[NOT_KNOWN if one is None else TUNED if one["tuned"] else NOT_TUNED].append(result.method)
+    if not of_methods[NOT_TUNED] and not of_methods[NOT_KNOWN]:
+        sentences = [sentence for one in known if one is not None for sentence in one["sentences"]]
+        return {"tuned": True, "sentences": list(dict.fromkeys(sentences))}
+    listed = {state: listing(list(dict.fromkeys(names))) for state, names in of_methods.items() if names}
+    parts = "; ".join(f"{state}: {names}" for state, names in listed.items())
+    return {"tuned": False if NOT_TUNED in listed else None, "sentences": [f"Hyper-parameters are {parts}."]}
+
+
+def _tuning_of_run(result: Result) -> dict[str, Any] | None:
+    """Return how the comparison that a run belongs to was tuned; None if that is unknown."""
+    if result.path is None or result.path.parent.name != "runs":
+        return None
+    return _tuning_of_comparison(result.path.parent.parent)
+
+
+def _tuning_of_comparison(path: Path) -> dict[str, Any] | None:
+    if not run_directory.is_run(path, storage.MARKERS):
+        return None
+    found = storage.read_tuning_summary(path)
+    if found is None and storage.read_plan(path)["config"].get("tune") is False:
+        return {"tuned": False, "sentences": [UNTUNED]}
+    return found
 
 
 def _load(run: Result | str | PathLike[str]) -> list[Result]:

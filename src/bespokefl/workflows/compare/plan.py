@@ -17,16 +17,15 @@ from bespokefl.engines.outcome import Report
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.metric import choose_metric, metrics_of
 from bespokefl.workflows.compare import budget as budgets
-from bespokefl.workflows.compare import candidates, storage
+from bespokefl.workflows.compare import candidates, pilot, storage
 from bespokefl.workflows.compare.candidates import Candidate
-from bespokefl.workflows.compare.result import BASELINES, FEDAVG, Comparison, ComparisonMetadata, Entry, data_of
+from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.compare.tuning import Tuner
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.models import Model, fingerprint
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights, jobs, toml
-from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.convert import check_clients, find_device
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import shared_settings
@@ -176,7 +175,7 @@ class ComparisonPlan:
             command=self.command,
             interrupted=interrupted,
             planned=len(entries) * len(self.seeds),
-            notes=tuple(budgets.round_notes(self.candidates, config.rounds)),
+            notes=tuple(budgets.round_notes(self.candidates, config.rounds, self.budget)),
             budget=self.budget,
             tuning=self.tuning or {"tuned": False, "sentences": [UNTUNED]},
             metric=self.metric,
@@ -262,8 +261,8 @@ class _Runner:
         """Tune, then train; return whether it was interrupted."""
         plan = self.plan
         try:
-            if plan.budget == budgets.GRADIENTS:
-                self._equalise()
+            if plan.budget in (budgets.GRADIENTS, budgets.TIME):
+                pilot.equalise(plan, self.path, self.processes, self.workers)
             tuner = Tuner(plan, self.path, self.processes, self.workers, limit, grid_of, given)
             total = tuner.num_trainings + len(plan.candidates) * len(plan.seeds)
             tuner.run(lambda before: self._shifted(before, total))
@@ -289,38 +288,6 @@ class _Runner:
         if report is None:
             return None
         return lambda step: report(replace(step, number=before + step.number, done=before + step.done, total=total))
-
-    def _equalise(self) -> None:
-        """Give methods that compute more gradients than FedAvg fewer rounds, by the counts of short runs."""
-        plan = self.plan
-        short = {
-            jobs.Job(f"{one.name}, counting gradients:", partial(self._count, one)): one for one in plan.candidates
-        }
-        work: dict[str, budgets.Work] = {}
-        for job, outcome in jobs.run_jobs(list(short), self.processes, None):
-            one = short[job]
-            if isinstance(outcome, Exception):
-                plan.give_up(one, outcome)
-            else:
-                work[one.name] = {int(rounds): gradients for rounds, gradients in outcome.items()}
-        reference = next(work[one.name] for one in plan.candidates if one.method.name == FEDAVG)
-        for at, one in enumerate(plan.candidates):
-            if one.name in work:
-                rounds = budgets.equal_rounds(plan.config.rounds, work[one.name], reference)
-                plan.candidates[at] = replace(one, options=one.options | {"rounds": rounds})
-
-    def _count(self, one: Candidate, report: jobs.Report) -> dict[int, int]:
-        """Return the gradients that short runs compute, by their number of rounds."""
-        found = {}
-        for rounds in budgets.PILOT_ROUNDS:
-            own = {"rounds": rounds, "seed": self.plan.seeds[0], "workers": self.workers, "eval_every": 0}
-            settings = {name: value for name, value in self.plan.settings.items() if name != "checkpoint_every"}
-            result = run(one.method, self.plan.clients, **settings | own)
-            if result.interrupted:
-                raise jobs.Interrupted
-            assert result.work is not None
-            found[rounds] = result.work["gradients"]
-        return found
 
     def _train(self, one: Candidate, seed: int, report: jobs.Report) -> str | None:
         """Train one run into its directory. If it fails, write the error there instead and return it."""

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def reservations(found: "Comparison") -> list[str]:
     """Return why no method can be called best, whatever the scores are."""
-    return ["the methods are untuned, so that this is no statement about them"] if found.untuned else []
+    if found.untuned:
+        return ["the methods are untuned, so that this is no statement about them"]
+    if found.facts.tuning is not None and found.facts.tuning["tuned"] is None:
+        return ["it is unknown whether the methods were tuned, so that this is a statement about these runs only"]
+    return []
 
 
 def qualified(found: "Comparison", verdict: Verdict) -> Verdict:

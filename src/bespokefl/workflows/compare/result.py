@@ -129,7 +129,7 @@ class Comparison:
     @property
     def untuned(self) -> bool:
         """Whether it is known that methods have hyper-parameters that were not tuned."""
-        return self.facts.tuning is not None and not self.facts.tuning["tuned"]
+        return self.facts.tuning is not None and self.facts.tuning["tuned"] is False
 
     @cached_property
     def seeds(self) -> list[int]:

@@ -5,6 +5,7 @@ split.json          which examples belong to which client
 runs/METHOD-SEED    the directory of each run; finished runs are not trained again
 tune/METHOD         the tuning of each method, if it is tuned
 tuned.json          what tuning chose; a resumed comparison keeps it
+budget.json         the rounds of each method with `--budget time`; a resumed comparison keeps them
 compare.json        the result, for the report and other programs
 clients.csv         one line per method, seed and client
 methods.csv         one line per method: score, work, bytes and seconds
@@ -26,7 +27,7 @@ from bespokefl.workflows.compare.result import FILE, METHODS_TABLE, TABLE
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.tune import result as tuning
 
-PLAN, FAILED, REPORT, TUNED = "plan.json", "failed.json", "report.html", "tuned.json"
+PLAN, FAILED, REPORT, TUNED, BUDGET = "plan.json", "failed.json", "report.html", "tuned.json", "budget.json"
 MARKERS, KIND = (PLAN,), "a comparison"
 ADVICE = "use another directory, or --overwrite to replace it."
 
@@ -73,7 +74,7 @@ def clear(path: Path) -> None:
                 shutil.rmtree(one)
         with suppress(OSError):
             (path / kind).rmdir()
-    for name in (FILE, TABLE, METHODS_TABLE, REPORT, TUNED):
+    for name in (FILE, TABLE, METHODS_TABLE, REPORT, TUNED, BUDGET):
         (path / name).unlink(missing_ok=True)
 
 

@@ -1,0 +1,163 @@
+"""Write docs/compare-check.md from cells: `bespoke compare` beside an exhaustive search."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bespokefl.core.errors import listing
+from bespokefl.metrics.significance import MARGIN, Standing, standing
+from bespokefl.metrics.spread import standard_error
+from bespokefl.metrics.verdict import best_performing
+from bespokefl_evidence.studies.cells import Cell, CellStore
+from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, Scenario
+from bespokefl_evidence.studies.runner import status
+
+PAGE = "compare-check.md"
+NOTHING = "–"
+INTRODUCTION = """# Does `bespoke compare` agree with an exhaustive search?
+
+`bespoke reproduce --table` writes this page from stored cells; `bespoke reproduce compare-check --files DIR` computes
+those that are missing. DIR has the data as NPZ files: *har_geotec_windows* is the data set of the GitHub repository
+GeoTecINIT/sp-sw-har-dataset, *landmine_29tasks* that of daizhongxiang/Federated_Bayesian_Optimization,
+*femnist_by_writer* LEAF's FEMNIST.
+
+*Compare* is [`bespoke compare`](compare.md) with its default budget, grids and tuning, and five seeds. *Search* trains
+every point of a much larger grid (learning rates × momentum or the method's own parameters × local epochs) for all
+rounds with three seeds, chooses by mean validation score, and trains the choice with the five seeds of the comparison.
+*Same work* are at most the local epochs of the comparison, *more work* three times as many, too. Scores are on test
+data, mean over clients and seeds ± standard error over seeds, in per cent; no choice uses test data. "–" is not
+computed yet.
+"""
+
+Scores = dict[str, np.ndarray]
+
+
+def page(study: CompareCheck, store: CellStore) -> str:
+    """The whole page."""
+    found = status([study], store)
+    done, total, spent = (sum(getattr(one, key) for one in found) for key in ("done", "total", "spent"))
+    missing = "all are computed" if done == total else f"{total - done} are missing"
+    cells = f"{done} of {total} cells, {missing}; {spent / 60:.0f} minutes of processor time.\n"
+    return "\n".join([INTRODUCTION, cells, *(_section(study, one, store) for one in study.scenarios)])
+
+
+def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
+    own = scenario.settings
+    compared = store.get(study.compare_spec(scenario))
+    lines = [f"## {scenario.title}", "", scenario.about]
+    lines += [
+        f"Model `{own['model']}`, {own['rounds']} rounds, {scenario.epochs} local epochs, batches of "
+        f"{own['batch_size']}; methods are compared by {_metric(scenario)}.",
+        "",
+        "| method | compare chose | compare | search, same work, chose | search, same work | difference "
+        "| search, more work |",
+        "|---|---|---:|---|---:|---:|---:|",
+    ]
+    ours, theirs = {} if compared is None else _scores(compared), _searched(study, scenario, store, SAME)
+    more = _searched(study, scenario, store, MORE)
+    for name in study.methods:
+        chosen = study.choice(scenario, name, SAME, store)
+        difference = (
+            f"{100 * (np.nanmean(ours[name]) - np.nanmean(theirs[name])):+.1f}"
+            if {name} <= {*ours} & {*theirs}
+            else NOTHING
+        )
+        ran = {} if compared is None else compared.results["methods"][name]["chosen"]
+        cells = [
+            _values(ran),
+            _score(ours, name),
+            _values(chosen),
+            _score(theirs, name),
+            difference,
+            _score(more, name),
+        ]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    lines += ["", *_verdicts(study, compared, ours, theirs, scenario)]
+    if scenario.name == study.earlier["scenario"]:
+        lines += _earlier(study, scenario, store)
+    return "\n".join([*lines, ""])
+
+
+def _verdicts(
+    study: CompareCheck, compared: Cell | None, ours: Scores, theirs: Scores, scenario: Scenario
+) -> list[str]:
+    if compared is None:
+        return ["The comparison is not computed yet."]
+    lines = [f"- **Compare says:** {compared.results['verdict']}"]
+    if set(theirs) < set(study.methods):
+        return [*lines, "- The search is not complete yet."]
+    lines.append(f"- **The search says:** {best_performing(theirs).sentence}")
+    return [*lines, f"- **Agreement:** {agreement(ours, theirs)}"]
+
+
+def agreement(ours: Scores, theirs: Scores) -> str:
+    """Say where the verdicts of a comparison and of a search are the same, and the largest difference in points."""
+    mine, full = standing(ours), standing(theirs)
+    wrong = [name for name in ours if _is_behind(mine, name) != _is_behind(full, name)]
+    best = (
+        f"both have the best mean with {mine.best}"
+        if mine.best == full.best
+        else f"the best means are those of {mine.best} and of {full.best}"
+    )
+    gaps = {name: float(np.nanmean(ours[name]) - np.nanmean(theirs[name])) for name in ours}
+    most = max(gaps, key=lambda name: abs(gaps[name]))
+    lost = float(np.nanmean(theirs[full.best]) - np.nanmean(theirs[mine.best]))
+    sets = (
+        f"they disagree on whether {listing(wrong)} can be told from the best"
+        if wrong
+        else "the same methods are significantly behind the best"
+    )
+    follow = f"who follows the comparison loses {100 * lost:.1f} points by the search's scores"
+    within = " (within the margin of 1 point)" if lost <= MARGIN else ""
+    return f"{best}; {sets}; {follow}{within}; the largest difference is {100 * gaps[most]:+.1f} points, of {most}."
+
+
+def _is_behind(found: Standing, name: str) -> bool:
+    return name != found.best and name not in found.ties
+
+
+def _earlier(study: CompareCheck, scenario: Scenario, store: CellStore) -> list[str]:
+    cell = store.get(study.earlier_spec(scenario))
+    lines = ["", "### Without a budget", ""]
+    lines.append(
+        "The same data as a comparison without equal work: `--budget none`, one local epoch (Self-FL sets its own "
+        "number of steps), grids of three to eight points that are not widened, three seeds."
+    )
+    if cell is None:
+        return [*lines, "", "Not computed yet."]
+    found = cell.results["methods"]
+    least = min(one["gradients"] for one in found.values())
+    lines += ["", "| method | chosen | at the edge of its grid | accuracy | gradients |", "|---|---|---|---:|---:|"]
+    scores = _scores(cell)
+    for name, one in found.items():
+        edge = ", ".join(f"`{key}`" for key in one["edge"]) or "no"
+        cells = [_values(one["chosen"]), edge, _score(scores, name), f"{one['gradients'] / least:.1f} ×"]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return [*lines, "", f"- **It says:** {cell.results['verdict']}"]
+
+
+def _searched(study: CompareCheck, scenario: Scenario, store: CellStore, work: str) -> Scores:
+    cells = {name: study.best(scenario, name, work, store) for name in study.methods}
+    return {name: np.array(cell.results["scores"], dtype=float) for name, cell in cells.items() if cell is not None}
+
+
+def _scores(cell: Cell) -> Scores:
+    return {name: np.array(one["scores"], dtype=float) for name, one in cell.results["methods"].items()}
+
+
+def _score(scores: Scores, name: str) -> str:
+    if name not in scores:
+        return NOTHING
+    means = np.nanmean(scores[name], axis=1)
+    error = standard_error(means)
+    return f"{100 * means.mean():.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def _values(chosen: Mapping[str, Any] | None) -> str:
+    hidden = ("limit_steps",)
+    return ", ".join(f"`{key}` {value}" for key, value in (chosen or {}).items() if key not in hidden) or NOTHING
+
+
+def _metric(scenario: Scenario) -> str:
+    return "AUC" if scenario.metric == "auc" else scenario.metric
