@@ -252,12 +252,9 @@ class Federation:
         self.by_client |= set(draw.round.client_notes)
         self.recorded, self._down = now, DownlinkCounter()
 
-    def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
-        """Add the mean scores to the last round; returns those on validation data, for a progress display."""
-        found = means(personal)
-        if self.history:
-            self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
-        return {name: value for name, value in found.items() if name.startswith("validation") and value is not None}
+    def keep_scores(self, personal: Scores, globally: Scores | None) -> None:
+        """Add the mean scores to the last round."""
+        self.history[-1] |= {"personal": means(personal), "global": None if globally is None else means(globally)}
 
     # -- checkpoints
 

@@ -41,7 +41,7 @@ UNTUNED = "Untuned: all methods have their given or default hyper-parameters, an
 NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
 # Settings that may change when a comparison is resumed: they change no result, or are checked separately.
 MAY_CHANGE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
-MAY_CHANGE |= {"checkpoint_every", *NOT_ACCEPTED}
+MAY_CHANGE |= {"checkpoint_every", "log", *NOT_ACCEPTED}
 
 MIN_POINTS = 10  # of a curve, between round 0 and the last round
 
@@ -314,7 +314,8 @@ class _Runner:
         found = {}
         for rounds in budgets.PILOT_ROUNDS:
             own = {"rounds": rounds, "seed": self.plan.seeds[0], "workers": self.workers, "eval_every": 0}
-            settings = {name: value for name, value in self.plan.settings.items() if name != "checkpoint_every"}
+            apart = ("checkpoint_every", "log")
+            settings = {name: value for name, value in self.plan.settings.items() if name not in apart}
             result = run(one.method, self.plan.clients, **settings | own)
             if result.interrupted:
                 raise jobs.Interrupted
