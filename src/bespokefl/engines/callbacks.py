@@ -8,7 +8,7 @@ from typing import Any
 
 from bespokefl.core.callback import FAILED, FINISHED, INTERRUPTED, Callback, Evaluation, RunEnd, RunInfo
 from bespokefl.core.errors import StoppedError, said
-from bespokefl.engines.evaluation import Scores
+from bespokefl.engines.evaluation import Scores, means
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.outcome import Outcome
 
@@ -45,9 +45,9 @@ class Callbacks:
         self._call("on_run_begin", run)
 
     def evaluated(self, federation: Federation, number: int, scores: tuple[Scores, Scores | None], final: bool) -> None:
-        """Report the scores that were just added to the last line of the history."""
-        means = _flat(federation.history[-1])
-        self._call("on_evaluation", Evaluation(number, final, means, tuple(federation.data.names), *scores))
+        """Report the scores of personal and global models."""
+        found = _flat(dict(zip(SCORES, (None if one is None else means(one) for one in scores), strict=True)))
+        self._call("on_evaluation", Evaluation(number, final, found, tuple(federation.data.names), *scores))
 
     def round_ended(self, line: Mapping[str, Any]) -> None:
         """Report a line of the history, which has scores if the round was evaluated."""
@@ -59,8 +59,8 @@ class Callbacks:
     def ended(self, outcome: Outcome) -> None:
         """Report the end of the run with the mean of every score."""
         status = FINISHED if outcome.rounds_done == outcome.rounds_planned else INTERRUPTED
-        means = {"personal": _means(outcome.personal), "global": _means(outcome.globally or {})}
-        self._call("on_run_end", RunEnd(status, outcome.rounds_done, _flat(means)))
+        found = {"personal": _all_means(outcome.personal), "global": _all_means(outcome.globally or {})}
+        self._call("on_run_end", RunEnd(status, outcome.rounds_done, _flat(found)))
 
     def failed(self, error: BaseException, rounds: int) -> None:
         """Report that an error ended the run, or its user."""
@@ -107,6 +107,7 @@ def _flat(line: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _means(scores: Scores) -> dict[str, float | None]:
+def _all_means(scores: Scores) -> dict[str, float]:
+    """The means of all metrics, also of those that are computed at the end only."""
     known = {name: values[~values.isnan()] for name, values in scores.items() if values.is_floating_point()}
     return {name: float(values.mean()) for name, values in known.items() if len(values)}

@@ -254,7 +254,8 @@ class Federation:
 
     def keep_scores(self, personal: Scores, globally: Scores | None) -> None:
         """Add the mean scores to the last round."""
-        self.history[-1] |= {"personal": means(personal), "global": None if globally is None else means(globally)}
+        if self.history:
+            self.history[-1] |= {"personal": means(personal), "global": None if globally is None else means(globally)}
 
     # -- checkpoints
 

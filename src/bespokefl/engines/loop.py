@@ -116,9 +116,10 @@ class RoundLoop:
             if checkpoints is not None:
                 checkpoints.wait()
             outcomes = [self._outcome(at, planned) for at in range(len(self.federations))]
-            self._end_round()
-            if report is not None:
-                report(Progress.after(self.federations[-1].history[-1], planned))
+            if planned:
+                self._end_round()
+                if report is not None:
+                    report(Progress.after(self.federations[-1].history[-1], planned))
             return outcomes
 
     def _begin(self, done: int, planned: int) -> None:

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -120,7 +121,8 @@ class Checkpoints:
         self._intact: list[Path] = []  # oldest first
         self._writing: tuple[RunSnapshot, Future[None]] | None = None
         self._last = time.monotonic()
-        self._callbacks = "{}"  # the states of callbacks, as JSON
+        self._callbacks = self._stored_callbacks = "{}"  # the states of callbacks, as JSON: now, and on disk
+        self._callbacks_lock = threading.Lock()
         self.on_written: Callable[[int, Path], None] | None = None  # called in the main thread
 
     # -- writing
@@ -164,11 +166,18 @@ class Checkpoints:
 
     def keep_callbacks(self, states: Mapping[str, Any]) -> None:
         """Keep the states of callbacks for a resumed run; they are written with the first checkpoint, then at once."""
-        text = json.dumps(states)
-        if text != self._callbacks and self._run_exists:
-            with suppress(BespokeError):  # a full disk; the next checkpoint reports it
-                write_text(self.folder / CALLBACKS, text)
-        self._callbacks = text
+        self._callbacks = json.dumps(states)
+        if self._run_exists:
+            self._write_callbacks()
+
+    def _write_callbacks(self) -> None:
+        """Write the states that changed: after a round, or in the thread that has written the first checkpoint."""
+        with self._callbacks_lock:
+            text = self._callbacks
+            if text != self._stored_callbacks:
+                with suppress(BespokeError):  # a full disk; the next checkpoint reports it
+                    write_text(self.folder / CALLBACKS, text)
+                    self._stored_callbacks = text
 
     def wait_ignoring_errors(self) -> None:
         """Wait until no checkpoint is being written, after another error that is to be reported instead."""
@@ -194,6 +203,7 @@ class Checkpoints:
                                 path.unlink()
                 raise
         self._run_exists = True
+        self._write_callbacks()  # rounds may have ended meanwhile
 
     def _fill_run(self, run: Path, snapshot: RunSnapshot) -> None:
         folder = run / self.folder.name
@@ -201,7 +211,7 @@ class Checkpoints:
         if self._write_run_files is not None:
             self._write_run_files(run)
         if self._callbacks != "{}":
-            write_text(folder / CALLBACKS, self._callbacks)
+            write_text(folder / CALLBACKS, self._callbacks)  # complete as soon as the run can be resumed
         self._write(snapshot, folder)
 
     def _write(self, snapshot: RunSnapshot, folder: Path | None = None) -> None:
