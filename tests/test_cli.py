@@ -618,10 +618,12 @@ def test_the_bar_shows_round_scores_and_time() -> None:
         assert report is not None
         report(Progress(1, 40, "train"))
         report(Progress(10, 40, "survey", {"validation_loss": 0.25, "validation_accuracy": 0.875, "other": 1.0}))
+        report(Progress(11, 40, "train"))  # not evaluated
     assert isinstance(screen.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
     assert "ditto" in shown and "round 1/40" in shown
     assert re.search(r"round 10/40 \(survey\) validation loss 0.2500, accuracy 87.50 % \d\d:\d\d left", shown)
+    assert re.search(r"round 11/40 validation loss 0.2500, accuracy 87.50 %", shown)
 
 
 def test_one_bar_shows_all_points_of_a_grid() -> None:

@@ -11,6 +11,7 @@ methods      one module per federated learning method
 models       built-in models, and loading your own
 metrics      scores per client, fairness, significance, communication
 theory       closed forms and bounds from the papers
+trackers     callbacks that log a run to TensorBoard, MLflow or Weights & Biases
 engines      the round loop, and the transports that carry messages to clients
 workflows    run, compare, tune, diagnose, deploy, and the files they write
 report       the HTML page of a comparison, a run or a diagnosis

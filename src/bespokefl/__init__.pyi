@@ -2,6 +2,8 @@ from bespokefl import methods as methods
 from bespokefl import metrics as metrics
 from bespokefl import models as models
 from bespokefl import theory as theory
+from bespokefl import trackers as trackers
+from bespokefl.core.callback import Callback as Callback
 from bespokefl.core.errors import BespokeError as BespokeError
 from bespokefl.core.errors import DiskError as DiskError
 from bespokefl.core.errors import InputError as InputError

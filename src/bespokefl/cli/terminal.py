@@ -91,8 +91,11 @@ def progress_bar(screen: Console, title: str, quiet: bool = False) -> Iterator[C
         task = shown.add_task(title, total=None, step="starting", scores="")
         shown.refresh()
 
+        latest: dict[str, Mapping[str, float]] = {}  # by training: only rounds that are evaluated have scores
+
         def report(now: Step) -> None:
             step, scores = _describe(now)
+            scores = latest[getattr(now, "text", "")] = scores or latest.get(getattr(now, "text", ""), {})
             parts = [
                 f"{name} {format_score(scores[score], score)}{unit(score)}"
                 for score, name in PROGRESS_SCORES.items()

@@ -3,7 +3,8 @@
 BespokeError        base class; the command line prints the message and exits with 2
 ├── InputError      a wrong option, file or argument: what was expected, what came, what to do
 ├── TrainingError   training failed: in which round, for which clients
-└── DiskError       a file could not be written: what is kept, and how to resume
+├── DiskError       a file could not be written: what is kept, and how to resume
+└── StoppedError    the user stopped the run
 """
 
 import difflib
@@ -32,6 +33,10 @@ class DiskError(BespokeError):
         advice = f"{cure}, then: {then}" if then else cure
         super().__init__("; ".join(part for part in (fact, kept, advice) if part) + ".")
         self.fact, self.kept, self.cure = fact, kept, cure
+
+
+class StoppedError(BespokeError):
+    """The run is to stop, without waiting for replies."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> InputError:

@@ -1,6 +1,6 @@
 """What users write: calls such as "name(key=value)", functions such as "module:function", and values of a type.
 
-The arguments of a call are literals (numbers, strings, tuples, True, None); no code is evaluated.
+The arguments of a call are literals (numbers, strings, tuples, True or true, None); no code is evaluated.
 
 A value is converted to its annotated type by one rule, for settings and hyper-parameters: an integer is accepted for a
 float, and a float without a fractional part for an integer; numbers of numpy and torch count as numbers. True and False
@@ -35,10 +35,23 @@ _EXPECTED = {
 
 def parse_call(text: str) -> Call:
     """Return name, positional and keyword arguments of "name", "name()" or "name(1, key=2)"."""
+    return _call(_parsed(text), text)
+
+
+def parse_calls(text: str) -> list[Call]:
+    """Return the calls of a list such as "name, other(key=2)"."""
+    tree = _parsed(text)
+    return [_call(one, text) for one in (tree.elts if isinstance(tree, ast.Tuple) else [tree])]
+
+
+def _parsed(text: str) -> ast.expr | None:
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tree = None
+        return None
+
+
+def _call(tree: ast.expr | None, text: str) -> Call:
     if isinstance(tree, ast.Name):
         return tree.id, (), {}
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
@@ -80,6 +93,8 @@ def bind(call: Call, target: Callable[..., Any], given: Collection[str] = ()) ->
 
 
 def _value(name: str, node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in ("true", "false"):  # as in TOML
+        return node.id == "true"
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -31,6 +31,31 @@ def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
             scores["test_loss"] = scores["test_loss"].masked_fill(~torch.isfinite(scores["test_loss"]), torch.nan)
 
 
+def check(both: tuple[Scores, Scores], data: Data, number: int, scored: Collection[int], remote: bool) -> list[str]:
+    """Check the scores of personal and global models: losses that are not finite end a simulation.
+
+    In a deployment they are masked; returns the clients that have no scores because of this or did not answer.
+    """
+    personal, globally = both
+    if not remote:
+        for scores in (personal,) if personal is globally else (globally, personal):
+            if scores:
+                refuse_non_finite(scores, data, number)
+        return []
+    if not scored:
+        raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
+    mask_non_finite(globally, data, scored)
+    failed = mask_non_finite(personal, data, scored)
+    if len(failed) == len(scored):
+        raise TrainingError(
+            f"the loss of all clients became non-finite by round {number}: use a smaller learning rate."
+        )
+    unscored = [name for at, name in enumerate(data.names) if at not in scored or at in failed]
+    if unscored:
+        log.warning("clients %s did not report the scores of their models", listing(unscored))
+    return unscored
+
+
 def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:
     """The clients that have data but no finite loss on them."""
     return [names[i] for i in without_number(loss, sizes).nonzero().flatten().tolist()]

@@ -253,13 +253,11 @@ class Federation:
         self.by_client |= set(draw.round.client_notes)
         self.recorded, self._down = now, DownlinkCounter()
 
-    def keep_scores(self, personal: Scores, globally: Scores | None) -> dict[str, float]:
-        """Add the mean scores to the last round; returns those on validation data, for a progress display."""
-        found = means(personal)
+    def keep_scores(self, personal: Scores, globally: Scores | None) -> None:
+        """Add the mean scores to the last round."""
         if self.history:
-            self.history[-1] |= {"personal": found, "global": None if globally is None else means(globally)}
+            self.history[-1] |= {"personal": means(personal), "global": None if globally is None else means(globally)}
             self._keep_client_scores(self.history[-1]["round"], personal)
-        return {name: value for name, value in found.items() if name.startswith("validation") and value is not None}
 
     def keep_initial_scores(self, scores: Scores) -> None:
         """Keep the scores of the initial weights, as round 0."""

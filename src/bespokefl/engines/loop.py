@@ -19,6 +19,7 @@ from bespokefl.core.method import Method, Phase, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
 from bespokefl.engines import evaluation
+from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.interrupts import delay_interrupts
@@ -46,7 +47,7 @@ class RoundLoop:
         self.failed = False  # whether an exchange failed; the rounds before it are saved
         self._members = Members([len(one.data) for one in federations])
         self._seconds: list[float] = []  # of every round
-        self._scores: dict[str, float] = {}  # the latest, for a progress display
+        self._callbacks = Callbacks()
         self._checkpoints: Checkpoints | None = None
         self._saved = 0  # the round of the newest checkpoint
 
@@ -66,14 +67,27 @@ class RoundLoop:
 
     # -- the run
 
-    def run(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> Outcome:
-        """Run all rounds, from the start or from the last checkpoint."""
-        return self.run_all(report, checkpoints)[0]
+    def run(
+        self,
+        report: Report | None = None,
+        checkpoints: Checkpoints | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> Outcome:
+        """Run all rounds of the only federation, from the start or from the last checkpoint."""
+        self._callbacks = callbacks or Callbacks()
+        try:
+            outcome = self.run_all(report, checkpoints)[0]
+        except BaseException as error:
+            self._callbacks.failed(error, len(self._seconds))
+            raise
+        self._callbacks.ended(outcome)
+        return outcome
 
     def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
         """Run all rounds and return every federation's outcome.
 
         Ctrl-C ends a simulation after the current round, with a checkpoint; a deployment is stopped by its transport.
+        The last round is reported after the final evaluation, with its scores.
         """
         phases = self.method.phases(self.settings.rounds)
         planned = sum(phase.rounds for phase in phases)
@@ -83,24 +97,49 @@ class RoundLoop:
             resources.enter_context(self.open())
             if checkpoints is not None:
                 resources.callback(checkpoints.wait_ignoring_errors)  # no checkpoint is being written afterwards
+                checkpoints.on_written = self._callbacks.checkpoint_written
             done = self._resume(planned)
-            if not done:
-                self._evaluate_start()
-            if done and "personal" not in self.federations[0].history[-1]:  # the run ended while it was evaluated
-                self._evaluate_if_due(done, planned)
+            self._begin(done, planned)
             schedule = enumerate((phase for phase in phases for _ in range(phase.rounds)), start=1)
             for number, phase in islice(schedule, done, None):
                 self.round(number, phase)
                 stop = interrupted is not None and interrupted()
+                last = stop or number == planned
                 self._evaluate_if_due(number, planned)
+                if not last:
+                    self._end_round()
                 self._save_if_due(number, planned, stop)
-                if report is not None:
-                    report(Progress(number, planned, phase.name, self._scores))
+                if not last and report is not None:
+                    report(Progress.after(self.federations[-1].history[-1], planned))
                 if stop:
                     break
             if checkpoints is not None:
                 checkpoints.wait()
-            return [self._outcome(at, planned) for at in range(len(self.federations))]
+            outcomes = [self._outcome(at, planned) for at in range(len(self.federations))]
+            if planned:
+                self._end_round()
+                if report is not None:
+                    report(Progress.after(self.federations[-1].history[-1], planned))
+            return outcomes
+
+    def _begin(self, done: int, planned: int) -> None:
+        """Score the initial weights, or complete the last round of a run that ended while it was evaluated."""
+        federation, checkpoints = self.federations[0], self._checkpoints
+        if not done:
+            self._evaluate_start()
+        pending = done > 0 and "personal" not in federation.history[-1] and self._is_due(done, planned)
+        history = federation.history[: done - (pending or done == planned)]  # the last round is still to be reported
+        states = {} if checkpoints is None or not done else checkpoints.load_callbacks()
+        self._callbacks.begin(federation, planned, history, states)
+        if pending:
+            self._evaluate_if_due(done, planned)
+            self._end_round()
+
+    def _end_round(self) -> None:
+        """Report the last round to the callbacks and keep their states for a resumed run."""
+        self._callbacks.round_ended(self.federations[0].history[-1])
+        if self._checkpoints is not None:
+            self._checkpoints.keep_callbacks(self._callbacks.states())
 
     def round(self, number: int, phase: Phase) -> None:
         """Run one round and commit it."""
@@ -170,13 +209,18 @@ class RoundLoop:
     # -- evaluation
 
     def _evaluate_if_due(self, number: int, planned: int) -> None:
-        """Score all clients after every `eval_every` rounds. The last round is scored by the outcome."""
-        every = self.settings.eval_every
-        if number == planned or not every or number % every:
+        """Score all clients after every `eval_every` rounds."""
+        if not self._is_due(number, planned):
             return
         for at, federation in enumerate(self.federations):
             personal, globally, _, _ = self.evaluate(at, number)
-            self._scores = federation.keep_scores(personal, globally)
+            federation.keep_scores(personal, globally)
+            self._callbacks.evaluated(federation, number, (personal, globally), final=False)
+
+    def _is_due(self, number: int, planned: int) -> bool:
+        """Whether a round is evaluated. The last one is scored by the outcome."""
+        every = self.settings.eval_every
+        return number < planned and every > 0 and number % every == 0
 
     def _evaluate_start(self) -> None:
         """Score the initial weights on every client's data: round 0 of the curves, the same for every method."""
@@ -225,7 +269,7 @@ class RoundLoop:
             evaluation.scatter(globally, own, reply.globally or {}, size)
             evaluation.scatter(constant, own, reply.constant or {}, size)
         personal = personal if shared is None else globally
-        unscored = self._check_scores(federation, number, scored, personal, globally)
+        unscored = evaluation.check((personal, globally), federation.data, number, scored, self.transport.remote)
         if final:
             federation.constant = evaluation.finite(constant)
         models: Rows | None = None
@@ -234,33 +278,11 @@ class RoundLoop:
             models = self.transport.personal_models(offset, size) if shared is None else shared.expand(size)
         return personal, (None if global_model is None else globally), models, unscored
 
-    def _check_scores(
-        self, federation: Federation, number: int, scored: set[int], personal: Scores, globally: Scores
-    ) -> list[str]:
-        """Losses that are not finite end a simulation; in a deployment they are left out."""
-        names = federation.data.names
-        if not self.transport.remote:
-            for scores in (personal,) if personal is globally else (globally, personal):
-                if scores:
-                    evaluation.refuse_non_finite(scores, federation.data, len(federation.history))
-            return []
-        if not scored:
-            raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
-        evaluation.mask_non_finite(globally, federation.data, scored)
-        failed = evaluation.mask_non_finite(personal, federation.data, scored)
-        if len(failed) == len(scored):
-            raise TrainingError(
-                f"the loss of all clients became non-finite by round {number}: use a smaller learning rate."
-            )
-        unscored = [name for at, name in enumerate(names) if at not in scored or at in failed]
-        if unscored:
-            log.warning("clients %s did not report the scores of their models", listing(unscored))
-        return unscored
-
     def _outcome(self, member: int, planned: int) -> Outcome:
         federation = self.federations[member]
         personal, globally, models, unscored = self.evaluate(member, len(self._seconds), final=True)
-        self._scores = federation.keep_scores(personal, globally)
+        federation.keep_scores(personal, globally)
+        self._callbacks.evaluated(federation, len(self._seconds), (personal, globally), final=True)
         execution = self.transport.execution()
         return Outcome(
             server=federation.server,

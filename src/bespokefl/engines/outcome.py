@@ -1,6 +1,6 @@
 """What a run reports, simulated or deployed: its progress after every round, and at the end its outcome."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,19 @@ from bespokefl.engines.federation import Traffic
 
 @dataclass
 class Progress:
-    """The progress of a run, with the latest mean scores on validation data."""
+    """The progress of a run, with the mean scores on validation data if the round was evaluated, as the last one is."""
 
     done: int
     total: int
     phase: str
     scores: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, line: Mapping[str, Any], total: int) -> "Progress":
+        """The progress after a round, given its line in the history."""
+        found = line.get("personal", {}).items()
+        scores = {name: value for name, value in found if name.startswith("validation") and value is not None}
+        return cls(line["round"], total, line["phase"], scores)
 
 
 Report = Callable[[Progress], None]  # is called after every round

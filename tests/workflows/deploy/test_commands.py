@@ -239,6 +239,7 @@ def test_a_function_that_fails(name: str, sentence: str, function: str, capfd: p
         ("--method ditto --set prox_weigth=1", "did you mean 'prox_weight'"),
         ("--method ditto --loss msee", "unknown loss 'msee'; did you mean 'mse'"),
         ("--method ditto --start nowhere.safetensors", "there is no file 'nowhere.safetensors'"),
+        ("--method ditto --log tensrboard", "unknown tracker 'tensrboard'; did you mean 'tensorboard'"),
         ("--method ditto --run node-id", "a run cannot be named 'node-id'"),
     ],
 )

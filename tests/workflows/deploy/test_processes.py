@@ -36,6 +36,7 @@ from bespokefl.workflows.deploy.server.run import LOG
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
 from tests.disks import small_disk
+from tests.trackers.readers import read_tensorboard
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -193,7 +194,7 @@ def test_the_superlink_is_killed(running: Running, expected: Callable[..., Resul
 
 def test_the_server_app_is_killed(running: Running, expected: Callable[..., Result]) -> None:
     with running.misbehaving("south", "hold"):
-        name = running.start("pfedvem", **THREE)
+        name = running.start("pfedvem", log="tensorboard", **THREE)
         running.until(running.node_directory("south").joinpath("held").exists)
         killed = read_status(running.deployment.run_directory(name))["pid"]
         os.kill(killed, signal.SIGKILL)
@@ -201,6 +202,10 @@ def test_the_server_app_is_killed(running: Running, expected: Callable[..., Resu
     assert not result.about["lost"] and read_status(running.deployment.run_directory(name))["pid"] != killed
     assert "resuming after round 1" in running.log(name)
     assert_equal(running, name, result, expected("pfedvem", **THREE))
+    logged = read_tensorboard(running.deployment.run_directory(name) / "tensorboard" / name)
+    assert [step for step, _ in logged["round/seconds"]] == [1, 2, 3]
+    accuracy = float(np.mean(result.personal["accuracy"]))
+    assert logged["final/personal/test_accuracy"] == [(3, pytest.approx(accuracy))]
 
 
 def test_a_run_can_be_stopped_and_resumed(running: Running, expected: Callable[..., Result]) -> None:

@@ -117,7 +117,7 @@ def start(
 
     bespoke deploy start hospitals --method pfedvem --rounds 50
     """
-    from bespokefl import methods, models
+    from bespokefl import methods, models, trackers
     from bespokefl.core.nn.losses import LOSSES
     from bespokefl.metrics.differential_privacy import check_accountant
     from bespokefl.workflows.deploy import demo, runs
@@ -129,6 +129,7 @@ def start(
     if settings.noise:
         check_accountant()
     models.check(settings.model)
+    trackers.of(settings.log)
     if settings.loss is not None and settings.loss not in LOSSES:
         raise unknown("loss", settings.loss, LOSSES)
     if settings.start is not None:

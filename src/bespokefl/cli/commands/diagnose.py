@@ -8,7 +8,7 @@ from bespokefl.workflows.run.settings import RunSettings
 MAX_CLIENTS = 40  # in the table
 NOT_ACCEPTED = (
     *("method", "set_", "newcomers", "rounds", "participation", "batch_size", "local_epochs", "local_steps"),
-    *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds"),
+    *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds", "log"),
     *("clip", "noise", "delta"),
 )
 

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief
-from bespokefl.core.files import cure, sync
+from bespokefl.core.files import cure, sync, write_text
 from bespokefl.engines.storage import checkpoint_format
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
 
@@ -31,6 +32,7 @@ log = logging.getLogger("bespokefl")
 NUM_KEPT = 2
 MAX_DIGITS = 9  # of a number of rounds or seconds
 NAME = re.compile(r"round-(\d{8})")
+CALLBACKS = "callbacks.json"  # beside the checkpoints: the states of callbacks
 BUILT_IN = "of Bespoke's own"
 
 
@@ -119,6 +121,9 @@ class Checkpoints:
         self._intact: list[Path] = []  # oldest first
         self._writing: tuple[RunSnapshot, Future[None]] | None = None
         self._last = time.monotonic()
+        self._callbacks = self._stored_callbacks = "{}"  # the states of callbacks, as JSON: now, and on disk
+        self._callbacks_lock = threading.Lock()
+        self.on_written: Callable[[int, Path], None] | None = None  # called in the main thread
 
     # -- writing
 
@@ -156,6 +161,23 @@ class Checkpoints:
                 kept=describe_latest(self.folder),
                 cure=cure(reason),
             ) from None
+        if self.on_written is not None:
+            self.on_written(snapshot.number, self._intact[-1])
+
+    def keep_callbacks(self, states: Mapping[str, Any]) -> None:
+        """Keep the states of callbacks for a resumed run; they are written with the first checkpoint, then at once."""
+        self._callbacks = json.dumps(states)
+        if self._run_exists:
+            self._write_callbacks()
+
+    def _write_callbacks(self) -> None:
+        """Write the states that changed: after a round, or in the thread that has written the first checkpoint."""
+        with self._callbacks_lock:
+            text = self._callbacks
+            if text != self._stored_callbacks:
+                with suppress(BespokeError):  # a full disk; the next checkpoint reports it
+                    write_text(self.folder / CALLBACKS, text)
+                    self._stored_callbacks = text
 
     def wait_ignoring_errors(self) -> None:
         """Wait until no checkpoint is being written, after another error that is to be reported instead."""
@@ -181,12 +203,15 @@ class Checkpoints:
                                 path.unlink()
                 raise
         self._run_exists = True
+        self._write_callbacks()  # rounds may have ended meanwhile
 
     def _fill_run(self, run: Path, snapshot: RunSnapshot) -> None:
         folder = run / self.folder.name
         folder.mkdir(parents=True, exist_ok=True)
         if self._write_run_files is not None:
             self._write_run_files(run)
+        if self._callbacks != "{}":
+            write_text(folder / CALLBACKS, self._callbacks)  # complete as soon as the run can be resumed
         self._write(snapshot, folder)
 
     def _write(self, snapshot: RunSnapshot, folder: Path | None = None) -> None:
@@ -239,6 +264,13 @@ class Checkpoints:
         if has_checkpoint(self.folder):
             raise InputError(f"no checkpoint in {str(self.folder)!r} is intact; delete that directory to start again.")
         return None
+
+    def load_callbacks(self) -> dict[str, Any]:
+        """The states of callbacks that the interrupted run left; none if they are missing or damaged."""
+        with suppress(OSError, ValueError):
+            states = json.loads((self.folder / CALLBACKS).read_text(encoding="utf-8"))
+            return states if isinstance(states, dict) else {}
+        return {}
 
     def _check_identity(self, before: Mapping[str, Any]) -> None:
         if difference := _difference(before, json.loads(json.dumps(self.identity))):

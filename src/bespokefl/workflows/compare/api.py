@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from bespokefl import trackers
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
@@ -88,11 +89,12 @@ def compare(
     >>> print(found.best.sentence)
     """
     shared_settings.check_clients_type(clients)
-    rejected = {"method", "clients", "progress", "checkpoint", "seed", *NOT_ACCEPTED}
+    rejected = {"method", "clients", "progress", "callbacks", "checkpoint", "seed", *NOT_ACCEPTED}
     own = ("seeds", "tune", "budget", "grids", "metric", "out")
     shared_settings.check_names(settings, own, rejected, "a comparison")
     score = None if metric is None else check_metric(metric)
     config = shared_settings.config_of("compare", clients, settings)
+    trackers.of(config.log)  # report mistakes before training
     config = replace(config, eval_every=often_enough(config))
     start = None if settings.get("start") is None else initial_weights.read(settings["start"])
     given = settings | {"eval_every": config.eval_every, "start": start}
@@ -134,6 +136,7 @@ def compare_config(
         raise InputError(f"the model {config.model} was a Python object and has no name; give --model.")
     chosen = candidates.named(methods, config.set)
     budgets.check(budget)  # report mistakes before loading data
+    trackers.of(config.log)
     read_time(DEFAULT_TIME if tune is None or isinstance(tune, bool) else tune)
     candidates.grids_of(chosen, tune is not False, grids)
     asked, config = config, replace(config, eval_every=often_enough(config))

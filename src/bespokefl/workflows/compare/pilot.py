@@ -153,5 +153,5 @@ def _reference(plan: "ComparisonPlan") -> Candidate:
 
 
 def _settings(plan: "ComparisonPlan", rounds: int, workers: int) -> Mapping[str, Any]:
-    settings = {name: value for name, value in plan.settings.items() if name != "checkpoint_every"}
+    settings = {name: value for name, value in plan.settings.items() if name not in ("checkpoint_every", "log")}
     return settings | {"rounds": rounds, "seed": plan.seeds[0], "workers": workers, "eval_every": 0}

@@ -176,6 +176,7 @@ class Tuner:
         plan, one = self.plan, race.one
         settings = plan.settings | {"workers": self.workers}
         settings.pop("checkpoint_every", None)
+        settings.pop("log", None)  # trackers get the runs that are compared
         config = shared_settings.config_of(one.method.name or type(one.method).__name__, plan.clients, settings)
         last = trainings[-1][1]
         found = train_points(

@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from bespokefl import data as datasets
-from bespokefl import methods
+from bespokefl import methods, trackers
+from bespokefl.core.callback import Callback
 from bespokefl.core.errors import DiskError, InputError, unknown
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
@@ -68,6 +69,7 @@ def run(
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: str | int = RunSettings.checkpoint_every,
     progress: Report | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
     """Train a method on clients and evaluate every client's model.
@@ -93,7 +95,9 @@ def run(
     checkpoint_every : str or int, default='60s'
         Rounds (10) or seconds ("60s") between checkpoints; 0: only when the run is interrupted.
     progress : callable or None, default=None
-        Called with a `Progress` after every round.
+        Called with a `Progress` after every round; it has scores if the round was evaluated, as the last one is.
+    callbacks : sequence of Callback, default=()
+        Called when the run begins, after evaluations, rounds and checkpoints, and when it ends.
     {settings}
 
     Returns
@@ -114,6 +118,7 @@ def run(
     """
     named = settings | {"device": str(device), "checkpoint_every": str(checkpoint_every)}
     inputs = _python_inputs(methods.of(method), clients, model, loss, start, named)
+    inputs = replace(inputs, callbacks=_callbacks(inputs.settings, callbacks))
     if checkpoint is None:
         built = build(inputs)
         return package(built, *simulate(built, progress))
@@ -168,13 +173,26 @@ def _python_inputs(
     )
 
 
+def _callbacks(settings: RunSettings, given: Sequence[Callback]) -> list[Callback]:
+    """The trackers that the settings name, and the callbacks of the caller."""
+    if not isinstance(given, Sequence) or not all(isinstance(one, Callback) for one in given):
+        raise InputError(f"callbacks must be a list of objects derived from bf.Callback, got {given!r}.")
+    return [*trackers.of(settings.log), *given]
+
+
 def run_config(
-    settings: RunSettings, progress: Report | None = None, *, resumed: bool = False, clients: Clients | None = None
+    settings: RunSettings,
+    progress: Report | None = None,
+    *,
+    resumed: bool = False,
+    clients: Clients | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train with these settings and write the results to their directory, or resume the run that is in it.
 
     `clients` are those that the settings describe, if they are loaded already.
     """
+    watching = _callbacks(settings, callbacks)
     unnamed = settings.out is None
     target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
     if unnamed:
@@ -186,7 +204,7 @@ def run_config(
             run_directory.check(target, settings.overwrite)  # again, as no other process can change it now
         replaced = run_directory.ReplacedFolder(target) if settings.overwrite and not resumed else None
         storage = RunStorage(target, f"bespoke resume {quote(str(target))}", replaced)
-        inputs = _inputs(settings, clients)
+        inputs = replace(_inputs(settings, clients), callbacks=watching)
         try:
             built = build(inputs)
             outcome, seconds = simulate(built, progress, storage)
@@ -231,6 +249,7 @@ def resume(
     *,
     state_dir: str | PathLike[str] | None = None,
     workers: int | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Resume an interrupted run from its last checkpoint. The result is identical to an uninterrupted run.
 
@@ -244,6 +263,8 @@ def resume(
         A directory for files with the clients' states; None: as before the interruption.
     workers : int or None, default=None
         Number of processes, 0 for one per core; None: as before the interruption.
+    callbacks : sequence of Callback, default=()
+        As in `run`. Trackers of the setting `log` continue without being named again.
 
     Raises
     ------
@@ -256,6 +277,6 @@ def resume(
     processes = settings.workers if workers is None else workers
     changed = replace(settings, out=str(directory), state_dir=states, workers=processes)
     try:
-        return run_config(changed, progress, resumed=True)
+        return run_config(changed, progress, resumed=True, callbacks=callbacks)
     except OtherRunError as error:
         raise unfinished.rejected(error, directory, settings) from None

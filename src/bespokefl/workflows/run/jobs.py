@@ -243,7 +243,7 @@ def _main(job: Job, pipe: Connection, inherited: Sequence[Connection]) -> NoRetu
     def report(step: Step) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= POLL_SECONDS:
+        if now - last >= POLL_SECONDS or (step.rounds is not None and step.rounds.scores):
             last = now
             send("progress", asdict(step))
 

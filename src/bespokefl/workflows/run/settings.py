@@ -209,6 +209,12 @@ class RunSettings:
         "Initial weights: a .safetensors file, or the directory of a run with a global model.",
         Mark.FILE | Mark.RESUMABLE,
     )
+    log: str = _output(
+        "",
+        'Trackers to log to: tensorboard, mlflow or wandb, several separated by commas; "tensorboard(clients=true)" '
+        "logs the scores of every client, too.",
+        Mark.RESUMABLE,
+    )
     out: str | None = _output(
         None, "Directory to write; a new one under runs/ if not given.", Mark.WRITING | Mark.RESUMABLE, check=DIRECTORY
     )

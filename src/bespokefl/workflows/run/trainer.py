@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from bespokefl import methods
+from bespokefl.core.callback import Callback, RunInfo
 from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
@@ -23,6 +24,7 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.client import Data
 from bespokefl.engines.outcome import Outcome, Report
 from bespokefl.engines.simulation import Simulation
@@ -53,6 +55,7 @@ class RunInputs:
     model: Model
     loss: str | Loss | None = None
     start: Start | None = None
+    callbacks: Sequence[Callback] = ()
     comments: Mapping[str, str] = field(default_factory=dict)  # for keys of config.toml
 
 
@@ -153,6 +156,12 @@ class BuiltRun:
             "python": self.python,
         }
 
+    def info(self, storage: RunStorage | None) -> RunInfo:
+        """What callbacks are told about the run when it begins."""
+        settings = asdict(self.saved_settings)
+        name = f"{self.settings.method}-{self.settings.seed}" if storage is None else storage.directory.resolve().name
+        return RunInfo(name, settings, Path.cwd())
+
     def environment(self) -> dict[str, str]:
         """What a checkpoint notes of the device, the method's code and the model (the losses of three examples)."""
         x, y = self.data.x[:3], self.data.y[:3]
@@ -207,7 +216,7 @@ def simulate(run: BuiltRun, progress: Report | None = None, storage: RunStorage 
         )
     started = time.perf_counter()
     try:
-        outcome = run.simulation.run(progress, checkpoints)
+        outcome = run.simulation.run(progress, checkpoints, Callbacks(run.inputs.callbacks, run.info(storage)))
     except Exception as error:
         if storage is not None and run.simulation.failed and has_checkpoint(storage.checkpoints):
             storage.add_advice(error)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl import methods
+from bespokefl import methods, trackers
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
@@ -92,12 +92,13 @@ def tune(
     >>> tuning = bf.tune("ditto", clients, grid={"prox_weight": (0.1, 1.0), "lr": (0.01, 0.1)}, rounds=5)
     >>> result = bf.run(tuning.method, clients, rounds=5)
     """
-    shared_settings.check_names(settings, ("grid", "seeds", "metric", "out"))
+    shared_settings.check_names(settings, ("grid", "seeds", "metric", "out"), ("callbacks",), "tuning")
     score = None if metric is None else check_metric(metric)
     chosen = methods.of(method)
     shared_settings.check_clients_type(clients)
     config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
     points = expand(chosen, grid, config.select(Mark.TUNABLE))
+    trackers.of(config.log)  # report mistakes before training
     return train_points(chosen, clients, points, config, settings, seeds, out, overwrite, progress, metric=score)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
-from bespokefl.core.errors import BespokeError
+from bespokefl.core.errors import StoppedError
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.node import HELLO
 from bespokefl.engines.transports.flower.timeouts import Timeouts
@@ -25,10 +25,6 @@ log = logging.getLogger("bespokefl")
 MESSAGE_TYPE = "train"  # Flower has three types of messages; the request itself says what is wanted
 REFRESH = 2.0  # seconds between two queries for the connected nodes
 RETRY = 3.0  # seconds until a request that could not be sent is sent again
-
-
-class StoppedError(BespokeError):
-    """The run is to stop, without waiting for replies."""
 
 
 @dataclass

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
-from bespokefl import methods
-from bespokefl.core.errors import BespokeError, InputError, count, listing
+from bespokefl import methods, trackers
+from bespokefl.core.callback import RunInfo
+from bespokefl.core.errors import BespokeError, InputError, StoppedError, count, listing
 from bespokefl.core.method import Method
+from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
-from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger, StoppedError
+from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
@@ -84,6 +86,7 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
 
 def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set[str]) -> Result:
     """Wait for the expected nodes, train, and return what the server knows of the result."""
+    watching = trackers.of(config.log)  # report mistakes before nodes train
     messenger.gather(lambda known: bool(known) and expected <= known.keys())
     if not messenger.known:
         raise InputError(
@@ -112,11 +115,12 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
     checkpoints = Checkpoints(directory / run_directory.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
     def report(progress: Progress) -> None:
-        update_status(directory, state="running", round=progress.done, rounds=progress.total, scores=progress.scores)
+        scores = {"scores": progress.scores} if progress.scores else {}  # the latest stay
+        update_status(directory, state="running", round=progress.done, rounds=progress.total, **scores)
 
     update_status(directory, state="running", clients=len(server.data))
     started = time.perf_counter()
-    outcome = server.run(report, checkpoints)
+    outcome = server.run(report, checkpoints, Callbacks(watching, RunInfo(directory.name, asdict(config), directory)))
     timing = {"seconds": time.perf_counter() - started, **asdict(outcome.executor), "workers": outcome.workers}
     examples = {"shape": preparation.shape, "tokens": preparation.tokens is not None, "labels": labels}
     return make_result(
