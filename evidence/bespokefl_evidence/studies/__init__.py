@@ -9,6 +9,7 @@ warm_start         initial weights of experiments that start from a common pre-t
 detection          false accepts of detectors
 selffl_synthetic   Self-FL's synthetic study
 where_it_pays      our own study of where personalization helps
+diagnose_calibration  what a diagnosis predicts, and what comes out
 cells              the stored results, one file each
 cell_results       what a cell stores of a run
 runner             compute missing cells, most important first, within a budget of time
@@ -23,6 +24,7 @@ from rich.console import Console
 
 from bespokefl.core.errors import unknown
 from bespokefl_evidence.studies.cells import CellStore
+from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy
 from bespokefl_evidence.studies.experiment import Experiment
 from bespokefl_evidence.studies.runner import Study, compute_missing
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
@@ -79,11 +81,12 @@ STUDIES = Studies(
         **_papers(*PAPERS_THEN),
         "digits": partial(PersonalizationStudy.read, "digits"),
         "fashion": partial(PersonalizationStudy.read, "fashion"),
+        "diagnose-calibration": CalibrationStudy.read,
         **_papers(*PAPERS_LAST),
     }
 )
 
-OWN = (SyntheticStudy, PersonalizationStudy)  # not tables of papers: they have smaller versions and pages of their own
+OWN = (SyntheticStudy, PersonalizationStudy, CalibrationStudy)  # not tables of papers: they have smaller versions and pages of their own
 
 
 def listing() -> dict[str, str]:

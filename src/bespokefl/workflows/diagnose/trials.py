@@ -1,8 +1,8 @@
 """Short trial trainings that measure what federating gives: each candidate method against Local, cross-validated.
 
 The training and validation examples of every client are cut into four parts. The first part chooses each method's
-learning rate. The other three judge it: each is held out once, and a model that was trained on the rest is scored on
-it. All methods make the same number of local steps. Test data are never used.
+learning rate, in half as many rounds. The other three judge it: each is held out once, and a model that was trained on
+the rest is scored on it. All methods make the same number of local steps. Test data are never used.
 
 The gain d_m of client m is the difference of its scores on held-out examples, a method's minus Local's. Differences
 between the parts show its noise v / n_m, with one v for all clients. The prediction shrinks d_m towards the mean over
@@ -32,7 +32,8 @@ log = logging.getLogger("bespokefl")
 
 ROUNDS = 20
 STEPS, BATCH_SIZE = 10, 10  # local steps per round, and their batches
-RATES = (0.03, 0.1, 0.3, 1.0)
+RATES = (0.03, 0.1, 0.3, 1.0)  # 0.1 and 0.3 are tried first, then the next in the better direction
+NUM_TRIED = 3
 NUM_PARTS = 4  # with the usual fractions .6, .2, .2, a trial trains on as many examples as a run
 LEVEL = 0.95  # of intervals
 LOCAL, COMMON, PERSONAL, GROUPED = "local", "fedavg", "fedavg-ft", ("ucfl", "ifca", "cfl")
@@ -110,7 +111,7 @@ class _Runs:
         FedAvg is the global model of FedAvg with fine-tuning, so that one training serves both.
         """
         common = method == COMMON
-        key = (PERSONAL if common else method, lr, len(parts))
+        key = (PERSONAL if common else method, lr)
         if (*key, common) not in self.done:
             built = methods.build(key[0], {**hyper, "lr": lr})
             seeds = [self.settings] * len(parts)
@@ -130,7 +131,7 @@ class _Runs:
 
 def number_of_runs(candidates: Candidates) -> int:
     """Return how many times `run` reports its progress."""
-    return len(candidates) * (len(RATES) + 1)
+    return len(candidates) * (NUM_TRIED + 1)
 
 
 def candidates_of(grouped: Candidates) -> dict[str, Mapping[str, Any]]:
@@ -155,17 +156,20 @@ def run(
     parts = list(held_out(data, settings.seed))
     sizes = np.stack([one.validation.sizes.numpy() for one in parts[1:]])
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
-    runs = _Runs(task, settings, classes, metric)
+    judging = _Runs(task, settings, classes, metric)
+    screening = replace(judging, settings=replace(settings, rounds=-(-settings.rounds // 2)), done={})
     scores: dict[str, Array] = {}  # (parts, clients) by method
     rates: dict[str, float] = {}
     for method, hyper in candidates.items():
-        first: dict[float, float] = {}
-        for lr in RATES:
-            found = runs.scores(method, hyper, lr, parts[:1])
-            first[lr] = -np.inf if found is None or np.isnan(found[0]).all() else sign * float(np.nanmean(found[0]))
+        tried: dict[float, float] = {}
+        while len(tried) < NUM_TRIED:
+            lr = _next_rate(tried)
+            found = screening.scores(method, hyper, lr, parts[:1])
+            unknown = found is None or np.isnan(found[0]).all()
+            tried[lr] = -np.inf if found is None or unknown else sign * float(np.nanmean(found[0]))
             report(f"trial of {method}")
-        for lr in sorted((one for one in RATES if first[one] > -np.inf), key=lambda one: -first[one]):
-            judged = runs.scores(method, hyper, lr, parts[1:])
+        for lr in sorted((one for one in tried if tried[one] > -np.inf), key=lambda one: -tried[one]):
+            judged = judging.scores(method, hyper, lr, parts[1:])
             if judged is not None:
                 scores[method], rates[method] = np.stack(judged), lr
                 break
@@ -178,6 +182,14 @@ def run(
         )
         return None
     return _summary(candidates, scores, rates, sizes, metric, settings.rounds)
+
+
+def _next_rate(tried: Mapping[float, float]) -> float:
+    """Return the learning rate to try next, given the scores so far."""
+    low, high = RATES[1:3]
+    if low not in tried or high not in tried:
+        return low if low not in tried else high
+    return RATES[3] if tried[high] > tried[low] else RATES[0]
 
 
 def held_out(data: Data, seed: int) -> Iterator[Data]:
