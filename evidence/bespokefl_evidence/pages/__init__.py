@@ -3,6 +3,7 @@
 results        docs/results.md: published and own results
 claims         docs/claims.md: judge the papers' claims (claims.toml)
 claim_tests    how one comparison of a claim is tested
+diagnose_calibration  docs/diagnose-calibration.md: what diagnoses predict, and what comes out
 intervals      bootstrap over seeds and clients
 figures        the papers' figures
 drawing        SVG files with matplotlib

@@ -86,7 +86,11 @@ STUDIES = Studies(
     }
 )
 
-OWN = (SyntheticStudy, PersonalizationStudy, CalibrationStudy)  # not tables of papers: they have smaller versions and pages of their own
+OWN = (
+    SyntheticStudy,
+    PersonalizationStudy,
+    CalibrationStudy,
+)  # not tables of papers: they have smaller versions and pages of their own
 
 
 def listing() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What `bespoke diagnose` predicts, and what comes out: its advice, and the alternatives, trained on nine federations.
+"""What `bespoke diagnose` predicts, and what comes out: its advice, and the alternatives, trained on ten federations.
 
-A cell is a federation with a seed: the diagnosis, which sees training and validation data, and then longer runs of every
-method that the diagnosis tried. Each run's learning rate is chosen by the mean validation score; all methods make the
+A cell is a federation with a seed: the diagnosis, which sees training and validation data, and then longer runs of all
+methods that the diagnosis tried. Each run's learning rate is chosen by the mean validation score; all methods make the
 same number of local steps. The scores on test data are stored for every client.
 """
 
@@ -28,7 +28,7 @@ from bespokefl.workflows.run.api import run
 from bespokefl_evidence.studies.cells import CellStore, Spec
 
 NAME = "diagnose-calibration"
-SUMMARY = "What bespoke diagnose predicts, and what comes out, on nine federations"
+SUMMARY = "What bespoke diagnose predicts, and what comes out, on ten federations"
 FILE = Path(__file__).with_suffix(".toml")
 RATES = (0.1, 0.3, 1.0)
 STEPS, BATCH_SIZE = 10, 10
@@ -57,7 +57,9 @@ class Federation:
             return load(self.data).split(self.split, clients=self.clients, seed=seed)
         path = (files or Path()) / f"{self.data}.npz"
         if not path.exists():
-            raise InputError(f"{path.name} is not in {str(path.parent)!r}: {HOW_TO_GET}; name its directory by --files.")
+            raise InputError(
+                f"{path.name} is not in {str(path.parent)!r}: {HOW_TO_GET}; name its directory by --files."
+            )
         return replace(READERS[self.data](npz.read(path)), name=self.data).split(self.split, seed=seed)
 
 
@@ -158,7 +160,6 @@ def predicted(found: Diagnosis, clients: Clients) -> dict[str, Any]:
         "trials": {one.method: [one.lr, _short(one.score)] for one in trials.candidates},
         "clients": {
             "predicted": [_short(own.predicted) for own in found.clients],
-            "advice": [own.advice for own in found.clients],
             "variance_ratio": [_short(own.gain) for own in found.clients],
             "train": clients.train.sizes.tolist(),
             "test": clients.test.sizes.tolist(),

@@ -156,11 +156,20 @@ def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
 
 def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
+    from bespokefl_evidence.pages import diagnose_calibration
     from bespokefl_evidence.pages import results as pages
+    from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy
     from bespokefl_evidence.studies.experiment import Experiment
 
-    experiments = [one for one in found if isinstance(one, Experiment)]
-    for path in pages.write(experiments, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
+    from bespokefl.core.files import write_text
+
+    directory = DOCS if (DOCS / PAGE).exists() else store.directory.parent
+    written = pages.write([one for one in found if isinstance(one, Experiment)], store, directory)
+    for one in found:
+        if isinstance(one, CalibrationStudy):
+            write_text(directory / diagnose_calibration.FILE, diagnose_calibration.page(one, store))
+            written.append(directory / diagnose_calibration.FILE)
+    for path in written:
         print(f"Written to {path}.")
 
 

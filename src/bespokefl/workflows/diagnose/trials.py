@@ -228,7 +228,9 @@ def gains(ours: Array, local: Array, sizes: NDArray[np.int64]) -> Gains:
     noise = v / np.where(judged, n, np.nan)
     between = max(spread - float(np.nanmean(noise)), 0.0)  # τ²
     share = between / np.maximum(between + noise, 1e-300)
-    error = np.sqrt(share * noise + (1 - share) ** 2 * spread / num)
+    # τ² is itself estimated: intervals have that of one standard error more, or they would be too narrow
+    wide = between + spread * np.sqrt(2 / max(num - 1, 1))
+    error = np.sqrt(wide * noise / np.maximum(wide + noise, 1e-300) + (1 - share) ** 2 * spread / num)
     predicted = mean + share * (d - mean)
     factor = float(student.ppf((1 + LEVEL) / 2, max(num - 1, 1)))
     half = factor * float(np.sqrt(spread / num)) if num > 1 else None
