@@ -30,7 +30,7 @@ from bespokefl_evidence.studies.cells import CellStore, Spec
 NAME = "diagnose-calibration"
 SUMMARY = "What bespoke diagnose predicts, and what comes out, on ten federations"
 FILE = Path(__file__).with_suffix(".toml")
-RATES = (0.1, 0.3, 1.0)
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 STEPS, BATCH_SIZE = 10, 10
 MOST_WRITERS, MOST_TAKES, EVERY_WINDOW = 20, 20, 4
 DIGITS = 5  # of stored figures

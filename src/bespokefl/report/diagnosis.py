@@ -113,7 +113,7 @@ def _clients(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     trials = diagnosis.get("trials")
     found = []
     for one in ordered:
-        shown = {"bar": 100 * float(np.log(one["gain"])) / largest}
+        shown: dict[str, Any] = {"bar": 100 * float(np.log(one["gain"])) / largest}
         if trials is not None:
             names = ("predicted", "low", "high")
             shown |= {f"{name}_text": _gain(one[name], trials["metric"]) for name in names}

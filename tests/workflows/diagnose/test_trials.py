@@ -132,6 +132,7 @@ def test_rates_are_searched_in_the_better_direction(scores: dict[float, float], 
     assert trials._next_rate(scores) == expected
 
 
+@pytest.mark.slow
 def test_trials_end_to_end() -> None:
     clients = bf.load("digits").split("classes(k=2)", clients=4, seed=1)
     steps: list[Any] = []
