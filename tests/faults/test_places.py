@@ -39,7 +39,18 @@ WORDS: dict[str, list[str]] = {
     "run": ["run", "ditto", *QUICK],
     "compare": ["compare", "ditto", "--seeds", "0", "--no-tune", *QUICK],
     "tune": ["tune", "ditto", "--grid", "prox_weight=0.1,1", *QUICK],
-    "diagnose": ["diagnose", "--data", "../own.npz", "--model", "logistic", "--workers", "1", "--quiet"],
+    "diagnose": [
+        "diagnose",
+        "--data",
+        "../own.npz",
+        "--model",
+        "logistic",
+        "--trial-rounds",
+        "1",
+        "--workers",
+        "1",
+        "--quiet",
+    ],
 }
 
 

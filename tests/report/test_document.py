@@ -161,7 +161,8 @@ def call(*words: str) -> None:
 
 
 def test_a_diagnosis_can_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call("diagnose", "--clients", "4", "--steps", "2", "--workers", "1", "--quiet", "--out", str(tmp_path / "d"))
+    options = ["--steps", "2", "--trial-rounds", "1", "--workers", "1", "--quiet", "--out", str(tmp_path / "d")]
+    call("diagnose", "--clients", "4", *options)
     page = tmp_path / "d" / "diagnosis.html"
     first = page.read_text(encoding="utf-8")
     page.unlink()

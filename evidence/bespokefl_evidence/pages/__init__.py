@@ -4,6 +4,7 @@ results        docs/results.md: published and own results
 own_studies    docs/results-selffl-synthetic.md and docs/where-it-pays.md
 claims         docs/claims.md: judge the papers' claims (claims.toml)
 claim_tests    how one comparison of a claim is tested
+diagnose_calibration  docs/diagnose-calibration.md: what diagnoses predict, and what comes out
 intervals      bootstrap over seeds and clients
 compare_check  docs/compare-check.md: `bespoke compare` beside an exhaustive search
 figures        the papers' figures

@@ -1,4 +1,6 @@
-"""Write docs/results-selffl-synthetic.md and docs/where-it-pays.md: texts beside this file, with tables from cells.
+"""The pages of our own studies.
+
+Those of results-selffl-synthetic.md and where-it-pays.md are texts beside this file, with tables from cells.
 
 A text has {{names}} in lines of their own, in place of which the tables and lists of statements are put.
 """
@@ -8,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bespokefl_evidence.pages import compare_check
+from bespokefl_evidence.pages import compare_check, diagnose_calibration
 from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.compare_check import CompareCheck
+from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy
 from bespokefl_evidence.studies.runner import Study, status
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 from bespokefl_evidence.studies.summaries import mean_and_error
@@ -42,6 +45,8 @@ def pages(studies: Sequence[Study], store: CellStore) -> dict[Path, str]:
     for one in studies:
         if isinstance(one, CompareCheck):
             found[Path(compare_check.PAGE)] = compare_check.page(one, store)
+        elif isinstance(one, CalibrationStudy):
+            found[Path(diagnose_calibration.FILE)] = diagnose_calibration.page(one, store)
     return found
 
 

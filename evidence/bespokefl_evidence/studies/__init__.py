@@ -10,6 +10,7 @@ detection          false accepts of detectors
 selffl_synthetic   Self-FL's synthetic study
 where_it_pays      our own study of where personalization helps
 compare_check      our own check of `bespoke compare` against an exhaustive search
+diagnose_calibration  what a diagnosis predicts, and what comes out
 cells              the stored results, one file each
 cell_results       what a cell stores of a run
 runner             compute missing cells, most important first, within a budget of time
@@ -26,6 +27,7 @@ from bespokefl.core.errors import unknown
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.compare_check import NAME as COMPARE_CHECK
 from bespokefl_evidence.studies.compare_check import CompareCheck
+from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy
 from bespokefl_evidence.studies.experiment import Experiment
 from bespokefl_evidence.studies.runner import Study, compute_missing
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
@@ -83,11 +85,16 @@ STUDIES = Studies(
         "digits": partial(PersonalizationStudy.read, "digits"),
         "fashion": partial(PersonalizationStudy.read, "fashion"),
         COMPARE_CHECK: CompareCheck.read,
+        "diagnose-calibration": CalibrationStudy.read,
         **_papers(*PAPERS_LAST),
     }
 )
 
-OWN = (SyntheticStudy, PersonalizationStudy)  # not tables of papers: they have smaller versions and pages of their own
+OWN = (
+    SyntheticStudy,
+    PersonalizationStudy,
+    CalibrationStudy,
+)  # not tables of papers: they have smaller versions and pages of their own
 
 
 def listing() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The page of a diagnosis: expected gains, similar clients, and why a method is recommended."""
+"""The page of a diagnosis: predicted gains, similar clients, and why a method is recommended."""
 
 import json
 import shlex
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import InputError
+from bespokefl.metrics.metric import METRICS
 from bespokefl.report.curves import rounded
 from bespokefl.report.figures import Figure, Section, make_figure
 from bespokefl.report.method_figures import any_shared, collaboration_map
@@ -64,32 +65,60 @@ def html(diagnosis: Mapping[str, Any]) -> str:
         section=Section("Who resembles whom", "", figures),
         clients=_clients(diagnosis),
         grouped=diagnosis["likeness"] in GROUPED,
+        trials=diagnosis.get("trials"),
         command=_command(about),
     )
 
 
 def _cards(diagnosis: Mapping[str, Any]) -> list[Card]:
     advised, sentences = diagnosis["recommendation"], diagnosis["sentences"]
-    gains = [one["gain"] for one in diagnosis["clients"]]
-    num_alone = sum(one["advice"] == "stay alone" for one in diagnosis["clients"])
     differences = ", ".join(KINDS[name][0].lower() for name in diagnosis["present"]).capitalize()
     return [
         Card("Recommended", advised["method"], advised["flags"], " ".join(advised["reasons"])),
-        Card(
-            "Expected gain",
-            f"{np.median(gains):.2f} ×",
-            f"{len(gains) - num_alone} of {len(gains)} clients can gain",
-            "The variance of the median client alone, divided by its variance with the others. 1 × means no gain.",
-        ),
+        _gain_card(diagnosis),
         Card("How clients differ", differences or "Not at all", "", sentences[0]),
     ]
 
 
+def _gain_card(diagnosis: Mapping[str, Any]) -> Card:
+    """Return the predicted gain; without trials, and in diagnoses of earlier versions, nothing is predicted."""
+    trials = diagnosis.get("trials")
+    if trials is None:
+        return Card("Predicted gain", "unknown", "", "No trials were made, so that no gain in accuracy is predicted.")
+    federated = [one for one in trials["candidates"] if one["gain"] is not None]
+    best = max(federated, key=lambda one: one["gain"])
+    metric = trials["metric"]
+    interval = (
+        "" if best["low"] is None else f"95 % interval {_gain(best['low'], metric)} to {_gain(best['high'], metric)}"
+    )
+    text = (
+        f"Mean {METRICS[metric].title} of the clients with {best['method']} minus that with Local, in trials of "
+        f"{trials['rounds']} rounds, on held-out training and validation data."
+    )
+    verdict = diagnosis["recommendation"].get("verdict")
+    return Card("Predicted gain", _gain(best["gain"], metric), ", ".join(filter(None, (verdict, interval))), text)
+
+
+def _gain(value: float | None, metric: str) -> str:
+    """Return a gain as it is printed: in points for accuracies."""
+    if value is None:
+        return "–"
+    return f"{100 * value:+.1f}" if METRICS[metric].percent else f"{value:+.3f}"
+
+
 def _clients(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the clients by decreasing gain, each with the length of its bar in percent, on a logarithmic scale."""
-    ordered = sorted(diagnosis["clients"], key=lambda one: -one["gain"])
-    largest = max(float(np.log(ordered[0]["gain"])), 1e-9)
-    return [one | {"bar": 100 * float(np.log(one["gain"])) / largest} for one in ordered]
+    """Return the clients by decreasing gain, with the bar of the variance ratio in percent, on a logarithmic scale."""
+    ordered = sorted(diagnosis["clients"], key=lambda one: (-(one.get("predicted") or 0.0), -one["gain"]))
+    largest = max(max(float(np.log(one["gain"])) for one in ordered), 1e-9)
+    trials = diagnosis.get("trials")
+    found = []
+    for one in ordered:
+        shown: dict[str, Any] = {"bar": 100 * float(np.log(one["gain"])) / largest}
+        if trials is not None:
+            names = ("predicted", "low", "high")
+            shown |= {f"{name}_text": _gain(one[name], trials["metric"]) for name in names}
+        found.append(one | shown)
+    return found
 
 
 def _figures(diagnosis: Mapping[str, Any]) -> list[Figure]:
@@ -106,7 +135,7 @@ def _figures(diagnosis: Mapping[str, Any]) -> list[Figure]:
     if survey is not None and len(survey["silhouettes"]) > 1:
         data = {"values": rounded(survey["silhouettes"]), "chosen": None, "noun": "streams"}
         figures.append(make_figure("silhouette", "survey", text="diagnosis_survey", data=data))
-    data = {"name": "gain", "values": rounded([one["gain"] for one in diagnosis["clients"]])}
+    data = {"name": "variance ratio", "values": rounded([one["gain"] for one in diagnosis["clients"]])}
     return [*figures, make_figure("latest", "gains", text="diagnosis_gains", data=data)]
 
 
@@ -114,5 +143,6 @@ def _command(about: Mapping[str, Any]) -> str:
     if "config" not in about:
         return "It was started from Python, by bespokefl.diagnose."
     options = about["config"] | {"steps": about["steps"], "lr": f"{about['lr']:g}"}
+    options |= {name: about[name] for name in ("trial_rounds", "metric") if name in about}
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return shlex.join(["bespoke", "diagnose", *words])

@@ -25,6 +25,7 @@ from bespokefl.engines.client import Data
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import api as diagnose
 from bespokefl.workflows.diagnose import heterogeneity, similarity
+from bespokefl.workflows.diagnose.recommendation import recommend_by_rule
 from bespokefl.workflows.diagnose.result import MIN_GAIN, STAY, Diagnosis
 from tests.requirements import require_fashion_mnist
 
@@ -51,14 +52,24 @@ def rotated() -> Clients:
     return clients_of("iid + rotation(groups=2)", seed=7, num=12)
 
 
+def by_rule(clients: Clients, seed: int) -> Diagnosis:
+    """A diagnosis without trials: the advice follows from how clients differ."""
+    return bf.diagnose(clients, seed=seed, workers=1, trial_rounds=0)
+
+
 @pytest.fixture(scope="module")
 def found(rotated: Clients) -> Diagnosis:
-    return bf.diagnose(rotated, seed=7, workers=1)
+    return by_rule(rotated, seed=7)
+
+
+@pytest.fixture(scope="module")
+def tried(rotated: Clients) -> Diagnosis:
+    return bf.diagnose(rotated, seed=7, workers=1, trial_rounds=1)
 
 
 def check(split: str, clients: Clients, seed: int) -> None:
     kind, num, expected, methods = PLANTED[split]
-    found = bf.diagnose(clients, seed=seed, workers=1)
+    found = by_rule(clients, seed)
     if num is not None:
         assert (found.likeness, found.streams) == (kind, num)
     else:
@@ -148,7 +159,7 @@ def test_gains_are_the_theory_s(found: Diagnosis) -> None:
 
 def test_it_can_say_stay_alone() -> None:
     clients = clients_of("classes(k=2)", seed=7, num=12)
-    found = bf.diagnose(clients, seed=7, workers=1)
+    found = by_rule(clients, seed=7)
     assert found.recommendation.method == "local"
     assert sum(one.advice == STAY for one in found.clients) > 6
     assert np.median(found.gains) < MIN_GAIN
@@ -158,11 +169,11 @@ def test_it_can_say_stay_alone() -> None:
 # -- who decides what
 
 
-def test_test_data_decide_nothing(rotated: Clients, found: Diagnosis) -> None:
+def test_test_data_decide_nothing(rotated: Clients, tried: Diagnosis) -> None:
     y, x = rotated.y.clone(), rotated.x.clone()
     y[rotated.test.indices] = (y[rotated.test.indices] + 3) % 10
     x[rotated.test.indices] = torch.nan_to_num(x[rotated.test.indices] * 0 + 1e6)
-    assert same(bf.diagnose(replace(rotated, x=x, y=y), seed=7, workers=1), found)
+    assert same(bf.diagnose(replace(rotated, x=x, y=y), seed=7, workers=1, trial_rounds=1), tried)
 
 
 def test_no_engine_is_given_test_data(rotated: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,17 +185,16 @@ def test_no_engine_is_given_test_data(rotated: Clients, monkeypatch: pytest.Monk
             super().__init__(method, task, data, *rest)
 
     monkeypatch.setattr(diagnose, "Simulation", Watched)
-    bf.diagnose(rotated, seed=7, steps=2, workers=1)
+    bf.diagnose(rotated, seed=7, steps=2, workers=1, trial_rounds=0)
     assert given == [0, 0]
 
 
-def test_true_groups_decide_nothing(rotated: Clients, found: Diagnosis) -> None:
-    assert same(
-        replace(bf.diagnose(replace(rotated, groups=None), seed=7, workers=1), true_groups=found.true_groups), found
-    )
+def test_true_groups_decide_nothing(rotated: Clients, tried: Diagnosis) -> None:
+    again = bf.diagnose(replace(rotated, groups=None), seed=7, workers=1, trial_rounds=1)
+    assert same(replace(again, true_groups=tried.true_groups), tried)
 
 
-def test_order_of_clients_decides_nothing(rotated: Clients, found: Diagnosis) -> None:
+def test_order_of_clients_decides_nothing(rotated: Clients, tried: Diagnosis) -> None:
     order = np.random.default_rng(0).permutation(len(rotated))
     other = replace(
         rotated,
@@ -194,12 +204,13 @@ def test_order_of_clients_decides_nothing(rotated: Clients, found: Diagnosis) ->
         test=rotated.test.take(order),
         groups=tuple(rotated.groups[i] for i in order) if rotated.groups else None,
     )
-    again = bf.diagnose(other, seed=7, workers=1)
+    again = bf.diagnose(other, seed=7, workers=1, trial_rounds=1)
     by_name = {one.name: one for one in again.clients}
-    for one in found.clients:
+    for one in tried.clients:
         assert by_name[one.name].gain == one.gain
+        assert by_name[one.name].predicted == one.predicted is not None
         assert by_name[one.name].nearest == one.nearest
-    assert same(again.in_order(np.argsort(order)), found)
+    assert same(again.in_order(np.argsort(order)), tried)
 
 
 def same(first: Diagnosis, second: Diagnosis) -> bool:
@@ -252,10 +263,11 @@ def test_which_shift_it_is(labelled: float, matched: float, whole: float, skewed
 
 def test_real_valued_targets_have_kinds_too() -> None:
     data = bf.load("gaussian(between=1.0)").split("by_column")
-    found = bf.diagnose(data, model="logistic", workers=1)
+    found = bf.diagnose(data, model="logistic", workers=1, trial_rounds=2)
     assert found.kinds["label"] > 0.8
     assert "concept" in found.present
-    assert found.recommendation.method == "local"
+    assert recommend_by_rule(found).method == "local"
+    assert found.trials is not None and found.trials.metric == "loss"
 
 
 # -- bad input
@@ -271,6 +283,8 @@ def test_one_client_is_refused() -> None:
     [
         ({"steps": 0}, "steps must be"),
         ({"lr": -1.0}, "lr must be"),
+        ({"trial_rounds": -1}, "trial_rounds must be an integer of at least 0, got -1"),
+        ({"metric": "rmse"}, "the metric 'rmse' is not defined for these models"),
         ({"loss": "mse"}, "the loss 'mse' does not fit the data"),
         ({"precision": "half"}, "precision must be"),
     ],
@@ -293,12 +307,14 @@ def test_what_is_there_is_not_replaced_unasked(found: Diagnosis, tmp_path: Path)
 def test_command_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, split = tmp_path / "out", ["--split", "iid + permuted_labels(groups=2)"]
     with pytest.raises(SystemExit) as ended:
-        main(["diagnose", *split, "--clients", "9", "--seed", "7", "--out", str(target)])
+        main(["diagnose", *split, "--clients", "9", "--seed", "7", "--trial-rounds", "4", "--out", str(target)])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "They form 2 groups" in printed
     assert "Concept shift" in printed
     assert "Recommended: " in printed
+    assert "Predicted gain: accuracy with " in printed
+    assert "promises no accuracy" in printed
     known = json.loads((target / "diagnosis.json").read_text())
     assert known["streams"] == 2
     assert known["recommendation"]["flags"] in printed
@@ -308,7 +324,8 @@ def test_command_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_quiet_command_prints_only_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["diagnose", "--split", "iid", "--clients", "6", "-q", "--out", str(tmp_path / "out")])
+        options = ["--trial-rounds", "0", "-q", "--out", str(tmp_path / "out")]
+        main(["diagnose", "--split", "iid", "--clients", "6", *options])
     assert capsys.readouterr().out == "fedavg\n"
 
 
@@ -336,7 +353,7 @@ def trained(name: str, clients: Clients, seed: int, score: str, **hyper: object)
 def ranking(split: str, num: int, seed: int) -> tuple[str, float, float]:
     """The recommended method, and how its gain in test loss over Local follows the predicted one, and 1/n."""
     clients = bf.load("digits").split(split, clients=num, seed=seed, fractions=(0.4, 0.2, 0.4))
-    found = bf.diagnose(clients, seed=seed, workers=1)
+    found = by_rule(clients, seed)
     advised = found.recommendation
     measured = trained("local", clients, seed, "loss") - trained(advised.method, clients, seed, "loss", **advised.hyper)
     there = np.isfinite(measured)
@@ -347,7 +364,7 @@ def ranking(split: str, num: int, seed: int) -> tuple[str, float, float]:
 
 @pytest.mark.slow
 def test_predicted_gains_rank_clients_as_measured_ones_do() -> None:
-    """With -s it prints the table of docs/diagnose.md."""
+    """With -s it prints the table."""
     lines = []
     for split, num in RANKED.items():
         runs = [ranking(split, num, seed) for seed in (11, 12)]
@@ -361,10 +378,10 @@ def test_predicted_gains_rank_clients_as_measured_ones_do() -> None:
 
 @pytest.mark.slow
 def test_recommended_method_is_worth_it() -> None:
-    """With -s it prints the second table of docs/diagnose.md."""
+    """With -s it prints the table. docs/diagnose-calibration.md is about advice by trials."""
     for split in [*PLANTED, "classes(k=2)"]:
         clients = clients_of(split, seed=11, num=24)
-        advised = bf.diagnose(clients, seed=11, workers=1).recommendation
+        advised = by_rule(clients, seed=11).recommendation
         means = {
             name: float(np.nanmean(trained(name, clients, 11, "accuracy", **hyper)))
             for name, hyper in {"local": {}, "fedavg": {}, advised.method: advised.hyper}.items()

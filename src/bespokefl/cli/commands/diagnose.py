@@ -1,9 +1,15 @@
 """`bespoke diagnose`: predict whether federating helps each client, before long training."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from bespokefl.cli.options import Quiet, Verbose, takes_run, training_option
+from bespokefl.cli.options import Metric, Quiet, Verbose, takes_run, training_option
+from bespokefl.metrics.metric import METRICS
 from bespokefl.workflows.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bespokefl.workflows.diagnose.result import Diagnosis
 
 MAX_CLIENTS = 40  # in the table
 NOT_ACCEPTED = (
@@ -18,6 +24,10 @@ def diagnose(
     settings: RunSettings,
     steps: Annotated[int, training_option(help="Local steps of each short fit.")] = 50,
     lr: Annotated[float, training_option(help="Learning rate of the short fits.")] = 0.1,
+    trial_rounds: Annotated[
+        int, training_option(help="Rounds of the trials, which take most of the time; 0: no predicted gains.")
+    ] = 20,
+    metric: Metric = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -31,7 +41,8 @@ def diagnose(
 
     errors = terminal.console(stderr=True)
     with terminal.messages(errors, verbose), terminal.progress_bar(errors, "diagnosing", quiet) as progress:
-        found, path = diagnose_config(settings, steps=steps, lr=lr, progress=progress)
+        plan = {"steps": steps, "lr": lr, "trial_rounds": trial_rounds, "metric": metric}
+        found, path = diagnose_config(settings, progress=progress, **plan)
     write(path)
     if quiet:
         print(found.recommendation.flags)
@@ -40,24 +51,40 @@ def diagnose(
     terminal.say(
         f"{about['data']}, {about['split']}, {about['clients']} clients, model {about['model']}, seed {about['seed']}"
     )
-    grouped = found.likeness in ("groups", "partly")
-    columns = ["client", "advice", "examples", *(["group"] if grouped else []), "gain", "with all", "paper's GAIN"]
-    rows = []
-    shown = sorted(found.clients, key=lambda one: -one.gain)[:MAX_CLIENTS]
-    for one in shown:
-        group = [str(one.group + 1)] if grouped else []
-        gains = [f"{value:.2f}" for value in (one.gain, one.gain_with_all, one.paper_gain)]
-        rows.append([one.name, one.advice, str(one.examples), *group, *gains])
-    terminal.console().print(terminal.table(columns, rows, left=2))
-    if len(shown) < len(found.clients):
-        terminal.say(f"The {len(shown)} of {len(found.clients)} clients with the largest gain; diagnosis.json has all.")
+    terminal.console().print(_table(found))
+    if len(found.clients) > MAX_CLIENTS:
+        terminal.say(f"{MAX_CLIENTS} of {len(found.clients)} clients, largest gain first; diagnosis.json has all.")
+    if found.trials is not None:
+        terminal.say(
+            f"Predicted gain: {METRICS[found.trials.metric].title} with {found.trials.rival.method} minus that of "
+            "Local, from trials on held-out data, with its 95 % interval."
+        )
     terminal.say(
-        "Gain: factor by which the variance of its model shrinks when it learns from others optimally; 1 is no gain.",
+        "Variance ratio: how much noise averaging removes at best, 1 is nothing; it promises no accuracy.",
         *found.sentences(),
     )
-    terminal.say(f"Recommended: {advised.flags}", style="bold")
+    verdict = "" if advised.verdict is None else f" ({advised.verdict})"
+    terminal.say(f"Recommended: {advised.flags}{verdict}", style="bold")
     terminal.say(
         *(f"  {reason}" for reason in advised.reasons),
         f"  Also worth trying: {', '.join(advised.alternatives)}.",
         f"Written to {path.parent}: diagnosis.html is the full report, diagnosis.json the data.",
     )
+
+
+def _table(found: "Diagnosis") -> "Table":
+    """Return the clients with the largest gains."""
+    from bespokefl.cli import terminal
+    from bespokefl.workflows.diagnose.recommendation import show_gain, show_interval
+
+    grouped, trials = found.likeness in ("groups", "partly"), found.trials
+    columns = ["client", "advice", "examples", *(["group"] if grouped else [])]
+    columns += ["variance ratio"] if trials is None else ["predicted gain", "interval", "variance ratio"]
+    rows = []
+    for one in sorted(found.clients, key=lambda one: (-(one.predicted or 0.0), -one.gain))[:MAX_CLIENTS]:
+        row = [one.name, one.advice, str(one.examples), *([str(one.group + 1)] if grouped else [])]
+        if trials is not None:
+            row.append(show_gain(one.predicted, trials.metric))
+            row.append("–" if one.low is None else show_interval(one.low, one.high, trials.metric))
+        rows.append([*row, f"{one.gain:.2f}"])
+    return terminal.table(columns, rows, left=2)

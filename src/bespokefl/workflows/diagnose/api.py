@@ -1,20 +1,22 @@
-"""Predict whether federating helps each client, with whom, and by which method, from a few local steps.
+"""Predict whether federating helps each client, with whom, and by which method, from a few local steps and trials.
 
 1. Survey: every client computes its gradient at the initial weights and its noise, as in User-Centric FL.
 2. Fits: every client trains for a few steps from the same initial weights, once on each half of its training data.
 3. Sums: every client counts its labels and averages its inputs by class.
+4. Trials: short trainings with a few methods and alone, judged on held-out training and validation data.
 
 User-Centric FL compares clients by their gradients at the initial weights. Fits of a few dozen steps separate them much
 better (docs/diagnose.md has figures): they move to where the clients' problems differ. So groups, W and both variances
-come from the fits, and the survey tells whether User-Centric FL's own first round would find the same groups. Test data
-are never used.
+come from the fits, and the survey tells whether User-Centric FL's own first round would find the same groups. What
+federating gives in accuracy comes from the trials. Test data are never used.
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,9 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local
 from bespokefl.methods.ucfl import choose_streams, collaboration
+from bespokefl.metrics.metric import check_metric, choose_metric, metrics_of
 from bespokefl.theory.two_level import bayes_gain, gain
-from bespokefl.workflows.diagnose import heterogeneity, similarity
+from bespokefl.workflows.diagnose import heterogeneity, recommendation, similarity, trials
 from bespokefl.workflows.diagnose.result import FILE, KIND, MARKERS, Client, Diagnosis, Survey
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import PRECISIONS
@@ -63,6 +66,8 @@ def diagnose(
     *,
     steps: int = STEPS,
     lr: float = LR,
+    trial_rounds: int = trials.ROUNDS,
+    metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Report | None = None,
@@ -73,15 +78,20 @@ def diagnose(
     Parameters
     ----------
     clients : Clients
-        At least two clients. Only their training data are used.
+        At least two clients. Their test data are not used.
     steps : int
         Local steps of each fit. Every client makes two fits, each on half of its training data.
     lr : float
         Learning rate of the fits.
+    trial_rounds : int
+        Rounds of the trials, which compare federated methods with Local on held-out training and validation data; 0:
+        no trials. They take most of the time.
+    metric : str, optional
+        The metric that judges the trials. Default: accuracy, or loss for regression.
     out : path, optional
         Directory for diagnosis.json; `overwrite` replaces a diagnosis there.
     progress : callable, optional
-        Called after each of the three steps.
+        Called after each step.
     **settings
         The keyword arguments model, seed, start, head, loss, scale, missing, vocabulary, length, workers, chunk, device
         and precision of `bespokefl.run`.
@@ -99,8 +109,10 @@ def diagnose(
     shared_settings.check_clients_type(clients)
     for name in settings:
         if name not in SETTINGS:
-            raise unknown("setting", name, [*SETTINGS, "steps", "lr", "out", "overwrite", "progress"])
-    _check(steps, lr)
+            own = ("steps", "lr", "trial_rounds", "metric", "out", "overwrite", "progress")
+            raise unknown("setting", name, [*SETTINGS, *own])
+    _check(steps, lr, trial_rounds)
+    score = choose_metric(None if metric is None else check_metric(metric), metrics_of(clients.classes))
     if out is not None:
         run_directory.check(Path(out), overwrite, MARKERS, KIND)
     config = shared_settings.config_of("diagnose", clients, settings)
@@ -110,7 +122,8 @@ def diagnose(
     started = time.perf_counter()
     order = sorted(range(len(clients)), key=lambda i: clients.names[i])
     canonical = select(clients, order)  # the order in which clients are listed has no influence
-    found, about = _diagnose(canonical, config, settings, steps, lr, progress or (lambda now: None))
+    plan = _Plan(steps, lr, trial_rounds, score)
+    found, about = _diagnose(canonical, config, settings, plan, progress or (lambda now: None))
     about |= {
         "seconds": round(time.perf_counter() - started, 3),
         "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy")},
@@ -121,15 +134,15 @@ def diagnose(
     return found
 
 
-def diagnose_config(
-    config: RunSettings, *, steps: int = STEPS, lr: float = LR, progress: Report | None = None
-) -> tuple[Diagnosis, Path]:
-    """Diagnose the clients of a config and write the result to its output directory."""
-    _check(steps, lr)
+def diagnose_config(config: RunSettings, *, progress: Report | None = None, **plan: Any) -> tuple[Diagnosis, Path]:
+    """Diagnose the clients of a config and write the result to its output directory.
+
+    `plan` are the arguments steps, lr, trial_rounds and metric of `diagnose`.
+    """
     target = shared_settings.output_directory(config, "diagnose")
     run_directory.check(target, config.overwrite, MARKERS, KIND)
     settings = {name: getattr(config, name) for name in SETTINGS}
-    found = diagnose(load_clients(config), steps=steps, lr=lr, progress=progress, **settings)
+    found = diagnose(load_clients(config), progress=progress, **plan, **settings)
     found.about["config"] = {
         one.name: getattr(config, one.name)
         for one in fields(config)
@@ -141,15 +154,29 @@ def diagnose_config(
     return found, target / FILE
 
 
-def _check(steps: int, lr: float) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps must be an integer of at least 1, got {steps!r} (local steps of each fit).")
+@dataclass(frozen=True)
+class _Plan:
+    """How to diagnose: the arguments of `diagnose`."""
+
+    steps: int
+    lr: float
+    trial_rounds: int
+    metric: str
+
+
+def _check(steps: int, lr: float, trial_rounds: int) -> None:
+    for name, value, least, what in (
+        ("steps", steps, 1, "local steps of each fit"),
+        ("trial_rounds", trial_rounds, 0, "rounds of the trials; 0: none"),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name} must be an integer of at least {least}, got {value!r} ({what}).")
     if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
         raise InputError(f"lr must be a number > 0, got {lr!r} (learning rate of the fits).")
 
 
 def _diagnose(
-    clients: Clients, config: RunSettings, given: dict[str, Any], steps: int, lr: float, report: Report
+    clients: Clients, config: RunSettings, given: dict[str, Any], plan: _Plan, report: Report
 ) -> tuple[Diagnosis, dict[str, Any]]:
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
     ready, preparation = prepare(clients, **config.select(Mark.PREPARATION))
@@ -165,26 +192,39 @@ def _diagnose(
     )
     task = spec.build(None if start is None else initial_weights.read(start))
     settings = Settings(
-        rounds=0, batch_size=BATCH_SIZE, local_steps=steps, seed=seed, workers=config.workers, chunk=config.chunk
+        rounds=0, batch_size=BATCH_SIZE, local_steps=plan.steps, seed=seed, workers=config.workers, chunk=config.chunk
     )
     data = engine_data(ready, device, PRECISIONS[config.precision])
     data = replace(data, test=ClientIndex.of_lists([np.zeros(0)] * len(data)))
     server = Simulation(UCFL(), task, data, settings, ready.classes).run().server  # its survey: there are no rounds
     report(Progress(1, 3, "survey"))
-    first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, lr)
+    first, second = _fits(task, data, replace(settings, rounds=1), ready.classes, plan.lr)
     report(Progress(2, 3, "fits"))
     alike = similarity.compare(first, second, ready.train.sizes.numpy(), seed)
     how = heterogeneity.measure(ready, alike.groups, alike.kind != similarity.ALIKE, seed)
     found = _diagnosis(ready, alike, how, _survey_result(server, alike))
     report(Progress(3, 3, "sums"))
+    if plan.trial_rounds:
+        candidates = trials.candidates_of(recommendation.group_methods(found))
+        steps = count(4)  # after the three above
+        total = 3 + trials.number_of_runs(candidates)
+        rounds = replace(settings, rounds=plan.trial_rounds)
+        found = found.with_trials(
+            trials.run(
+                *(task, data, rounds, ready.classes, candidates, plan.metric),
+                report=lambda phase: report(Progress(next(steps), total, phase)),
+            )
+        )
     return found, {
         **{name: value for name, value in origin_of(clients).items() if name != "examples"},
         "clients": len(clients),
         "model": config.model,
         "parameters": task.layout.width,
         "seed": seed,
-        "steps": steps,
-        "lr": lr,
+        "steps": plan.steps,
+        "lr": plan.lr,
+        "trial_rounds": plan.trial_rounds,
+        "metric": plan.metric,
         "batch_size": BATCH_SIZE,
         "sent": _sent(task, ready),
     }
