@@ -120,7 +120,8 @@ def _chosen(study: SyntheticStudy, store: CellStore) -> str:
 
 
 def _accuracies(study: PersonalizationStudy, store: CellStore) -> str:
-    cells, missing = study.results(store), {}
+    cells = study.results(store)
+    missing: dict[tuple[str, str], bool] = {}
     for spec in study.specs(store):
         missing[spec.scenario, spec.settings["method"]] = (
             missing.get((spec.scenario, spec.settings["method"]), False) or store.get(spec) is None

@@ -36,7 +36,7 @@ BATCH_SIZE = 10
 PART_RATES = (0.1,)  # of a smaller study
 PRIORITY = 2
 DIGITS = 5  # of stored accuracies
-SET = {  # stated, so that cells of earlier defaults count as missing
+SET: dict[str, dict[str, object]] = {  # stated, so that cells of earlier defaults count as missing
     "selffl": {"variance": "trace", "peers": "active"},
     "pfedvem": {"mean_head_lr": 0.1},
 }

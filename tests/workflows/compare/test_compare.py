@@ -691,7 +691,6 @@ def test_runs_know_whether_they_were_tuned(found: Comparison, tmp_path: Path) ->
     assert mixed.untuned
 
 
-
 def test_runs_of_different_splits_are_refused_with_both_hashes(clients: Clients, tmp_path: Path) -> None:
     other = federation(seed=1)
     run("local", clients, **QUICK).save(tmp_path / "a")

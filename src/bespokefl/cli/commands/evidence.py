@@ -140,6 +140,7 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
 
 def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence import studies
+    from bespokefl_evidence.pages import compare_check
     from bespokefl_evidence.pages import results as pages
     from bespokefl_evidence.studies.compare_check import CompareCheck
     from bespokefl_evidence.studies.experiment import Experiment
