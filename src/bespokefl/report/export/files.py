@@ -66,9 +66,7 @@ def export(
         drawing.check_matplotlib()
     path = Path(source)
     if tuple(formats) == (HTML,) and not pictures:
-        inside = target is not None and Path(target).is_dir()
-        output = None if target is None else Path(target) / page.FILE_NAME if inside else Path(target)
-        return [page.write(path, output, citations=citations)]
+        return [page.write(path, None if target is None else Path(target), citations=citations)]
     if path.name == diagnosis.SOURCE_NAME or (path / diagnosis.SOURCE_NAME).is_file():
         raise InputError("a diagnosis has an HTML page only; leave out --format and --figures.")
     found = contents(read_document(path), citations or {})
