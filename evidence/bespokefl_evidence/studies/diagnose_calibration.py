@@ -30,7 +30,7 @@ from bespokefl_evidence.studies.cells import CellStore, Spec
 NAME = "diagnose-calibration"
 SUMMARY = "What bespoke diagnose predicts, and what comes out, on ten federations"
 FILE = Path(__file__).with_suffix(".toml")
-RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+RATES = (0.1, 0.3, 1.0)
 STEPS, BATCH_SIZE = 10, 10
 MOST_WRITERS, MOST_TAKES, EVERY_WINDOW = 20, 20, 4
 DIGITS = 5  # of stored figures
@@ -50,6 +50,7 @@ class Federation:
     clients: int | None = None
     model: str = "mlp"
     metric: str = "accuracy"
+    rates: Sequence[float] = RATES  # learning rates of the runs
 
     def load(self, seed: int, files: Path | None) -> Clients:
         """Return the clients of a seed; other data than digits are read from a file."""
@@ -124,7 +125,7 @@ class CalibrationStudy:
         """A cell for each federation and seed."""
         for one in self.federations:
             settings = {name: getattr(one, name) for name in ("data", "split", "clients", "model", "metric")}
-            settings |= {"rounds": self.rounds, "rates": list(RATES), "steps": STEPS, "batch_size": BATCH_SIZE}
+            settings |= {"rounds": self.rounds, "rates": list(one.rates), "steps": STEPS, "batch_size": BATCH_SIZE}
             for seed in range(self.seeds):
                 yield Spec(self.name, one.name, "diagnosis", seed, settings, PRIORITY)
 
@@ -178,7 +179,7 @@ def train(found: Diagnosis, clients: Clients, one: Federation, rounds: int, seed
     for candidate in found.trials.candidates:
         if candidate.method == "fedavg":
             continue  # the global model of the next
-        for lr in RATES:
+        for lr in one.rates:
             try:
                 result = run(methods.build(candidate.method, {**candidate.hyper, "lr": lr}), clients, **settings)
             except TrainingError:
