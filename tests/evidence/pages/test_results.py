@@ -228,7 +228,8 @@ def test_the_claims_page_is_that_of_the_cells(committed: tuple[list[Experiment],
 
 def test_the_pages_of_our_own_studies_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:
     found = own_studies.pages(studies.find([]), committed[1])
-    assert {path.name for path in found} == {"results-selffl-synthetic.md", "where-it-pays.md"}
+    own = {"results-selffl-synthetic.md", "where-it-pays.md", "compare-check.md", "diagnose-calibration.md"}
+    assert {path.name for path in found} == own
     for path, text in found.items():
         assert (ROOT / "docs" / path).read_text() == text, ADVICE
 

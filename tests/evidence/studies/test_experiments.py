@@ -32,7 +32,7 @@ def all_specs(one: Experiment) -> list[Spec]:
 
 
 def test_every_file_is_a_study_by_name() -> None:
-    assert set(STUDIES) == {*NAMES, "selffl-synthetic", "digits", "fashion", "diagnose-calibration"}
+    assert set(STUDIES) == {*NAMES, "selffl-synthetic", "digits", "fashion", "compare-check", "diagnose-calibration"}
     assert [one.name for one in find([])] == list(STUDIES)
     assert all(one.summary for one in STUDIES.values())
     with pytest.raises(InputError, match="selffl-mnist"):

@@ -33,7 +33,7 @@ from bespokefl.workflows.run.trainer import BuiltRun
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "batch_size": 16}
 RUN_FILES = {"config.toml", "result.json", "clients.csv", "rounds.jsonl", "split.json", "personal.safetensors"}
-RUN_FILES |= {"server.safetensors"}
+RUN_FILES |= {"server.safetensors", "client_scores.jsonl"}
 
 
 @pytest.fixture(scope="module")
