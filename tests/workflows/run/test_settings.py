@@ -161,7 +161,7 @@ def test_epochs_and_steps_do_not_go_together() -> None:
 
 FIELDS = {one.name: one for one in fields(RunSettings)}
 SAMPLES = {"task": "regression", "missing": "mean", "scale": "own", "precision": "float64", "engine": "reference"}
-PYTHON_ONLY = {"method", "clients", "checkpoint", "progress"}
+PYTHON_ONLY = {"method", "clients", "checkpoint", "progress", "callbacks"}
 
 
 def sample(kind: Any) -> Any:
