@@ -99,6 +99,7 @@ def test_every_run_has_its_own_directory(clients: Clients, here: Path) -> None:
     assert read_tensorboard(here / "elsewhere/mine").keys() >= {"personal/test_loss", "global/test_loss"}
 
 
+@pytest.mark.slow
 def test_of_a_comparison_the_compared_runs_are_logged_and_not_its_tuning(clients: Clients, here: Path) -> None:
     given = SMALL | {"rounds": 2, "log": "tensorboard"}
     bf.compare(["ditto"], clients, seeds=(0, 1), tune=60, grids={"ditto": {"lr": (0.1, 0.2)}}, **given)
