@@ -110,15 +110,14 @@ def _chosen(study: SyntheticStudy, store: CellStore) -> str:
 
 
 def _accuracies(study: PersonalizationStudy, store: CellStore) -> str:
-    cells, missing = study.results(store), {}
-    for spec in study.specs(store):
-        missing[spec.scenario, spec.settings["method"]] = (
-            missing.get((spec.scenario, spec.settings["method"]), False) or store.get(spec) is None
-        )
+    cells = study.results(store)
+    missing = {(one.scenario, one.settings["method"]) for one in study.specs(store) if store.get(one) is None}
     lines = [f"| | {' | '.join(TITLES.values())} |", "|---|" + "---:|" * len(TITLES)]
     for scenario in where_it_pays.SCENARIOS:
         keys = [
-            None if missing.get((scenario.name, name), True) else where_it_pays.chosen(cells, scenario.name, name)
+            where_it_pays.chosen(cells, scenario.name, name)
+            if name in scenario.methods and (scenario.name, name) not in missing
+            else None
             for name in TITLES
         ]
         values = [_mean(None if key is None else cells[key]["test"], 100) for key in keys]

@@ -36,7 +36,7 @@ BATCH_SIZE = 10
 PART_RATES = (0.1,)  # of a smaller study
 PRIORITY = 2
 DIGITS = 5  # of stored accuracies
-SET = {  # stated, so that cells of earlier defaults count as missing
+SET: Mapping[str, Mapping[str, Any]] = {  # stated, so that cells of earlier defaults count as missing
     "selffl": {"variance": "trace", "peers": "active"},
     "pfedvem": {"mean_head_lr": 0.1},
 }
@@ -146,7 +146,7 @@ class PersonalizationStudy:
                         settings |= {"data": self.data, "model": self.model, "clients": self.clients}
                         settings |= {"rounds": self.rounds, "seeds": self.seeds, "shrink": self.shrink}
                         settings |= {"images": self.images.get(scenario.name)}
-                        settings |= {"set": SET[name]} if name in SET else {}
+                        settings |= {"set": dict(SET[name])} if name in SET else {}
                         row = f"{name}/lr={rate:g}, epochs={epochs}"
                         yield Spec(self.name, scenario.name, row, 0, settings, PRIORITY)
 
