@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated
 
 from bespokefl.cli.options import Metric, Quiet, Verbose, takes_run, training_option
-from bespokefl.metrics.metric import METRICS
 from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ def diagnose(
     bespoke diagnose --data digits --split "iid + rotation(groups=4)" --out runs/diagnosis
     """
     from bespokefl.cli import terminal
+    from bespokefl.metrics.metric import METRICS
     from bespokefl.report import write
     from bespokefl.workflows.diagnose.api import diagnose_config
 
