@@ -49,7 +49,7 @@ def read_wandb(folder: Path) -> Figures:
                 name = "/".join(item.nested_key) or item.key
                 if not name.startswith("_"):
                     found.setdefault(name, []).append((record.history.step.num, json.loads(item.value_json)))
-    return found
+    return {name: sorted(values) for name, values in found.items()}  # names of files are not in the order of time
 
 
 def read_mlflow(folder: Path) -> Figures:
