@@ -151,8 +151,9 @@ def test_an_untuned_comparison_says_so_everywhere(clients: Clients, tmp_path: Pa
     assert found.untuned and written["untuned"] and written["title"].startswith("Untuned comparison: 3 methods")
     assert found.best.sentence.startswith("Untuned: ") and "performs best" not in repr(found)
     with (tmp_path / "c" / "methods.csv").open() as file:
-        lines = list(csv.DictReader(file))
+        *lines, constant = list(csv.DictReader(file))
     assert [line["tuned"] for line in lines] == ["False"] * 3
+    assert (constant["method"], constant["tuned"]) == ("majority class", "")
     assert all(float(line["gradients"]) > 0 and float(line["steps"]) > 0 for line in lines)
 
 

@@ -716,7 +716,7 @@ def test_runs_that_cannot_be_compared(clients: Clients, found: Comparison, tmp_p
 def test_runs_that_differ_in_more_than_the_method_say_so(clients: Clients, found: Comparison) -> None:
     longer = run("ditto", clients, **(QUICK | {"rounds": 3}))
     other = compare_runs([longer, found.result("local", 0), found.result("local", 1)])
-    assert other.notes[0] == "The methods differ in more than the method: rounds (3, 2)."
+    assert "The methods differ in more than the method: rounds (3, 2)." in other.notes
     assert other.seeds == [0] and any("seeds that all methods have: 0" in note for note in other.notes)
     assert "not both were run" in other.fairest.sentence
     twice = compare_runs([longer, run("ditto", clients, **QUICK)])
