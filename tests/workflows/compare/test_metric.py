@@ -87,7 +87,8 @@ def test_the_page_draws_the_majority_class_and_curves_from_round_0(found: Compar
     text = report.write(found.path, tmp_path / "page.html").read_text(encoding="utf-8")
     numbers = json.loads(re.findall(r'<script[^>]*id="?numbers"?[^>]*>(.*?)</script>', text, re.DOTALL)[0])
     assert numbers["score"] == "auc" and numbers["title"] == "AUC"
-    assert numbers["followed"] == {"score": "accuracy", "title": "accuracy", "percent": True}  # AUC is computed at the end only
+    # AUC is computed at the end only
+    assert numbers["followed"] == {"score": "accuracy", "title": "accuracy", "percent": True}
     last = numbers["methods"][-1]
     assert last["name"] == "majority class" and last["constant"] and len(numbers["methods"]) - 1 in numbers["shown"]
     assert set(last["scores"]) <= {0.5, None} and last["curve"]["round"] == [0, 12]
