@@ -215,7 +215,7 @@ def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: S
     )
     place = small.disk / "compare"
     done = sum(taken(compared / "runs" / name) for name in ("local-0", "fedavg-0"))
-    told = small.run(done + FILES + 3 * CHECKPOINT // 2, *common, "--out", place)
+    told = small.run(done + FILES + 3 * CHECKPOINT // 2, *common, "--out", place, "--quiet")  # no hint about seeds
     # Of two runs at the same time, one may find the disk full at its first checkpoint, and the other one is killed.
     first = "" if workers == 1 else "there is no checkpoint yet|"
     found = re.fullmatch(
@@ -241,7 +241,8 @@ def test_full_in_a_comparison(workers: int, data: Path, compared: Path, small: S
 def test_full_at_the_end_of_a_comparison(data: Path, compared: Path, small: Small) -> None:
     """There is space for all runs, but not for the report."""
     common = ("compare", "ditto", "--no-tune", "--seeds", "0", "--data", data, *SHARED, "--checkpoint-every", 0)
-    told = small.run(taken(compared) - taken(compared / "report.html") // 2, *common, "--out", small.disk / "compare")
+    size = taken(compared) - taken(compared / "report.html") // 2
+    told = small.run(size, *common, "--out", small.disk / "compare", "--quiet")  # no hint about seeds
     assert told == (
         f"error: cannot write to '{small.disk}/compare/report.html': No space left on device; everything else is "
         f"written; make room, then: bespoke report {small.disk}/compare."
