@@ -100,8 +100,7 @@ def compare(
             found = compare_runs(runs, metric=metric, out=target, overwrite=settings.overwrite)
         else:
             if seed_list is not None and len(seed_list) < MIN_SEEDS and not quiet:
-                given = count(len(seed_list), "seed")
-                errors.print(f"With {given} no method can be called best; --seeds {MIN_SEEDS} or more can tell.")
+                errors.print(f"With fewer than {MIN_SEEDS} seeds no method can be called best.")
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
                 chosen = {"tune": time, "budget": budget, "grids": grids, "metric": metric}
                 found = _train(settings, methods, seed_list, chosen, target, progress)
