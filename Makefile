@@ -19,12 +19,12 @@ VENV_IS_VALID := test ! -e $(UNFINISHED) \
 	&& $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint system-packages test check format clean force
+.PHONY: help demo dist install lint system-packages docs test check format clean force
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: install  ## Train seven methods on handwritten digits, about a minute
+demo: install  ## Compare ten methods on handwritten digits, about a minute
 	@$(BIN)/bespoke demo
 
 install: $(INSTALLED)  ## Create .venv and install Bespoke (other targets do this if needed)
@@ -45,7 +45,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	fi
 	@echo "Installing Bespoke into $(VENV), which takes a minute or two and is repeated only if requirements change"
 	@rm -f $(INSTALLED) && touch $(UNFINISHED)
-	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev,figures,flower,privacy]'
+	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev,docs,figures,flower,privacy]'
 	@rm -f $(UNFINISHED) && touch $(INSTALLED)
 
 lint: install  ## Format, lint, types and import rules
@@ -57,12 +57,19 @@ lint: install  ## Format, lint, types and import rules
 system-packages:
 	@tests/install_system_packages.sh
 
+docs: install  ## Build the documentation site, build/site/index.html
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env docs build/site
+	@echo "build/site/index.html"
+
 test: lint system-packages  ## Everything that CI checks: lint and all tests (ARGS="-k ditto" selects some)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
 	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: no test was selected
 
 check: lint  ## Lint and the fast tests, under two minutes
 	@$(BIN)/pytest -q -n auto -m "not slow and not alone" $(ARGS)
+
+dist: install  ## Build sdist and wheel into dist/
+	@rm -rf dist && $(BIN)/python -m build --quiet
 
 format: install  ## Format the code and apply the linter's fixes
 	@$(BIN)/ruff check --quiet --fix . || true

@@ -45,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=position)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m alone`, import only modules that have such tests."""
+    if config.option.markexpr != "alone" or collection_path.suffix != ".py":
+        return None
+    return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+
+
 def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     """In CI, turn a skipped test or an expected failure into a failure."""
     if not (CI and report.skipped):

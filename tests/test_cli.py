@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ import bespokefl as bf
 from bespokefl import cli, methods
 from bespokefl.cli import options, terminal
 from bespokefl.cli.commands import tune
-from bespokefl.cli.commands.show import DEMO_METHODS, choose_methods, hyperparameters, reference
+from bespokefl.cli.commands.show import hyperparameters, reference
 from bespokefl.engines.outcome import Progress
+from bespokefl.workflows.compare import demo
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.jobs import Step
 from bespokefl.workflows.tune.shared_settings import literal
@@ -115,7 +115,7 @@ MISTAKES = {
     "run ditto --rounds many": "Invalid value for '--rounds'",
     "run ditto --ronds 3": "No such option",
     "run ditto fedavg": "unexpected extra argument",
-    "run ditto --batch-size 0": "batch_size must be at least 1",
+    "run ditto --batch-size 0": "--batch-size must be at least 1",
     "run ditto --chunk 0": "chunk must be at least 1",
     "run ditto --precision float16": "precision must be 'float32' or 'float64'",
     "run ditto --device abacus": "cannot compute on the device 'abacus'",
@@ -127,7 +127,7 @@ MISTAKES = {
     "run ditto --out own.npz": "it is a file",
     "run ditto --newcomers 1": "newcomers must be in [0, 1), the share of clients held back from training, got 1.0.",
     "run ditto --newcomers 0.5 --clients 1 --split iid": "needs at least 2 clients",
-    "run local --keep-rounds": "local has no global model to keep of every round; leave keep_rounds out.",
+    "run local --keep-rounds": "local has no global model to keep of every round; leave --keep-rounds out.",
     "run --config key.toml": "unknown key 'ronds'; did you mean 'rounds'?",
     "run --config type.toml": "rounds must be an integer, got 'three'.",
     "run --config half.toml": "'half.toml' must be a TOML file",
@@ -557,31 +557,31 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", ["", " --all"])
-def test_the_demo_shows_methods(flags: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bespoke(f"demo --rounds 1 --seed 1{flags}") == 0
+def test_the_demo_shows_methods_and_writes_a_report(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert bespoke("demo --rounds 1 --seed 1 --open") == 0
     printed = capsys.readouterr()
     lines = [line.split() for line in printed.out.splitlines()]
     shown = {line[0]: line for line in lines if line and line[0] in methods.REGISTRY}
-    unfit = {name for name in methods.REGISTRY if methods.build(name).needs_groups}
-    expected = [name for name in methods.REGISTRY if name not in unfit] if flags else list(DEMO_METHODS)
-    assert list(shown) == expected
-    assert shown["local"][4] == "-" and float(shown["ditto"][4]) > 1
-    assert "personal, %" in printed.out and float(shown["ditto"][1]) > 1  # no share is
-    assert all(name in printed.out for name in unfit) or not flags
-    assert sum(line[:1] == ["bespoke"] for line in lines) == (5 if flags else 6)
-    assert printed.err == ""
-    assert everything(here) == {}
+    assert sorted(shown) == sorted(demo.HYPER)
+    assert shown["local"][5] == "-" and float(shown["ditto"][1]) > 1  # no share is
+    assert max(map(len, printed.out.split("Accuracy of")[0].splitlines()[2:])) <= 81
+    assert demo.CHOSEN_BEFOREHAND in printed.out and "One common model (fedavg) recognizes" in printed.out
+    page = here / "runs" / "demo" / "report.html"
+    assert f"The report: {page.relative_to(here)}\n" in printed.out and opened == [page.as_uri()]
+    assert "Untuned" not in page.read_text(encoding="utf-8") and "chosen beforehand" in page.read_text(encoding="utf-8")
+    assert sum(line[:1] == ["bespoke"] for line in lines) == 6
+    assert bespoke("demo --out runs/demo") == 2  # nothing is replaced
+    assert "runs/demo" in capsys.readouterr().err
 
 
-def test_the_demo_is_the_short_list_unless_asked_for_all() -> None:
-    clients = bf.load("digits").split("classes(k=3)", clients=20, seed=0)
-    short, unfit = choose_methods(clients, everything=False)
-    assert set(short) == {"local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem"} and unfit == []
-    every, unfit = choose_methods(clients, everything=True)
-    assert sorted([*every, *unfit]) == sorted(methods.REGISTRY)
-    known = replace(clients, groups=(0,) * len(clients))
-    assert choose_methods(known, everything=True) == (list(methods.REGISTRY), [])
+def test_all_methods_of_the_demo_can_run_on_its_clients() -> None:
+    clients = demo.demo_clients()
+    assert clients.groups is not None and {*demo.HYPER} < {*methods.REGISTRY}
+    assert all(methods.build(name, dict(hyper)).name == name for name, hyper in demo.HYPER.items())
 
 
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import bespokefl as bf
 from tests import commands
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHORTER = {"--tune": "5s", "--seeds": "2", "--rounds": "2"}  # a minute, five seeds and twenty rounds are for people
+NUMBER = re.compile(r"\d+\.?\d*")
+TOLERANCE = 0.5  # points: another machine may round differently
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,7 +33,10 @@ def name(page: Path) -> str:
 def test_python_snippets_run(page: Path, tmp_path: Path) -> None:
     """Run all snippets of a page in order, in one process and an empty directory."""
     script = tmp_path / "snippets.py"
-    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    # What a comment behind a print says is compared with what is printed: print(accuracy)  # 0.95
+    text = "\n".join(blocks(page, "python"))
+    checked = re.sub(r"^print\((.+)\)  # (0\.\d+)$", r"assert abs(\1 - \2) < 0.01, \1", text, flags=re.MULTILINE)
+    script.write_text(checked, encoding="utf-8")
     done = commands.python(script)
     assert done.returncode == 0, done.stderr
 
@@ -44,9 +51,40 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
             if not words:
                 continue
             assert words[0] == "bespoke", f"{name(page)}: sh blocks may contain only bespoke commands, found {line!r}"
-            words = ["5s" if before == "--tune" else word for before, word in pairwise(words)]  # a minute is for people
+            words = [SHORTER.get(before, word) for before, word in pairwise(words)]
+            if words[0] == "run" and "--rounds" not in words:
+                words += ["--rounds", SHORTER["--rounds"]]
             done = commands.bespoke(*words, cwd=tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_figures_of_readme_are_true(tmp_path: Path) -> None:
+    """Compare the run's two figures, and the whole table of the demonstration, with what is printed now."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = next(
+        one for one in blocks(ROOT / "README.md", "sh")[0].replace("\\\n", " ").splitlines() if "run ditto" in one
+    )
+    assert commands.bespoke(*shlex.split(command)[1:], cwd=tmp_path).returncode == 0
+    result = bf.load_run(tmp_path / "runs" / "ditto")
+    stated = re.search(
+        r"personal accuracy of ([\d.]+) % \(FedAvg's global model, which Ditto also trains: ([\d.]+) %",
+        " ".join(text.split()),
+    )
+    assert stated is not None and result.global_ is not None
+    for shown, scores in zip(stated.groups(), (result.personal, result.global_), strict=True):
+        assert float(shown) == pytest.approx(100 * scores["accuracy"].mean(), abs=TOLERANCE)
+
+    done = commands.bespoke("demo", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "runs" / "demo" / "report.html").is_file(), done.stderr
+    printed = {line.split()[0]: NUMBER.findall(line) for line in done.stdout.splitlines() if line.strip()}
+    rows = re.findall(r"^\| ([a-z-]+)[a-z ]* \|(.* \|.*\|.*)\|$", text[text.index("| ifca |") :], re.MULTILINE)
+    assert len(rows) == 11
+    for name, values in rows:
+        for shown, now in zip(NUMBER.findall(values), printed[name], strict=False):
+            assert float(shown) == pytest.approx(float(now), abs=5 if name == "fedavg" else 2.5), (name, values)
+    accuracy = {name: float(NUMBER.findall(values)[0]) for name, values in rows}
+    assert accuracy["ifca"] > accuracy["local"] + 10 > accuracy["fedavg"] + 10
 
 
 def test_the_installed_command_runs(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_import_is_quick_and_does_not_import_torch() -> None:
     assert printed[1:] == ["False", "False"]
 
 
+def test_a_run_imports_no_more_than_it_needs() -> None:
+    script = (
+        "import sys; import bespokefl as bf; clients = bf.load('digits').split('iid', clients=3, seed=0); "
+        "bf.run('fedavg', clients, rounds=1, model='logistic'); "
+        "print([name for name in ('sklearn', 'scipy.stats', 'scipy.cluster', 'pandas', 'flwr') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
+
+
 def test_version_is_the_one_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert bespokefl.__version__ == project["version"]

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bespokefl.methods import REGISTRY, FedAvg
 from bespokefl.workflows.run.api import run
 from tests.contract.conftest import params, quick
 from tests.contract.probes import PROBES
-from tests.contract.test_methods import assert_near
+from tests.contract.test_methods import assert_near, snapshot
 from tests.engines.transports.flower.grid import deployment
 from tests.faults.test_resume import SMALL, clients
 from tests.federations import apart, federation, mlp, same_bits, simulation
@@ -69,6 +69,9 @@ class ByHand:
     made: Simulation
     lost: Lost
 
+    def __post_init__(self) -> None:
+        self.models: dict[int, Rows] = {}
+
     def run(self) -> "ByHand":
         made, self.states, self.up, self.down = self.made, {}, [0, 0], [0, 0]
         method, federation = made.method, made.federations[0]
@@ -104,9 +107,11 @@ class ByHand:
         return self.states.get(client, new)
 
     def personal(self, client: int) -> Rows:
-        made, number = self.made, len(self.history)
-        message = made.method.message(self.server, [client], made.federations[0].round(number, "evaluate"))
-        return made.side.personal([client], message, self.state(client), number)
+        if client not in self.models:
+            made, number = self.made, len(self.history)
+            message = made.method.message(self.server, [client], made.federations[0].round(number, "evaluate"))
+            self.models[client] = made.side.personal([client], message, self.state(client), number)
+        return self.models[client]
 
     def assert_same(self, made: Simulation, outcome: Outcome, *, sent: bool = True) -> None:
         """Compare the server, all clients' states and models, the lost uploads and the traffic."""
@@ -121,6 +126,29 @@ class ByHand:
     def assert_same_server(self, outcome: Outcome) -> None:
         assert_near(outcome.server, self.server, 1e-10)
         assert [(line["reported"], set(line.get("lost", {}))) for line in outcome.history] == self.history
+
+
+@dataclass
+class Remembered:
+    """Clients' replies: who trains again from the same bits, with the same method and data, is not asked again."""
+
+    replies: dict[tuple[Any, ...], list[tuple[Any, Any]]] = field(default_factory=dict)
+
+    def watch(self, made: Simulation, monkeypatch: pytest.MonkeyPatch, change: Callable[[int, State], State]) -> None:
+        """Let a simulation use these replies; `change` is told the client and its upload, and returns what it sends."""
+        train = made.side.train
+
+        def remembered(cohort: Sequence[int], message: Message, state: State, round: Round) -> Any:
+            given = [dict(message.shared), dict(message.own), state]
+            known = self.replies.setdefault((*cohort, "in", round.number, round.phase), [])
+            reply = next((reply for before, reply in known if same_bits(given, before)), None)
+            if reply is None:
+                before = snapshot(given)
+                reply = train(cohort, message, state, round)
+                known.append((before, reply))
+            return replace(reply, upload=change(cohort[0], dict(reply.upload)))
+
+        monkeypatch.setattr(made.side, "train", remembered)
 
 
 def count(total: list[int], *values: Mapping[str, Any]) -> None:
@@ -222,16 +250,14 @@ def test_a_wrong_shape_is_rejected_without_a_majority(
     """Of one of two clients, the only client of a round, and all clients: the server is as if they had not reported."""
     options: dict[str, Any] = {"rounds": 3, "participation": participation, "chunk": 1}
     expected = ByHand(simulation(uploading, PAIR, **options), lambda number, name: name in who).run()
+    replies = Remembered()
     for wrong in WRONG:
         made = simulation(uploading, PAIR, **options)
-        train = made.side.train
 
-        def lying(cohort: Sequence[int], *given: Any, wrong: Any = wrong, train: Any = train) -> Any:
-            reply = train(cohort, *given)
-            broken = reply.upload and PAIR.names[cohort[0]] in who
-            return replace(reply, upload=wrong(reply.upload)) if broken else reply
+        def lying(client: int, upload: State, wrong: Callable[[State], State] = wrong) -> State:
+            return wrong(upload) if upload and PAIR.names[client] in who else upload
 
-        monkeypatch.setattr(made.side, "train", lying)
+        replies.watch(made, monkeypatch, lying)
         outcome = made.run()
         expected.assert_same(made, outcome, sent=False)
         assert {reason for reasons in outcome.lost.values() for reason in reasons} == {"wrong shape"}

@@ -114,7 +114,7 @@ def test_resume_from_inside_the_run_directory(inside: str, here: Path, monkeypat
 def test_a_shell_in_a_replaced_directory(here: Path) -> None:
     """The shell stays in the replaced directory, and the next command reports it."""
     shell = ("sh", "-c", 'cd "$0" && "$@"; echo "$?"; "$@"; echo "$?"', here)
-    ended = started_by(tuple(map(str, shell)), "run", "ditto", *QUICK, "--out", ".")
+    ended = started_by(tuple(map(str, shell)), "run", "ditto", *QUICK, "--checkpoint-every", 0, "--out", ".")
     assert ended.stdout == f"{here}\n0\n2\n"
     assert ended.stderr == (
         f"warning: the current directory was replaced: cd {here} shows the new one\n"

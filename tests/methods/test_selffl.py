@@ -555,7 +555,7 @@ def test_with_all_peers_and_smoothing_a_common_error_shrinks_by_one_minus_c_time
     """
     data, _, _ = gaussian(20, 0.001)
     data = Data(**(vars(data) | {"y": torch.ones_like(data.y)}))
-    var, lr, share, rounds = 0.1 / 15, 1e-4, 0.1, 50
+    var, lr, share, rounds = 0.1 / 15, 2e-3, 0.1, 20
     known = dict.fromkeys(data.names, var)
     options = {"lr": lr, "max_steps": 10**4, "between": 0.001, "variances": known, "initialise": False}
     for peers, others in (("known", 19), ("active", 1)):

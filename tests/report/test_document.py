@@ -207,6 +207,8 @@ def test_a_killed_comparison_shows_its_finished_runs(tmp_path: Path, capsys: pyt
 def test_a_real_comparison_from_its_command_to_its_figures(tmp_path: Path) -> None:
     methods = ["selffl", "persfl", "ucfl", "pfedvem"]
     options = ["--clients", "6", "--rounds", "3", "--seeds", "0,1", "--eval-every", "1", "--out", str(tmp_path / "all")]
+    rates = [f"{name}.lr" for name in ("local", "fedavg", "selffl", "persfl", "ucfl")] + ["pfedvem.base_lr"]
+    options += ["--set", "persfl.distil_epochs=2", *(word for rate in rates for word in ("--grid", f"{rate}=0.05,0.1"))]
     with pytest.raises(SystemExit) as ended:
         main(["compare", *methods, *options])
     assert ended.value.code in (0, None)

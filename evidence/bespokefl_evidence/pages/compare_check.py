@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import listing
+from bespokefl.metrics.metric import METRICS
 from bespokefl.metrics.significance import MARGIN, Standing, standing
 from bespokefl.metrics.spread import standard_error
 from bespokefl.metrics.verdict import best_performing
@@ -39,7 +40,9 @@ def page(study: CompareCheck, store: CellStore) -> str:
     done, total, spent = (sum(getattr(one, key) for one in found) for key in ("done", "total", "spent"))
     missing = "all are computed" if done == total else f"{total - done} are missing"
     cells = f"{done} of {total} cells, {missing}; {spent / 60:.0f} minutes of processor time.\n"
-    return "\n".join([INTRODUCTION, cells, *(_section(study, one, store) for one in study.scenarios)])
+    return "\n".join(
+        [INTRODUCTION, cells, *(_section(study, one, store) for one in study.scenarios), _all_methods(study, store)]
+    )
 
 
 def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
@@ -79,6 +82,33 @@ def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
     return "\n".join([*lines, ""])
 
 
+def _all_methods(study: CompareCheck, store: CellStore) -> str:
+    lines = ["## All methods with their default grids", ""]
+    lines += [
+        "`bespoke compare` of all methods that fit the data, with two seeds: does every default grid have a point that "
+        "trains well? *Points* counts those beyond the edges of the grid; *edge* names a value that still lies on it."
+    ]
+    for one in study.all_methods:
+        cell, own = store.get(study.all_spec(one)), one.settings
+        lines += ["", f"### {one.title}", ""]
+        lines += [
+            f"{one.clients} clients, model `{own['model']}`, {own['rounds']} rounds, {own['local_epochs']} local "
+            f"epochs, batches of {own['batch_size']}; {METRICS[one.metric].title}.",
+            "",
+        ]
+        if cell is None:
+            lines.append("Not computed yet.")
+            continue
+        lines += ["| method | chosen | points | edge | score |", "|---|---|---:|---|---:|"]
+        scores = _scores(cell)
+        for name, found in cell.results["methods"].items():
+            edge = ", ".join(f"`{key}`" for key in found["edge"]) or "no"
+            lines.append(
+                f"| {name} | {_values(found['chosen'])} | {found['points']} | {edge} | {_score(scores, name)} |"
+            )
+    return "\n".join([*lines, ""])
+
+
 def _verdicts(
     study: CompareCheck, compared: Cell | None, ours: Scores, theirs: Scores, scenario: Scenario
 ) -> list[str]:
@@ -87,7 +117,7 @@ def _verdicts(
     lines = [f"- **Compare says:** {compared.results['verdict']}"]
     if set(theirs) < set(study.methods):
         return [*lines, "- The search is not complete yet."]
-    lines.append(f"- **The search says:** {best_performing(theirs).sentence}")
+    lines.append(f"- **The search says:** {best_performing(theirs, percent=METRICS[scenario.metric].percent).sentence}")
     return [*lines, f"- **Agreement:** {agreement(ours, theirs)}"]
 
 

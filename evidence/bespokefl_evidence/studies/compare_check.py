@@ -1,10 +1,11 @@
 """Check `bespoke compare`: do its verdicts agree with those of a search that tries far more?
 
-For every scenario there are three kinds of cells:
+For every scenario there are three kinds of cells, and one more for comparisons of all methods:
 
 compare    `bf.compare`, with its own budget, grids, schedule and seeds
 search     validation scores of all points of a large grid, of one method and one number of local epochs
 best       test scores of the point that the search chose: within the comparison's local epochs, or with more
+all        `bf.compare` of all registered methods, which shows whether the default grids suit them
 """
 
 import os
@@ -22,6 +23,7 @@ from bespokefl.core.errors import TrainingError
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
+from bespokefl.data.sources.loader import load
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.workflows.compare.api import compare
@@ -29,8 +31,9 @@ from bespokefl.workflows.compare.candidates import GRIDS
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.convert import engine_data
+from bespokefl.workflows.tune import schedule
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
-from bespokefl_evidence.studies.files import by_execution, load_file
+from bespokefl_evidence.studies.files import by_execution, is_file, load_file
 
 FILE = Path(__file__).with_suffix(".toml")
 NAME = "compare-check"
@@ -60,17 +63,32 @@ class Scenario:
 
 
 @dataclass(frozen=True)
+class AllMethods:
+    """Clients on which all methods are compared."""
+
+    name: str
+    title: str
+    data: str
+    split: str
+    clients: int
+    metric: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class CompareCheck:
     """The study; its settings are in compare_check.toml."""
 
     summary: str
     methods: Sequence[str]
     seeds: int
+    all_methods_seeds: int
     search_seeds: int
     tune: str
     more_epochs: int
     how_to_get: str
     scenarios: Sequence[Scenario]
+    all_methods: Sequence[AllMethods]
     grids: Mapping[str, Mapping[str, Sequence[Any]]]
     earlier: Mapping[str, Any]
     name: str = NAME
@@ -81,13 +99,16 @@ class CompareCheck:
         values = tomllib.loads(FILE.read_text(encoding="utf-8"))
         scenarios = values.pop("scenarios").items()
         return cls(
-            scenarios=[Scenario(name, **one, priority=at) for at, (name, one) in enumerate(scenarios, 1)], **values
+            scenarios=[Scenario(name, **one, priority=at) for at, (name, one) in enumerate(scenarios, 1)],
+            all_methods=[AllMethods(**one) for one in values.pop("all_methods")],
+            **values,
         )
 
     # -- what to compute
 
     def specs(self, store: CellStore) -> Iterator[Spec]:
         """All cells whose settings are known: those of the best points follow when a search is complete."""
+        yield from map(self.all_spec, self.all_methods)
         for scenario in self.scenarios:
             yield self.compare_spec(scenario)
             if scenario.name == self.earlier["scenario"]:
@@ -106,7 +127,15 @@ class CompareCheck:
         """The comparison as a user gets it."""
         grids = {name: GRIDS[name] for name in self.methods}  # a change of the grids makes it out of date
         own = {"run": scenario.settings, "seeds": self.seeds, "tune": self.tune, "grids": grids, "budget": "steps"}
+        own["tuning_seeds"] = schedule.SEEDS
         return self._spec(scenario, "compare", own | {"methods": list(self.methods)})
+
+    def all_spec(self, one: AllMethods) -> Spec:
+        """The comparison of all methods on some data."""
+        settings = {"data": one.data, "split": one.split, "clients": one.clients, "metric": one.metric}
+        own = {"run": one.settings, "seeds": self.all_methods_seeds, "tune": self.tune, "grids": GRIDS}
+        own |= {"budget": "steps", "methods": list(methods.REGISTRY), "tuning_seeds": schedule.SEEDS}
+        return Spec(self.name, f"all methods, {one.name}", "all", 0, settings | own, len(self.scenarios))
 
     def earlier_spec(self, scenario: Scenario) -> Spec:
         """The comparison without a budget, with small grids."""
@@ -161,7 +190,7 @@ class CompareCheck:
 
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
         """Compute a cell; a comparison that was interrupted is resumed."""
-        clients, started = self.clients(spec.settings["data"], files), _processor_time()
+        clients, started = self.clients(spec.settings, files), _processor_time()
         if "methods" in spec.settings:
             found = self._compare(spec, clients, scratch)
         elif "grid" in spec.settings:
@@ -170,9 +199,13 @@ class CompareCheck:
             found = self._best(spec.settings, clients)
         return None if found is None else (found, _processor_time() - started)
 
-    def clients(self, data: str, files: Path | None) -> Clients:
+    def clients(self, settings: Mapping[str, Any], files: Path | None) -> Clients:
         """The clients of a scenario: whose files have executions, those of a person are kept together."""
-        dataset = load_file(data, files, self.how_to_get)
+        data = settings["data"]
+        dataset = load_file(data, files, self.how_to_get) if is_file(data) else load(data)
+        if "split" in settings:
+            count = settings["clients"] if settings["split"] != "by_column" else None
+            return dataset.split(settings["split"], clients=count, seed=0)
         return by_execution(dataset) if "execution" in dataset.columns else dataset.split("by_column", seed=0)
 
     def _compare(self, spec: Spec, clients: Clients, scratch: Path) -> dict[str, Any] | None:
@@ -243,6 +276,7 @@ def comparison_results(found: Comparison) -> dict[str, Any]:
             "scores": None if scores is None else [_rounded(one) for one in scores],
             "gradients": None if figures is None else figures["work"]["gradients"],
             "chosen": {key: value for key, value in tuned.get("chosen", {}).items() if key != "rounds"},
+            "points": len(tuned.get("points", [])),
             "edge": tuned.get("edge", []),
         }
     tuning = found.facts.tuning or {}

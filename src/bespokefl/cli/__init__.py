@@ -2,6 +2,7 @@
 
 Slow imports (torch, rich tables) are inside the commands, so that help and error messages appear at once.
 
+output         --json, --quiet, --verbose and --log-file of all commands
 options        options that several commands share; those of a run follow from `RunSettings`
 commands       one module per command or group of commands
 terminal       tables, progress bars and messages
@@ -19,18 +20,33 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli.commands import compare, data, deploy, diagnose, evidence, export, newcomers, run, show, split, tune
-from bespokefl.cli.options import INTERRUPTED
-from bespokefl.core.errors import BespokeError, DiskError, in_brief
+from bespokefl.cli.commands import (
+    compare,
+    data,
+    deploy,
+    diagnose,
+    evidence,
+    export,
+    new,
+    newcomers,
+    run,
+    show,
+    split,
+    tune,
+)
+from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, hint
+from bespokefl.cli.output import shared
+from bespokefl.core.errors import COMMAND_LINE, BespokeError, DiskError, in_brief, settings_written_in
 from bespokefl.core.files import FULL, absolute
 
 # Before version 0.26, typer raises click's own exceptions.
 USAGE_ERROR: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException
 
+COMPLETION = "_BESPOKE_COMPLETE"  # the environment variable by which shells ask for completions
+
 app = typer.Typer(
     name="bespoke",
     help="Personalized federated learning: a model of its own for every client.",
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
@@ -51,23 +67,33 @@ for command in (
     evidence.bench,
 ):
     app.command()(command)
-for group in (data.app, split.app, deploy.app):
-    app.add_typer(group)
+NO_REPORT = ("demo", "reproduce", "bench", "overhead", "renew", "server", "node")  # commands without a result to report
+for group in (app, data.app, split.app, new.app, deploy.app):
+    for one in group.registered_commands:
+        assert one.callback is not None
+        without = ("json", "quiet") if one.callback.__name__ in NO_REPORT else ()
+        title = one.name or one.callback.__name__
+        one.callback = shared(one.callback, title if group is app else f"{group.info.name} {title}", without)
+    if group is not app:
+        app.add_typer(group)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line: an error becomes one sentence and exit code 2, never a traceback."""
     command = typer.main.get_command(app)
+    if COMPLETION in os.environ:  # the shell asks for completions
+        os.environ["COLUMNS"] = "1000"  # one line for each
+        command.main(prog_name="bespoke")
     try:
         arguments = compare.with_tuning_time(list(sys.argv[1:] if argv is None else argv))
-        with command.make_context("bespoke", arguments) as context:
-            command.invoke(context)
+        with settings_written_in(COMMAND_LINE):
+            _execute(command, arguments)
         sys.stdout.flush()
         code = 0
     except typer.Exit as ended:
         code = ended.exit_code
     except USAGE_ERROR as error:
-        code = _fail(error.format_message(), error.exit_code)
+        code = _fail(error.format_message() + hint(arguments, error), error.exit_code)
     except BespokeError as error:
         code = _fail(str(error), 2)
     except BrokenPipeError:  # the reader of the output has closed it
@@ -84,6 +110,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _fail("interrupted.", INTERRUPTED)
     _discard_output()
     sys.exit(code)
+
+
+def _execute(command: Any, arguments: list[str]) -> None:
+    """Run a command; an unknown option that is a hyper-parameter of the method, such as --lr, stands for --set."""
+    try:
+        with command.make_context("bespoke", list(arguments)) as context:
+            command.invoke(context)
+    except USAGE_ERROR as error:
+        option = getattr(error, "option_name", None)
+        rewritten = None if option is None else as_hyper_parameter(arguments, option)
+        if rewritten is None:
+            raise
+    else:
+        return
+    _execute(command, rewritten)
 
 
 def _fail(sentence: str, code: int) -> int:

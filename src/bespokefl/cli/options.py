@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.core.errors import DiskError, InputError
+from bespokefl.core.errors import PYTHON, DiskError, InputError, settings_written_in
 from bespokefl.core.files import FULL
-from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, read
+from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, checked, read
 
 training_option = partial(typer.Option, rich_help_panel=TRAINING)
 MAX_SEEDS = 1000
+TAKE_SET = ("run", "tune", "compare", "deploy")  # commands with --set
 INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
 
 
@@ -107,6 +108,9 @@ def _settings(given: dict[str, Any]) -> RunSettings:
         print(f"warning: [set] in the config is for {before} and is not used for {method}.", file=sys.stderr)
         table = {}
     both = {**table, **hyper} if isinstance(table, dict) else table
+    with settings_written_in(PYTHON):  # mistakes in the file are about its keys, not about flags
+        for key in file.keys() & _FIELDS.keys() - flags.keys():
+            checked(_FIELDS[key], file[key])
     return RunSettings.of({**file, **flags, "set": both})
 
 
@@ -119,6 +123,49 @@ def _hyper(pairs: list[str]) -> dict[str, Any]:
             raise InputError(f"--set must be followed by key=value, such as lr=0.1, got {pair!r}.")
         found[key.strip().replace("-", "_")] = literal(text.strip())
     return found
+
+
+def as_hyper_parameter(arguments: Sequence[str], option: str) -> list[str] | None:
+    """The arguments with --set for an option that is a hyper-parameter of one of the methods that they name.
+
+    In `tune`, several values become a grid. None if it is no hyper-parameter, or no command that takes --set.
+    """
+    at = next((at for at, one in enumerate(arguments) if one == option or one.startswith(f"{option}=")), None)
+    if at is None or arguments[0] not in TAKE_SET or not option.startswith("--"):
+        return None
+    from bespokefl import methods  # imports torch, which the command needs anyway
+
+    name = option.removeprefix("--").replace("-", "_")
+    known: set[str] = set()
+    for one in _named_methods(arguments):
+        with suppress(InputError):
+            known |= methods.find(one)().hyper().keys()
+    if name not in known:
+        return None
+    _, equals, value = arguments[at].partition("=")
+    rest = list(arguments[at + 1 :])
+    if not equals and not rest:
+        raise InputError(f"{option} must be followed by a value, as in {option} 0.1.")
+    value = value if equals else rest.pop(0)
+    flag = "--grid" if arguments[0] == "tune" and "," in value and not value.startswith(("(", "[")) else "--set"
+    return [*arguments[:at], flag, f"{name}={value}", *rest]
+
+
+def hint(arguments: Sequence[str], error: Any) -> str:
+    """A sentence about --set, for an unknown option of a command that takes it."""
+    if getattr(error, "option_name", None) is None or not arguments or arguments[0] not in TAKE_SET:
+        return ""
+    return '; a hyper-parameter of the method is set with --set NAME=VALUE, see "bespoke methods METHOD".'
+
+
+def _named_methods(arguments: Sequence[str]) -> list[str]:
+    """What may be a method: arguments, the value of --method, the method of a config file."""
+    found = [one for one in arguments[1:] if not one.startswith("-")]
+    for at, one in enumerate(arguments[:-1]):
+        if one == "--config":
+            with suppress(InputError):
+                found.append(str(read(arguments[at + 1]).get("method")))
+    return [one for one in found if ":" in one or one.isidentifier() or "-" in one]
 
 
 def literal(text: str) -> Any:

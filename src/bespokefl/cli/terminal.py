@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from bespokefl.cli.output import own_screen
 from bespokefl.engines import outcome
-from bespokefl.engines.storage.client_states import NOTICE
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
 from bespokefl.workflows.compare.result import Comparison
@@ -57,16 +57,8 @@ def messages(screen: Console, verbose: bool) -> Iterator[None]:
             with suppress(OSError):  # a full disk that takes no messages must not end the run
                 screen.print(Text(f"{kind}: {record.getMessage()}"), soft_wrap=True)
 
-    log, handler = logging.getLogger("bespokefl"), ScreenHandler()
-    before = log.level, log.propagate
-    log.addHandler(handler)
-    log.setLevel(logging.INFO if verbose else NOTICE)
-    log.propagate = False
-    try:
+    with own_screen(ScreenHandler(), verbose):
         yield
-    finally:
-        log.removeHandler(handler)
-        log.level, log.propagate = before
 
 
 @contextmanager
@@ -167,29 +159,30 @@ def tuning_table(tuning: Tuning) -> Table:
     return table(columns, rows, left=1 + len(keys))
 
 
-def demo_table(results: Sequence[Result]) -> Table:
-    """Return a table of the accuracy of several methods on the same clients, at most 80 columns wide."""
-    rows, score = [], "accuracy"
-    for result in results:
-        summary = result.summary()
-        personal, shared = summary["personal"][score], summary["global"]
-        sent = result.communication["up_bytes"] + result.communication["down_bytes"]
+def demo_table(found: Comparison) -> Table:
+    """Return a table of methods, the best mean first, at most 80 columns wide."""
+    rows: list[list[str | Text]] = []
+    for name in found.ranking:
+        one = found.figures[name]
+        if one is None:
+            rows.append([name, "failed", *["-"] * 4])
+            continue
+        score, gain = one[found.score], one["gain"]
         rows.append(
             [
-                result.method,
-                *(format_score(personal[name], score) for name in ("mean", "worst_decile", "std")),
-                format_score(shared[score]["mean"], score) if shared else "-",
-                format_bytes(sent),
-                f"{result.timing['seconds']:.1f}",
+                name,
+                f"{found.format_score(score['mean'])} ± {found.format_score(score['sem'])}",
+                found.format_score(score["worst_decile"]),
+                "-" if gain is None else f"{gain['improved_share']:.0f}/{gain['decreased_share']:.0f} %",
+                "-" if one["work"] is None else format_amount(one["work"]["gradients"]),
+                format_bytes(one["up_bytes"] + one["down_bytes"]),
             ]
         )
-    first = results[0]
-    if first.constant is not None:
-        level = first.summary()[CONSTANT][score]
-        shown = [format_score(level[name], score) for name in ("mean", "worst_decile", "std")]
-        rows.append([constant_title(first.constant), *shown, "-", "-", "-"])
-    suffix = unit(score)
-    return table(["method", f"personal,{suffix}", "worst decile", "std", f"global,{suffix}", "sent", "seconds"], rows)
+    constant = (constant_figures(found) or {}).get(found.score)
+    if constant is not None:
+        values = [found.format_score(constant[name]) for name in ("mean", "worst_decile")]
+        rows.append([constant_title(found.constant or {}), *values, *["-"] * 3])
+    return table(["method", f"accuracy,{found.unit}", "worst 10 %", "better/worse", "gradients", "sent"], rows)
 
 
 def comparison_table(found: Comparison) -> Table:

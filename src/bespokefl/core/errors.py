@@ -8,9 +8,16 @@ BespokeError        base class; the command line prints the message and exits wi
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 MAX_LISTED_NAMES = 40  # in the message about an unknown name
+
+
+PYTHON, COMMAND_LINE, NODE_FILE = "Python", "command line", "node.toml"  # where a user writes settings
+_written_in = PYTHON
 
 
 class BespokeError(Exception):
@@ -69,3 +76,33 @@ def in_brief(words: object, most: int = 200) -> str:
 def said(error: Exception) -> str:
     """Describe an exception as a part of a sentence."""
     return in_brief(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def settings_written_in(place: str) -> Iterator[None]:
+    """Spell settings in messages as the user writes them: in Python, on the command line or in node.toml."""
+    global _written_in
+    before, _written_in = _written_in, place
+    try:
+        yield
+    finally:
+        _written_in = before
+
+
+def spell(name: str, value: Any = None) -> str:
+    """A setting as the user writes it, with a value or without: missing="mean", --missing mean, missing = "mean"."""
+    if _written_in == COMMAND_LINE:
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value is None or value is True else f"{flag} {shlex.quote(_as_text(value))}"
+    if _written_in == NODE_FILE and value is None:
+        return f"{name} in node.toml"
+    if value is None:
+        return name
+    if _written_in == NODE_FILE:
+        written = str(value).lower() if isinstance(value, bool) else f'"{_as_text(value)}"'
+        return f"{name} = {written} in node.toml"
+    return f"{name}={value!r}"
+
+
+def _as_text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -110,10 +110,10 @@ def is_named(spec: str) -> bool:
     return bool(colon) and all(one.isidentifier() for one in [*module.split("."), *path.split(".")])
 
 
-def imported(spec: str, what: str) -> Callable[..., Any]:
-    """Import the function, also from the working directory; `what` is its purpose, such as "model"."""
+def imported(spec: str, what: str, kind: str = "function") -> Callable[..., Any]:
+    """Import the function or class, also from the working directory; `what` is its purpose, such as "model"."""
     if not is_named(spec):
-        raise InputError(f'expected a {what} function as "module:function", got {spec!r}')
+        raise InputError(f'expected a {what} {kind} as "module:{kind}", got {spec!r}')
     module_name, _, path = spec.partition(":")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -130,10 +130,10 @@ def imported(spec: str, what: str) -> Callable[..., Any]:
     for name in path.split("."):
         if not hasattr(found, name):
             functions = [key for key, one in vars(found).items() if callable(one) and not key.startswith("_")]
-            raise unknown(f"function in {module_name!r}:", name, functions)
+            raise unknown(f"{kind} in {module_name!r}:", name, functions)
         found = getattr(found, name)
     if not callable(found):
-        raise InputError(f"{what} {spec!r} must name a function, got {type(found).__name__}")
+        raise InputError(f"{what} {spec!r} must name a {kind}, got {type(found).__name__}")
     result: Callable[..., Any] = found
     return result
 

@@ -1,12 +1,15 @@
 """Methods, one module or package each. A new method needs an import here and an entry in `REGISTRY`.
 
+Methods of other packages have the name of an entry point or "module:Class" (see `core.plugins`).
+
 Their papers are in citations.bib: the names of methods on one line, then the entry; a blank line ends it.
 """
 
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core import plugins
+from bespokefl.core.errors import InputError, said, unknown
 from bespokefl.core.method import Method
 from bespokefl.methods.apfl import APFL as APFL
 from bespokefl.methods.cfl import CFL as CFL
@@ -58,7 +61,8 @@ REGISTRY: dict[str, type[Method]] = {
         Oracle,
     )
 }
-__all__ = ["REGISTRY", "build", "find", "of", *(_method.__name__ for _method in REGISTRY.values())]
+_FOUND: dict[str, type[Method]] = {}  # those of other packages that were used in this process
+__all__ = ["REGISTRY", "build", "find", "name_of", "of", *(_method.__name__ for _method in REGISTRY.values())]
 
 for _block in (Path(__file__).parent / "citations.bib").read_text(encoding="utf-8").strip().split("\n\n"):
     _names, _, _entry = _block.partition("\n")
@@ -67,14 +71,47 @@ for _block in (Path(__file__).parent / "citations.bib").read_text(encoding="utf-
 
 
 def find(name: str) -> type[Method]:
-    """Return the class of a registered method."""
-    if name not in REGISTRY:
-        raise unknown("method", name, REGISTRY, see="bespoke methods")
-    return REGISTRY[name]
+    """Return the class of a method by its name, by that of an entry point, or by "module:Class"."""
+    if name in REGISTRY:
+        return REGISTRY[name]
+    if name not in _FOUND:
+        found = plugins.load(name, plugins.METHODS, "method")
+        if found is None:
+            known = [*REGISTRY, *plugins.entry_points(plugins.METHODS)]
+            raise unknown("method", name, known, see="bespoke methods")
+        _FOUND[name] = _checked(found, name)
+    return _FOUND[name]
+
+
+def _checked(found: Any, name: str) -> type[Method]:
+    if not isinstance(found, type) or not issubclass(found, Method):
+        got = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise InputError(f"method {name!r} must be a class derived from bespokefl.Method, got {got}.")
+    try:
+        found()
+    except TypeError as error:
+        raise InputError(
+            f"method {name!r} must define local_update and newcomer, and its hyper-parameters need defaults: "
+            f"{said(error)}."
+        ) from None
+    return found
+
+
+def name_of(method: Method) -> str | None:
+    """Return the name by which `find` returns the class of a method; None for one that came from Python."""
+    if REGISTRY.get(method.name) is type(method):
+        return method.name
+    return next((name for name, kind in _FOUND.items() if kind is type(method)), None)
+
+
+def title_of(method: Method) -> str:
+    """Return the name of a method in tables, which is never that of another, built-in method."""
+    own = method.name and REGISTRY.get(method.name, type(method)) is type(method)
+    return method.name if own else type(method).__name__
 
 
 def build(name: str, hyper: dict[str, Any] | None = None) -> Method:
-    """Return a registered method with these hyper-parameters, and its defaults for the others."""
+    """Return a method by its name, with these hyper-parameters, and its defaults for the others."""
     method = find(name)
     hyper = method.rename(hyper or {})
     for key in hyper:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
 from bespokefl.core.hyper_parameters import above, at_least, interval, one_of
@@ -117,6 +116,8 @@ def bipartition(cosine: Tensor, method: str = "single") -> Tensor:
 
     Single linkage merges the most similar clients first, so these are the two parts before the last merge.
     """
+    from scipy.cluster.hierarchy import cut_tree, linkage  # imported here because it is slow
+
     distance = 1 - cosine.cpu().numpy()
     joined = linkage(distance[np.triu_indices(len(distance), 1)], method)
     part: Any = cut_tree(joined, n_clusters=2)[:, 0]  # fcluster would return one part if the last merges tie

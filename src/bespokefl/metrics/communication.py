@@ -1,7 +1,9 @@
 """The cost of a round: models sent down and up, and the time this takes in a wireless or a wired network.
 
-Mestoukirdi et al. (User-Centric FL), section V-D. All times are in units of T_dl, the time to send one model down:
+Mestoukirdi et al. (User-Centric FL), section V-D. All times are in units of T_dl, the time to send one model down::
+
     T_round = streams + ρ · uploads + T_comp,   T_comp = T_min + H_N / μ
+
 The server sends a model that several clients share only once: `streams` is the number of models it sends. Clients
 upload one after the other, each ρ times as slowly. T_comp is the expected computing time of the slowest of N clients,
 with the harmonic number H_N = 1 + 1/2 + … + 1/N.

@@ -1,7 +1,7 @@
 """Four measures of how evenly values are spread over clients.
 
 Divi et al. (PersFL), equations 5.8 to 5.13. `values` are >= 0, one per client: accuracies, or gains. Gains of both
-signs are measured separately, as U⁺ and |U⁻| (`of_gains`). Clients without a value (NaN) are left out. A measure is
+signs are measured separately, as `U⁺` and `|U⁻|` (`of_gains`). Clients without a value (NaN) are left out. A measure is
 None if it is undefined: without clients or, except for the variance, if all values are 0.
 """
 
@@ -48,7 +48,7 @@ def measures(values: Values) -> Measures:
 
 
 def of_gains(gains: Values) -> dict[str, Measures]:
-    """Return all four measures of "improved", the gains above zero U⁺, and of "decreased", the losses |U⁻|.
+    """Return all four measures of "improved", the gains above zero `U⁺`, and of "decreased", the losses `|U⁻|`.
 
     `gains`, (M,), are one per client, for example from `improvement.quantum`.
     """

@@ -82,6 +82,6 @@ def improvements(gains: Values) -> Array:
 
 
 def decreases(gains: Values) -> Array:
-    """Return |U⁻|, the absolute values of the gains below zero."""
+    """Return `|U⁻|`, the absolute values of the gains below zero."""
     present = drop_missing(gains, "gains")
     return -present[present < 0]

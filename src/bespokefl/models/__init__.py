@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bespokefl.core import memory
+from bespokefl.core import memory, plugins
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, imported, is_named, parse_call
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
@@ -61,22 +61,28 @@ __all__ = [
 
 
 def names() -> dict[str, str]:
-    """The built-in models with a one-line description of each."""
-    return {name: (inspect.getdoc(model) or "").splitlines()[0] for name, model in MODELS.items()}
+    """The models with a one-line description of each: the built-in ones, and those of other packages."""
+    found = {name: (inspect.getdoc(model) or "").splitlines()[0] for name, model in MODELS.items()}
+    others = plugins.entry_points(plugins.MODELS).items()
+    return found | {name: f"from {point.value}" for name, point in others if name not in found}
 
 
 def build(spec: Model, shape: tuple[int, ...], outputs: int, tokens: int | None = None) -> Factory:
     """Return a function that creates a new model at each call.
 
-    `spec` is a built-in model ("mlp", "mlp(hidden=(100, 50))"), "module:function" for your own, a function, or a module
-    to copy. A function is called with those of the arguments `shape`, `classes` and `tokens` that it declares.
-    `outputs` is the number of classes, or 1 for regression; `tokens`, for text, the number of word ids.
+    `spec` is a built-in model ("mlp", "mlp(hidden=(100, 50))"), an entry point of another package, "module:function"
+    for your own, a function, or a module to copy. A function is called with those of the arguments `shape`, `classes`
+    and `tokens` that it declares. `outputs` is the number of classes, or 1 for regression; `tokens`, for text, the
+    number of word ids.
     """
     if isinstance(spec, nn.Module):
         return partial(copy.deepcopy, spec)
     if isinstance(spec, str):
         if ":" in spec.partition("(")[0]:
             return _from_function(imported(spec, "model"), spec, shape, outputs, tokens)
+        name, chosen = _parse(spec)
+        if name not in MODELS:
+            return _from_function(partial(_plugin(name), **chosen), name, shape, outputs, tokens)
         return _built_in(spec, shape, outputs, tokens)
     if callable(spec):
         return _from_function(spec, getattr(spec, "__qualname__", repr(spec)), shape, outputs, tokens)
@@ -117,8 +123,20 @@ def _parse(spec: str) -> tuple[str, dict[str, Any]]:
     read = parse_call(written.replace("-", "_") + bracket + rest)  # names of calls have no hyphens
     call = (read[0].replace("_", "-"), *read[1:])
     if call[0] not in MODELS:
-        raise unknown("model", call[0], MODELS)
+        offered = {"shape", "classes", "tokens"} & {*inspect.signature(_plugin(call[0])).parameters}
+        return call[0], bind(call, _plugin(call[0]), given=offered)
     return call[0], bind(call, MODELS[call[0]], given=("shape", "classes"))
+
+
+def _plugin(name: str) -> Callable[..., Any]:
+    """The model of an entry point."""
+    found: Any = plugins.load(name, plugins.MODELS, "model")
+    if found is None:
+        raise unknown("model", name, names())
+    if not callable(found):
+        raise InputError(f"model {name!r} must be a function or a class, got {type(found).__name__}")
+    model: Callable[..., Any] = found
+    return model
 
 
 def _from_function(

@@ -1,8 +1,10 @@
 """The bounds behind User-Centric FL: the excess risk of a client that learns from a weighted mixture of all data.
 
 Mestoukirdi et al., IEEE TMLCN 2023, arXiv:2304.12930, Theorems 1 and 2. Client i minimises the loss over all clients'
-data, weighted by w. Both theorems bound its excess risk on its own distribution P_i, with probability 1 − δ:
+data, weighted by w. Both theorems bound its excess risk on its own distribution P_i, with probability 1 − δ::
+
     B √(Σ_j w_j²/n_j) (√(2d/n · log(e n/d)) + √log(2/δ))  +  a distance between P_i and the other P_j,   n = Σ_j n_j
+
 The first part shrinks as more examples of others are used, the second grows with the clients that differ.
 
 The right-hand sides are those of the theorems as printed. The proof in the appendix carries more: a factor 2 on the

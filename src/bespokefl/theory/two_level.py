@@ -1,7 +1,8 @@
 """Self-FL's two-level Gaussian model: how much a client can gain from federating, in closed form.
 
 Chen et al., NeurIPS 2022, section 2.1. Equation numbers are the paper's. Each client has a mean θ_m, drawn around a
-global mean θ_0, and an estimate z_m of it:
+global mean θ_0, and an estimate z_m of it::
+
     θ_m | θ_0 ~ N(θ_0, σ_0²),   z_m | θ_m ~ N(θ_m, σ_m²),   m = 1..M        (1)
 
 Parameters that the functions share

@@ -100,7 +100,7 @@ def test_split_and_its_canonical_text(text: str, split: object, canonical: str) 
         ("classes(0)", "k must be an integer >= 1, got 0 (classes per client)"),
         ("classes(1.5)", "k must be an integer >= 1, got 1.5 (classes per client)"),
         ("ds-5", "unknown split 'ds-5'; did you mean 'ds-"),
-        ("ds-1(k=2)", 'expected a name such as "this" or "this(key=1)", got \'ds-1(k=2)\''),
+        ("ds-1(k=2)", "ds-1 takes no arguments; write 'ds-1'"),
         ("iid + ", 'expected a name such as "this" or "this(key=1)", got'),
         ("iid + ids-1", "unknown split 'ids-1'"),
         ("gaussian(between=1)", "gaussian generates data with clients and is not a split"),

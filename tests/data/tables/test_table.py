@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,7 +121,7 @@ class TestLabels:
 
     def test_many_whole_numbers_are_asked_about(self) -> None:
         columns = {"a": np.arange(300.0), "y": np.arange(300)}
-        with pytest.raises(InputError, match="300 different integers in 300 rows; set task"):
+        with pytest.raises(InputError, match="300 different integers in 300 rows; use task='regression' or"):
             tables.from_columns(columns)
         assert tables.from_columns(columns, task="regression").classes is None
         assert tables.from_columns(columns, task="classification").classes == 300
@@ -246,7 +247,7 @@ class TestParquet:
             "a": column("double", [1.5, math.nan]),
             "b": column("bool", [True, None]),
             "c": column("string", ["u", "v"]),
-            "when": column("timestamp[us]", [0, 1]),
+            "when": column("timestamp[us]", [datetime(2024, 5, 6, 7, 30), None]),
             "y": column("int64", [0, 1]),
         }
         table = SimpleNamespace(column_names=list(found), column=found.__getitem__)
@@ -257,6 +258,8 @@ class TestParquet:
         assert loaded.x.nan_to_num(-1).tolist() == [[1.5, 1, 1, 0], [-1, -1, 0, 1]]
         with pytest.raises(InputError, match="column 'when' holds dates or times"):
             tables.load(path, missing="mean")
+        dated = tables.load(path, missing="mean", dates=True)
+        assert dated.x[0, 4:].tolist() == [2024, 5, 6, 1, 7.5]
 
 
 class TestLater:

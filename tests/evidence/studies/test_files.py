@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bespokefl_evidence.studies.files import is_file, load_file
+from bespokefl_evidence.studies.files import by_execution, is_file, load_file
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.dataset import Dataset
@@ -39,6 +39,38 @@ def test_handwriting_has_ink_as_in_mnist_and_keeps_some_letters(tmp_path: Path) 
     assert several.client is not None and set(several.client.tolist()) == {1}
     with pytest.raises(InputError, match="label"):
         load_file("femnist_by_writer(labels='ä')", tmp_path, "")
+
+
+def test_handwriting_of_some_writers_at_half_the_size(tmp_path: Path) -> None:
+    x = GENERATOR.integers(0, 256, (4, 28, 28), dtype=np.uint8)
+    arrays = {"x": x, "y": np.arange(4, dtype=np.uint8), "writer": np.array([5, 2, 5, 9]), "is_test": np.zeros(4, bool)}
+    data = stored(tmp_path, "femnist_by_writer(writers=2, shrink=2)", **arrays, classes=letters())
+    assert data.client is not None and set(data.client.tolist()) == {2, 5} and data.shape == (1, 14, 14)
+    assert data.x[0, 0, 0, 0] == pytest.approx((255 - x[0, :2, :2].mean()) / 255, abs=1e-6)
+
+
+def test_movements_are_summarised_and_executions_stay_together(tmp_path: Path) -> None:
+    num = 60
+    x, scale = GENERATOR.integers(-9, 9, (num, 7, 6), dtype=np.int16), np.arange(1.0, 7.0, dtype=np.float32)
+    execution = np.arange(num) // 4 % 10
+    arrays = {"x": x, "scale": scale, "device": np.repeat([0, 1], [20, 40]), "execution": execution}
+    arrays |= {"y": np.arange(num) % 2, "labels": np.array(["sit", "walk"]), "subject": np.arange(num) // 40}
+    data = stored(tmp_path, "har_geotec_windows(device=1)", **arrays)
+    assert data.x.shape == (40, 24) and data.label_names == ("sit", "walk")
+    wanted = x[20:] * scale
+    np.testing.assert_allclose(data.x[:, :6], wanted.mean(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(data.x[:, 18:], wanted.max(1), rtol=1e-5)
+    clients = by_execution(data)
+    parts = [clients.train, clients.validation, clients.test]
+    own = [[set(data.columns["execution"][part.of(at)].tolist()) for part in parts] for at in range(len(clients))]
+    for train, validation, test in own:
+        assert max(train) < min(validation) and max(validation) < min(test)
+    assert sum(len(part.of(at)) for part in parts for at in range(len(clients))) == 40
+
+
+def test_mines_by_field(tmp_path: Path) -> None:
+    data = stored(tmp_path, "landmine_29tasks", x=np.eye(3, 9), y=np.array([0, 1, 1]), field=np.array([0, 0, 4]))
+    assert data.client is not None and data.client.tolist() == [0, 0, 4] and data.x.shape == (3, 9)
 
 
 def test_superclasses_are_labels_and_classes_are_subclasses(tmp_path: Path) -> None:

@@ -134,11 +134,11 @@ def test_baselines_try_other_numbers_of_local_steps() -> None:
     local, fedavg, ditto = candidates.of(["ditto"])
     few, many = RunSettings(method="compare"), RunSettings(method="compare", local_steps=20)
     for one in (local, fedavg):
-        assert candidates.grid_of(one, True, {}, many, True)["local_steps"] == (20, 10)  # within the budget
-        assert candidates.grid_of(one, True, {}, many, False)["local_steps"] == (20, 100)
-        assert candidates.grid_of(one, True, {}, few, False)["local_epochs"] == (1, 5)
-        assert list(candidates.grid_of(one, True, {}, few, True)) == ["lr", "momentum"]
-    assert "local_steps" not in candidates.grid_of(ditto, True, {}, many, True)
+        assert candidates.other_local_steps(one, many, True) == {"local_steps": 10}  # within the budget
+        assert candidates.other_local_steps(one, many, False) == {"local_steps": 100}
+        assert candidates.other_local_steps(one, few, False) == {"local_epochs": 5}
+        assert candidates.other_local_steps(one, few, True) == {}
+    assert candidates.other_local_steps(ditto, many, True) == {}
 
 
 # -- untuned
@@ -185,18 +185,41 @@ def test_methods_are_tuned_by_default_with_equally_many_points(clients: Clients)
 
 
 @pytest.mark.slow
-def test_successive_halving_trains_the_best_points_longer(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_points_are_trained_longer_and_with_more_seeds(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schedule, "MIN_ROUNDS", 1)
     grids = {"ditto": {"personal_lr": (0.001, 0.01, 0.1, 0.3, 0.9)}}
-    found = compare(["ditto"], clients, tune=False, grids=grids, **(QUICK | {"rounds": 9}))
+    settings = QUICK | {"rounds": 9, "seeds": 2}
+    found = compare(["ditto"], clients, tune=False, grids=grids, out=tmp_path / "c", **settings)
+    cells = json.loads((tmp_path / "c" / "tune" / "ditto" / "tuning.json").read_text())["cells"].values()
+    trained: dict[tuple[int, int], dict[float, float]] = {(3, 0): {}, (9, 0): {}, (9, 1): {}}
+    for cell in cells:
+        own = trained[cell["options"]["rounds"], cell["seed"]]
+        own[cell["hyper"]["personal_lr"]] = cell["validation_accuracy"]
+    short, long, again = trained.values()
+    assert len(short) == 5 and len(long) == 3 and set(long) == set(again)
+    assert max(score for lr, score in short.items() if lr not in long) <= min(short[lr] for lr in long)
     tuned = found.entries["ditto"].tuned
+    assert tuned is not None and [line["seeds"] for line in tuned["points"]] == [
+        2 if lr in long else 1 for lr in grids["ditto"]["personal_lr"]
+    ]
+    means = {lr: (score + again[lr]) / 2 for lr, score in long.items()}
+    assert means[tuned["chosen"]["personal_lr"]] == max(means.values())
+    assert "after 3 and 9 rounds" in found.notes[0] and "the best of them with 2 seeds" in found.notes[0]
+
+
+@pytest.mark.slow
+def test_a_baseline_tries_other_local_steps_at_its_best_point(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(candidates.GRIDS, "local", {"lr": [0.1], "momentum": [0.0, 0.9]})
+    monkeypatch.setitem(candidates.GRIDS, "fedavg", {"lr": [0.1]})
+    tuned = compare(["local"], clients, **(QUICK | {"local_steps": 8})).entries["local"].tuned
     assert tuned is not None
-    by_rounds = {r: [line for line in tuned["points"] if line.get("rounds", 9) == r] for r in (3, 9)}
-    assert [len(lines) for lines in by_rounds.values()] == [5, 2]
-    kept = {line["personal_lr"] for line in by_rounds[9]}
-    left = [line["validation_accuracy"] for line in by_rounds[3] if line["personal_lr"] not in kept]
-    stay = [line["validation_accuracy"] for line in by_rounds[3] if line["personal_lr"] in kept]
-    assert max(left) <= min(stay)
+    tried = [(line["momentum"], line.get("local_steps")) for line in tuned["points"]]
+    best = max(tuned["points"][:2], key=lambda line: line["validation_accuracy"])["momentum"]
+    assert tried == [(0.0, None), (0.9, None), (best, 4)]
 
 
 @pytest.mark.slow

@@ -577,7 +577,7 @@ GRIDS: Any = {"ditto": {"prox_weight": (0.1, 5.0)}, "fedavg": {"lr": (0.001, 0.3
 def test_tuned_methods_are_run_with_what_tuning_chooses(clients: Clients, tmp_path: Path) -> None:
     other = compare(["ditto"], clients, seeds=SEEDS, grids=GRIDS, out=tmp_path / "c", **QUICK)
     for name, grid in GRIDS.items():
-        alone = tune(name, clients, grid=grid, seeds=[0], **QUICK)
+        alone = tune(name, clients, grid=grid, seeds=SEEDS, **QUICK)
         assert other.entries[name].tuned is not None and other.entries[name].tuned["chosen"] == alone.best
         assert all(other.result(name, seed).hyper | alone.best == other.result(name, seed).hyper for seed in SEEDS)
         assert [p["validation_accuracy"] for p in other.entries[name].tuned["points"]] == [

@@ -77,7 +77,7 @@ def test_methods_paragraph_of_a_tuned_and_unfinished_comparison(found: Compariso
     text = Comparison([replace(one, tuned=tuned) for one in found.entries.values()], facts).description
     for part in (
         "The comparison is unfinished: 6 of 9 runs are complete.",
-        "chosen by validation accuracy with seed 0 from 3 points of a grid, in 30 s of at most 60 s",
+        "chosen by validation accuracy from 3 points of a grid, in 30 s of at most 60 s",
         "ditto (2 times)",
         "The best point still lies on an edge of what was tried for local (lr), fedavg (lr) and ditto (lr).",
         "The work was not equalized",

@@ -23,6 +23,7 @@ import torch
 from safetensors import safe_open
 
 import bespokefl
+from bespokefl import methods
 from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
@@ -35,6 +36,7 @@ from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import Config
+from tests.contract.conftest import quick
 from tests.disks import small_disk
 from tests.trackers.readers import read_tensorboard
 
@@ -143,8 +145,9 @@ def expected(running: Running) -> Callable[..., Any]:
     clients = Clients.from_arrays(x, y, client)
 
     @cache
-    def run(method: str, **settings: Any) -> Result:
-        return bespokefl.run(method, clients, workers=1, **settings)
+    def run(method: str, *, short: bool = False, **settings: Any) -> Result:
+        made = quick(methods.REGISTRY[method]) if short else method
+        return bespokefl.run(made, clients, workers=1, **settings)
 
     return run
 
@@ -164,11 +167,14 @@ def assert_equal(running: Running, name: str, result: Result, expected: Result) 
 def test_same_numbers_as_in_simulation(running: Running, expected: Callable[..., Result]) -> None:
     """Five runs side by side, which the nodes serve in turn."""
     two = {"rounds": 2, "eval_every": 0}
-    runs = {method: running.start(method, **two) for method in ("fedavg", "selffl", "persfl", "ucfl", "pfedvem")}
+    runs = {
+        method: running.start(method, set=quick(methods.REGISTRY[method]).hyper(), **two)
+        for method in ("fedavg", "selffl", "persfl", "ucfl", "pfedvem")
+    }
     for method, name in runs.items():
         result = running.wait(name)
         assert not result.about["lost"], method
-        assert_equal(running, name, result, expected(method, **two))
+        assert_equal(running, name, result, expected(method, short=True, **two))
 
 
 def test_a_node_is_killed_while_it_trains_and_restarted(running: Running, expected: Callable[..., Result]) -> None:

@@ -238,7 +238,7 @@ def test_prepared_as_in_one_place(tmp_path: Path) -> None:
     whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
     clients, _ = prepare(load(str(whole), label="ill").split("by_column"))
     for one in nodes.values():
-        fitted, _ = preparation.prepare_clients(one._widened(preparation.features))
+        fitted, _ = preparation.prepare_clients(one._widened(one.clients, preparation.features))
         for at, name in enumerate(fitted.names):
             there = clients.names.index(name)
             for part in ("train", "validation", "test"):
@@ -312,3 +312,75 @@ def test_what_a_node_cannot_say(tmp_path: Path) -> None:
         home.predict(west, "x.csv", client="n1")
     with pytest.raises(InputError, match="unknown run 'runn'; did you mean 'run'"):
         home.predict(west, "x.csv", client="w1", run="runn")
+
+
+GAPS = ["age", "smoker", "town", "ill", "client", "dose", "seen"]
+
+
+def with_gaps(node: str) -> list[dict[str, Any]]:
+    """A dose that is not always a number, and days with one that is missing."""
+    doses = ["unknown", "<0.1", ""]
+    return [
+        line | {"dose": doses[at] if at < 3 else at / 10, "seen": "" if at == 4 else f"2024-03-{1 + at % 28:02}"}
+        for at, line in enumerate(rows(node))
+    ]
+
+
+OPTIONS: dict[str, Any] = {"missing_values": "unknown", "as_number": "dose", "dates": True}
+
+
+@pytest.mark.parametrize("missing", ["mean", "drop"])
+@pytest.mark.parametrize("decided_by", ["node", "run"])
+def test_gaps_dates_and_texts_among_numbers(missing: str, decided_by: str, tmp_path: Path) -> None:
+    """The same models as in one place, whether the run or the nodes say what happens to gaps."""
+    torch.set_num_threads(1)
+    own, run_wide = ({"missing": missing}, {}) if decided_by == "node" else ({}, {"missing": missing})
+    nodes = {
+        node: host(node, write(tmp_path / f"{node}.csv", with_gaps(node), GAPS), **OPTIONS, **own) for node in TOWNS
+    }
+    for one in nodes.values():
+        one.check()
+    how = {"rounds": 1, "precision": "float64", "eval_every": 0, "model": "logistic"}
+    found = deployed(nodes, tmp_path / "place", **how, **run_wide)
+    whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in with_gaps(node)], GAPS)
+    options = {"missing_values": ["unknown"], "as_number": ["dose"], "dates": True}
+    clients = load(str(whole), label="ill", missing=missing, **options).split("by_column")
+    expected = bespokefl.run("ditto", clients, workers=1, missing=missing, **how)
+    assert found.preparation is not None and expected.preparation is not None
+    names = found.preparation.features.names
+    assert names == expected.preparation.features.names
+    assert names[-5:] == ("dose", "seen.year", "seen.month", "seen.day", "seen.weekday")
+    for mine, theirs in zip(found.clients, expected.clients, strict=True):
+        assert mine["personal_loss"] == pytest.approx(theirs["personal_loss"], rel=1e-6)
+    who, said = home.predict(tmp_path / "place" / "south", tmp_path / "south.csv") if missing == "mean" else ("s1", [0])
+    assert who == "s1" and len(said) in (1, 40)  # new examples are read in the same way
+
+
+def test_a_node_that_cannot_take_part_ends_the_run(tmp_path: Path) -> None:
+    nodes = {
+        "north": host("north", write(tmp_path / "north.csv", with_gaps("north"), GAPS), **OPTIONS),
+        "south": host("south", write(tmp_path / "south.csv", rows("south"))),
+    }
+    sentence = (
+        r"1 node cannot take part: north: column 'dose' lacks 3 of 40 values, the first in row 1; fill them, or use "
+        r"missing = \"mean\" in node\.toml\."
+    )
+    with pytest.raises(InputError, match=sentence):
+        deployed(nodes, tmp_path / "place", rounds=1)
+
+
+def test_code_that_a_node_has_not_agreed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method of another module runs at a node only if node.toml names that module."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "plug_nodes.py").write_text(
+        "from bespokefl.methods import Ditto\n\nclass Mine(Ditto):\n    '''Ditto.'''\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    paths = {node: write(tmp_path / f"{node}.csv", rows(node)) for node in TOWNS}
+    how = {"method": "plug_nodes:Mine", "rounds": 1, "eval_every": 0, "model": "logistic"}
+    with pytest.raises(
+        InputError, match=r'has not agreed to; to agree, write modules = \["plug_nodes"\] into its node'
+    ):
+        deployed({name: host(name, path) for name, path in paths.items()}, tmp_path / "a", **how)
+    nodes = {name: host(name, path, modules=("plug_nodes",)) for name, path in paths.items()}
+    assert deployed(nodes, tmp_path / "b", **how).method == "plug_nodes:Mine"

@@ -65,11 +65,11 @@ def test_a_run_can_be_repeated_from_its_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["fedavg", "--noise", "1"], "error: noise needs clip, as it is measured in units of it, got noise 1 alone."),
-        (["fedavg", "--clip", "0"], "error: clip must be a number > 0, the maximum norm of an upload, got 0.0."),
-        (["fedavg", "--clip", "1", "--noise", "-1"], "error: noise must be a number >= 0"),
-        (["fedavg", "--clip", "1", "--noise", "nan"], "error: noise must be a number >= 0"),
-        (["fedavg", "--clip", "1", "--noise", "1", "--delta", "2"], "error: delta must be in (0, 1)"),
+        (["fedavg", "--noise", "1"], "error: --noise needs --clip, as it is measured in units of it, got 1 alone."),
+        (["fedavg", "--clip", "0"], "error: --clip must be a number > 0, the maximum norm of an upload, got 0.0."),
+        (["fedavg", "--clip", "1", "--noise", "-1"], "error: --noise must be a number >= 0"),
+        (["fedavg", "--clip", "1", "--noise", "nan"], "error: --noise must be a number >= 0"),
+        (["fedavg", "--clip", "1", "--noise", "1", "--delta", "2"], "error: --delta must be in (0, 1)"),
         (["ifca", "--clip", "1", "--rounds", "1"], "error: ifca uploads each client's choice (cluster)"),
     ],
 )

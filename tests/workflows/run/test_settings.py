@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bespokefl as bf
-from bespokefl.cli import app, options
+from bespokefl.cli import app, options, output
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.run import api, settings, toml
 from bespokefl.workflows.run.settings import AT_LEAST_ONE, Mark, RunSettings, read, setting
@@ -197,7 +197,7 @@ def test_every_setting_is_a_flag_a_key_and_an_argument(name: str) -> None:
 
 def test_flags_keys_and_arguments_are_the_same_settings() -> None:
     """No option is listed anywhere but in RunSettings."""
-    shown = {one.name for one in flags("run").values()} - {"config", "quiet", "verbose", "help"}
+    shown = {one.name for one in flags("run").values()} - {"config", "help", *output.OPTIONS}
     assert {name.removesuffix("_") for name in shown} == FIELDS.keys()
     arguments = inspect.signature(bf.run).parameters
     assert set(arguments) == {*RunSettings.arguments(), *PYTHON_ONLY}

@@ -4,11 +4,11 @@ import pytest
 
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.tune.duration import in_words, is_time, read_time
-from bespokefl.workflows.tune.schedule import edges, num_kept, stages
+from bespokefl.workflows.tune.schedule import Stage, edges, num_kept, stages
 
 
 def test_stages_end_with_all_rounds_and_are_not_too_short() -> None:
-    assert [stages(rounds) for rounds in (1, 12, 15, 20, 50, 100)] == [
+    assert [[one.rounds for one in stages(rounds, 1)] for rounds in (1, 12, 15, 20, 50, 100)] == [
         [1],
         [12],
         [5, 15],
@@ -16,7 +16,12 @@ def test_stages_end_with_all_rounds_and_are_not_too_short() -> None:
         [6, 17, 50],
         [12, 34, 100],
     ]
-    assert [num_kept(num) for num in (1, 2, 5, 12)] == [1, 2, 2, 4]
+    assert [num_kept(num) for num in (1, 2, 5, 12, 30)] == [1, 2, 3, 4, 10]
+
+
+def test_the_last_stage_has_several_seeds() -> None:
+    assert stages(15, 5) == [Stage(5, 1), Stage(15, 1), Stage(15, 3)]
+    assert stages(3, 2) == [Stage(3, 1), Stage(3, 2)]
 
 
 def test_edges_are_continued_by_the_ratio_of_the_last_two_values() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.commands.tune import read_grid
 from bespokefl.cli.options import (
     INTERRUPTED,
@@ -105,10 +106,25 @@ def compare(
                 chosen = {"tune": time, "budget": budget, "grids": grids, "metric": metric}
                 found = _train(settings, methods, seed_list, chosen, target, progress)
         _write_report(target)
+    _record(found, target)
     with printing_results(target):
         _show(found, target, quiet)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _record(found: "Comparison", target: Path) -> None:
+    """Give the result to --json."""
+    verdicts = {"best": found.best, "fairest": found.fairest}
+    output.record(
+        path=target,
+        untuned=found.untuned,
+        interrupted=found.interrupted,
+        seeds=found.seeds,
+        methods=found.table,
+        **{name: {"method": one.method, "sentence": one.sentence} for name, one in verdicts.items()},
+        notes=found.notes,
+    )
 
 
 def _train(
@@ -177,6 +193,7 @@ def report(
     citations = {name: method.citation for name, method in REGISTRY.items()}
     wanted = wanted or ([] if pictures else ["html"])
     paths = export(folder, out, formats=wanted, pictures=pictures, citations=citations)
+    output.record(path=paths[0] if len(paths) == 1 else paths[0].parent, files=paths)
     if len(paths) > 1:
         print(f"Written to {paths[0].parent}: {len(paths)} files.")
     else:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.core.errors import InputError
 
 app = typer.Typer(name="data", help="List, describe and fetch data sets that are known by name.", no_args_is_help=True)
@@ -21,6 +22,7 @@ def list_() -> None:
 
     screen = terminal.console()
     rows = [(one.name, one.description, fetching.describe_location(one)) for one in CATALOGUE.values()]
+    output.record(data=[dict(zip(("name", "description", "location"), row, strict=True)) for row in rows])
     screen.print(terminal.table(["data", "description", "location, or how to get it"], rows, left=3))
     screen.print("Details of one: bespoke data info NAME. Your own data need no name: --data PATH")
 
@@ -55,6 +57,7 @@ def info(name: Name) -> None:
     if sha256 is not None:
         rows["sha256"] = sha256 + ("" if one.hash else " (of the copy in the cache)")
     rows["licence"], rows["citation"] = one.licence, one.citation
+    output.record(name=name, **rows)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -82,6 +85,7 @@ def fetch(
     one = catalogue.find(name)
     with terminal.messages(terminal.console(stderr=True), verbose=False):
         entry = fetching.fetch(one, origin)
+    output.record(name=name, path=cache.path_of(entry), origin=entry.origin, sha256=entry.hash)
     verified = "as expected" if catalogue.find(one.stored).hash == entry.hash else "no expected value is known"
     print(f"{name} is in {cache.path_of(entry)}, from {entry.origin}; sha256 {entry.hash[:16]}…, {verified}.")
 
@@ -92,6 +96,7 @@ def path(name: Annotated[str | None, typer.Argument(metavar="NAME", help="A data
     from bespokefl.data.sources import cache, catalogue
 
     if name is None:
+        output.record(path=cache.directory())
         print(cache.directory())
         return
     one = catalogue.find(name)
@@ -99,4 +104,5 @@ def path(name: Annotated[str | None, typer.Argument(metavar="NAME", help="A data
     if entry is None:
         hint = "it is part of scikit-learn" if one.built_in else f'use "bespoke data fetch {name}"'
         raise InputError(f"{name} is not in the data directory; {hint}")
+    output.record(path=cache.path_of(entry))
     print(cache.path_of(entry))

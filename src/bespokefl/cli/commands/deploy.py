@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count, unknown
 from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, read_node_settings
-from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.run.settings import LOADING, RunSettings
 
 app = typer.Typer(name="deploy", help="Run a method over several machines. Try bespoke deploy demo first.")
 
@@ -22,8 +23,8 @@ NodeDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The director
 NodeName = Annotated[str | None, typer.Option("--name", help="The node, if DIR is that of a deployment.")]
 RunName = Annotated[str | None, typer.Option("--run", help="The name of the run. Default: the latest.")]
 Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
-OF_NODES = ("data", "split", "clients", "newcomers", "faults", "engine", "workers", "chunk", "device", "state_dir")
-OF_FILES = ("checkpoint_every", "out", "overwrite", "fractions", "label", "client", "drop", "task", "text")
+OF_NODES = (*LOADING, "newcomers", "faults", "engine", "workers", "chunk", "device", "state_dir")
+OF_FILES = ("checkpoint_every", "out", "overwrite")
 
 
 @app.callback(invoke_without_command=True)
@@ -41,6 +42,9 @@ def init(
     address: Annotated[str, typer.Option(help="host:port at which the nodes reach the server.")] = "127.0.0.1:9092",
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys; only for 127.0.0.1.")] = False,
     days: Days = 365,
+    example: Annotated[
+        bool, typer.Option("--example", help="Give each node two clients with handwritten digits, to try it.")
+    ] = False,
 ) -> None:
     """Write a new deployment: settings, certificates, a key pair for each node, and a README.
 
@@ -49,6 +53,11 @@ def init(
     from bespokefl.workflows.deploy import init as initialization
 
     initialization.init(folder, node or [], address, insecure=insecure, days=days)
+    if example:
+        from bespokefl.workflows.deploy.demo import write_example
+
+        write_example(folder, node or [])
+    output.record(path=folder)
     print(f"Written to {folder}. README.md there describes what to do on each machine.")
 
 
@@ -136,6 +145,7 @@ def start(
         initial_weights.read(settings.start)
         settings = replace(settings, start=str(Path(settings.start).resolve()))
     name = runs.start(deployment, replace(settings, method=method, data="deployment"), run)
+    output.record(run=name)
     print(f"Run {name} has been started; show its status with: bespoke deploy status {folder}")
     if wait:
         demo.follow(deployment, name, {}, lambda line: print(line, flush=True), timeout=float("inf"))
@@ -151,13 +161,12 @@ def status(folder: Directory) -> None:
     from bespokefl.workflows.deploy import runs
 
     deployment = Deployment.at(folder)
-    screen = terminal.console()
-    screen.print(
-        terminal.table(["node", "status"], [list(node) for node in runs.list_nodes(deployment).items()], left=2)
-    )
+    screen, nodes, known = terminal.console(), runs.list_nodes(deployment), runs.list_runs(deployment)
+    output.record(nodes=nodes, runs=known)
+    screen.print(terminal.table(["node", "status"], [list(node) for node in nodes.items()], left=2))
     rows = [
         [name, str(run.get("state", "")), f"{run.get('round', 0)} of {run.get('rounds', '?')}", run.get("error", "")]
-        for name, run in runs.list_runs(deployment).items()
+        for name, run in known.items()
     ]
     screen.print(terminal.table(["run", "status", "rounds", ""], rows, left=4))
 
@@ -173,6 +182,7 @@ def stop(folder: Directory, run: RunName = None) -> None:
     deployment = Deployment.at(folder)
     name = run or runs.latest_run(deployment)
     runs.stop(deployment, name)
+    output.record(run=name)
     print(f"Run {name} is stopped.")
 
 
@@ -191,6 +201,7 @@ def fetch(
 
     deployment = Deployment.at(folder)
     runs.fetch(deployment, run or runs.latest_run(deployment), out, overwrite)
+    output.record(path=out)
     print(f"Written to {out}: clients.csv has a line for each client.")
 
 
@@ -216,6 +227,7 @@ def predict(
     state = directory / read_node_settings(directory).state
     who, found = nodes.predict(state, data, client=client, run=run)
     found.save(out, overwrite)
+    output.record(path=out, client=who, predictions=len(found))
     print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from bespokefl.cli import output
 from bespokefl.cli.options import Metric, Quiet, Verbose, takes_run, training_option
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -44,6 +45,7 @@ def diagnose(
         plan = {"steps": steps, "lr": lr, "trial_rounds": trial_rounds, "metric": metric}
         found, path = diagnose_config(settings, progress=progress, **plan)
     write(path)
+    output.record(**found.document(), path=path.parent)
     if quiet:
         print(found.recommendation.flags)
         return

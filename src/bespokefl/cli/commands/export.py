@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.options import Overwrite, Quiet
 from bespokefl.core.errors import InputError, count
 
@@ -57,6 +58,7 @@ def export(
                         report(Step(name, number, len(names), None, number))
             path, what = found.path.parent, f"the models of {count(len(names), 'client')}"
             files = [file["file"] for file in found.card["files"].values()]
+    output.record(path=path, files=files, checks=checks)
     if quiet:
         print(path)
         return

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.commands.run import finetune_note
 from bespokefl.cli.options import Out, Overwrite, Quiet, RunFolder, Workers
 from bespokefl.core.errors import count
@@ -48,6 +49,7 @@ def personalize(
     with terminal.messages(terminal.console(stderr=True), verbose=False):
         found = newcomers.personalize(run, data, client=client, workers=workers or 0, device=device)
     path = found.save(target, overwrite)
+    output.record(path=path, run=run, clients=found.names, scores=found.summary(), notes=found.notes)
     if quiet:
         print(path)
         return
@@ -78,4 +80,5 @@ def predict(
     predict.check(out, overwrite)
     found = predict.predict(run, client, data)
     found.save(out, overwrite)
+    output.record(path=out, client=client, predictions=len(found))
     print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {client}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bespokefl.cli import options
+from bespokefl.cli import options, output
 from bespokefl.core.errors import BespokeError, count
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -60,6 +60,7 @@ def _train(training: "Callable[[Report | None], Result]", title: str, quiet: boo
             for note in getattr(error, "__notes__", ()):
                 log.warning("%s", note)
             raise
+    output.record(**result.about, scores=result.summary(), path=result.path)
     with options.printing_results(result.path):
         if quiet:
             print(result.path)

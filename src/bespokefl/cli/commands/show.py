@@ -3,16 +3,18 @@
 import inspect
 import re
 import textwrap
+import webbrowser
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bespokefl.cli import output
+
 if TYPE_CHECKING:
     from bespokefl.core.method import Method
-    from bespokefl.data.clients import Clients
 
-DEMO_METHODS = ("local", "fedavg", "ditto", "selffl", "persfl", "ucfl", "pfedvem")  # without --all
 MAX_VENUE_LENGTH = 24  # characters; longer names of journals are left out
 NEXT_STEPS = {
     "bespoke methods ditto": "what a method does, and its hyper-parameters",
@@ -26,19 +28,29 @@ NEXT_STEPS = {
 def methods(name: Annotated[str | None, typer.Argument(help="A method, to show its hyper-parameters.")] = None) -> None:
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
+    from bespokefl.core import plugins
     from bespokefl.methods import REGISTRY, find
     from bespokefl.workflows.tune.shared_settings import literal
 
     screen = terminal.console()
     if name is None:
         rows = [(key, method.summary(), reference(method)) for key, method in REGISTRY.items()]
+        others = plugins.entry_points(plugins.METHODS).items()
+        rows += [(key, f"from {point.value}", "") for key, point in others if key not in REGISTRY]
+        output.record(methods=[dict(zip(("name", "summary", "paper"), row, strict=True)) for row in rows])
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
-        terminal.say("To show the hyper-parameters of a method: bespoke methods NAME")
+        terminal.say(
+            "To show the hyper-parameters of a method: bespoke methods NAME",
+            "Your own method: module:Class instead of a name; bespoke new method NAME writes one to start from.",
+        )
         return
     method = find(name)
     module = inspect.getmodule(method)  # its docstring has the paper, the objective, and differences from the paper
-    terminal.say(inspect.cleandoc((module and module.__doc__) or method.__doc__ or ""), "")
-    hyper = [(key, literal(value), text) for key, value, text in hyperparameters(method)]
+    text, known = inspect.cleandoc((module and module.__doc__) or method.__doc__ or ""), hyperparameters(method)
+    settings = [dict(zip(("name", "default", "meaning"), one, strict=True)) for one in known]
+    output.record(name=name, description=text, hyper_parameters=settings, citation=method.citation)
+    terminal.say(text, "")
+    hyper = [(key, literal(value), text) for key, value, text in known]
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
         terminal.say(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}")
@@ -73,6 +85,7 @@ def models() -> None:
     from bespokefl.cli import terminal
     from bespokefl.models import names
 
+    output.record(models=[{"name": name, "description": text} for name, text in names().items()])
     terminal.console().print(terminal.table(["model", "description"], list(names().items()), left=2))
     terminal.say(
         "Your own model: --model module:function, where the function returns a torch.nn.Module. It may have the "
@@ -81,48 +94,45 @@ def models() -> None:
 
 
 def demo(
-    all_: Annotated[bool, typer.Option("--all", help="Run all methods, which takes up to three minutes.")] = False,
-    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    all_: Annotated[bool, typer.Option("--all", help="Run all methods, which takes about three minutes.")] = False,
+    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 30,
+    seed: Annotated[int, typer.Option(help="First of three seeds.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Directory for the report. Default: runs/demo.")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Train several methods on handwritten digits and compare them, in about a minute."""
+    """Compare methods on handwritten digits, in about a minute, and write a report."""
     from bespokefl.cli import terminal
-    from bespokefl.core.errors import count
-    from bespokefl.data import load
-    from bespokefl.workflows.run.api import run
+    from bespokefl.report import write
+    from bespokefl.workflows.compare import demo as demonstration
+    from bespokefl.workflows.results import run_directory
 
     errors = terminal.console(stderr=True)
-    clients = load("digits").split("classes(k=3)", clients=20, seed=seed)
-    settings: dict[str, Any] = {"model": "mlp", "participation": 1.0, "batch_size": 10, "local_epochs": 2}
+    target = run_directory.stable_path(out or run_directory.fresh(run_directory.RUNS, "demo"))
+    run_directory.check(target, overwrite=False, signs=run_directory.COMPARISON_SIGNS, what="a comparison")
+    clients = demonstration.demo_clients()
     terminal.say(
         f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
-        "clients; each client has only three of the ten digits.\nEach method trains the same model "
-        f"({settings['model']}) from the same initial weights, in {count(rounds, 'round')}."
+        "clients. Half of the clients number the digits in another order, and nobody tells the methods which half.\n"
+        "Every method trains the same model with the same number of local steps, with three seeds."
     )
-    results = []
-    with terminal.messages(errors, verbose=False):
-        names, unfit = choose_methods(clients, all_)
-        for name in names:
-            with terminal.progress_bar(errors, name) as progress:
-                results.append(run(name, clients, rounds=rounds, seed=seed, progress=progress, **settings))
-            if results[-1].interrupted:
-                raise KeyboardInterrupt
-    terminal.console().print(terminal.demo_table(results))
-    more = {} if all_ else {"bespoke demo --all": "all methods, in up to three minutes"}
+    with terminal.messages(errors, verbose=False), terminal.progress_bar(errors, "comparing") as progress:
+        found = demonstration.demo(clients, everything=all_, rounds=rounds, seed=seed, progress=progress)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    page = write(found.save(target) / "compare.json")
+    terminal.console().print(terminal.demo_table(found))
+    more = {} if all_ else {"bespoke demo --all": "all methods, in about three minutes"}
     terminal.say(
-        "Accuracy is the mean over clients, each on its own test data; worst decile is the mean of the worst 10 % of "
-        "the clients.\nPersonal: the model that each client uses. Global: the model that all clients share, if the "
-        "method has one.\n"
-        + (f"Left out, because the true groups of the clients are unknown: {', '.join(unfit)}.\n" if unfit else ""),
+        "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst "
+        "10 %: mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse "
+        "than the better of local and fedavg.",
+        *(found.facts.tuning or {})["sentences"],
+        "",
+        demonstration.meaning(found),
+        "",
+        f"The report: {page}",
         "Next steps:",
         *(f"  {command:<51} {purpose}" for command, purpose in (more | NEXT_STEPS).items()),
     )
-
-
-def choose_methods(clients: "Clients", everything: bool) -> tuple[list[str], list[str]]:
-    """Return the methods of the demonstration, and those left out because they need the true groups of the clients."""
-    from bespokefl.methods import REGISTRY, build
-
-    names = [name for name in REGISTRY if everything or name in DEMO_METHODS]
-    unfit = [name for name in names if build(name).needs_groups and clients.groups is None]
-    return [name for name in names if name not in unfit], unfit
+    if open_:
+        webbrowser.open(page.resolve().as_uri())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bespokefl.cli import output
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
@@ -69,6 +70,7 @@ def make(
         _draw(clients, all_=False)
         return
     clients.save_split(out)
+    output.record(path=out)
     _print_statistics(clients)
     print(f"Written to {out}; use it with --split {out}, show it with: bespoke split show {out}")
 
@@ -94,6 +96,7 @@ def show(
     from bespokefl.cli.split_drawing import page
 
     write_text(out, page(clients))
+    output.record(path=out)
     _print_statistics(clients)
     print(f"Written to {out}.")
 
@@ -114,6 +117,7 @@ def export(
 
     clients = _load_clients(settings, split)
     write(clients, to, out)
+    output.record(path=out)
     _print_statistics(clients)
     print(f"Written to {out}.")
 
@@ -122,7 +126,8 @@ def export(
 def list_() -> None:
     """List the kinds of splits, and the splits of papers."""
     from bespokefl.cli import terminal
-    from bespokefl.data.splits import PRESETS, SPLITS, Change
+    from bespokefl.core import plugins
+    from bespokefl.data.splits import PRESETS, SPLITS, Change, find
 
     screen = terminal.console()
     kinds = [
@@ -131,11 +136,13 @@ def list_() -> None:
             "change" if issubclass(kind, Change) else "split",
             inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0],
         )
-        for kind in SPLITS.values()
+        for kind in (*SPLITS.values(), *map(find, plugins.entry_points(plugins.SPLITS).keys() - SPLITS.keys()))
     ]
+    output.record(splits=[dict(zip(("split", "kind", "description"), one, strict=True)) for one in kinds])
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
     screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n')
     named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]
+    output.record(presets=[dict(zip(("name", "split", "clients", "paper"), one, strict=True)) for one in named])
     screen.print(terminal.table(["name", "definition", "clients", "paper"], named, left=4))
 
 
@@ -164,7 +171,14 @@ def _load_clients(settings: RunSettings, split: str) -> "Clients":
 def _print_statistics(clients: "Clients") -> None:
     from bespokefl.cli import terminal
     from bespokefl.cli.split_drawing import heading, statistics
+    from bespokefl.data.split_statistics import class_counts
 
+    found = [dict(zip(("statistic", "value", "meaning"), one, strict=True)) for one in statistics(clients)]
+    output.record(
+        data=clients.data_name, split=clients.split_name, seed=clients.seed, hash=clients.hash, statistics=found
+    )
+    sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
+    output.record(clients=clients.names, sizes=sizes, classes=clients.label_names, class_counts=class_counts(clients))
     screen = terminal.console()
     screen.print(heading(clients), soft_wrap=True)
     screen.print(terminal.table(["statistic", "", "meaning"], statistics(clients), left=3))

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.options import INTERRUPTED, Metric, Quiet, Verbose, literal, numbers, takes_run, training_option
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.run.settings import RunSettings
@@ -46,6 +47,9 @@ def tune(
     errors = terminal.console(stderr=True)
     with terminal.messages(errors, verbose), terminal.progress_bar(errors, settings.method, quiet) as progress:
         tuning = tune_config(settings, values, seed_list, progress, metric)
+    output.record(
+        path=tuning.path, interrupted=tuning.interrupted, seeds=tuning.seeds, metric=tuning.by, points=tuning.table
+    )
     if not quiet and tuning.cells:
         terminal.console().print(terminal.tuning_table(tuning))
         terminal.say(f"Written to {tuning.path}: grid.csv has one line per point.")
@@ -54,6 +58,7 @@ def tune(
             raise KeyboardInterrupt
         terminal.say(f"Interrupted. To resume: the same command with --out {tuning.path}")
         raise typer.Exit(INTERRUPTED)
+    output.record(best=tuning.best, flags=tuning.flags)
     if quiet:
         print(tuning.flags)
         return

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bespokefl.core.errors import InputError, listing, unknown
+from bespokefl.core.errors import InputError, listing, spell, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation, check_own_scale, reject_missing
@@ -56,13 +56,15 @@ def prepare(
     learners = _indices_of(clients, learn_from)
     if known.kind in WORD_KINDS:
         if scale in ("pooled", "own"):
-            raise InputError(f"words cannot be scaled, got scale {scale!r}; leave it out")
+            raise InputError(f"words cannot be scaled, got {spell('scale', scale)}; leave it out")
         if known.kind == "tokens" and vocabulary is None and length is None:  # keep the user's own ids
             ready, made = clients, Preparation(known, missing=missing, tokens=int(clients.x.max()) + 1)
         else:
             ready, made = _prepare_words(clients, known, learners, vocabulary, length, missing)
     elif vocabulary is not None or length is not None:
-        raise InputError("vocabulary and length are for text, but these data are numbers; leave them out")
+        raise InputError(
+            f"{spell('vocabulary')} and {spell('length')} are for text, but these data are numbers; leave them out"
+        )
     else:
         scale = scale or ("pooled" if known.kind == "table" else "none")
         ready, made = _prepare_numbers(clients, known, learners, scale, missing)

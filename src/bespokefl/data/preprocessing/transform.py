@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, listing, spell
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Array, as_array, scale_bytes
 from bespokefl.data.preprocessing.feature_sums import FeatureSums, blocks, channels_last, from_channels_last
@@ -195,5 +195,5 @@ def reject_missing(x: np.ndarray, features: Features) -> None:
         name = features.names[column] if features.kind == "table" else f"position {column}"
         raise InputError(
             f"{name!r} lacks {int(missing[:, column].sum())} values, the first in example {row}; fill them, or prepare "
-            "the data with missing mean"
+            f"the data with {spell('missing', 'mean')}"
         )

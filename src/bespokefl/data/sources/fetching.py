@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +52,16 @@ def fetch(info: DatasetInfo, origin: Path | None = None) -> cache.Entry:
 
 def load_digits() -> Dataset:
     """The handwritten digits of scikit-learn: 1797 images of 8 × 8 in 17 grey levels."""
-    from sklearn import datasets
+    found = find_spec("sklearn")  # its data file is read without it: to import it takes a second
+    assert found is not None and found.submodule_search_locations is not None
+    path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        table = np.loadtxt(path, delimiter=",")
+        images, labels = table[:, :-1], table[:, -1].astype(np.int64)
+    else:
+        from sklearn import datasets
 
-    images, labels = datasets.load_digits(return_X_y=True)
+        images, labels = datasets.load_digits(return_X_y=True)
     return Dataset.from_arrays((images / 16).reshape(-1, 1, 8, 8), labels, name="digits")
 
 

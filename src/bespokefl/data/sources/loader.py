@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, spell, unknown
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import cifar, idx, leaf, npz
 from bespokefl.data.sources import fetching, synthetic
@@ -30,6 +30,9 @@ def load(
     task: str | None = None,
     text: str | None = None,
     missing: str = "refuse",
+    missing_values: Collection[str] = (),
+    as_number: Collection[str] = (),
+    dates: bool = False,
 ) -> Dataset:
     """Load a data set.
 
@@ -41,7 +44,8 @@ def load(
         - a directory with IDX files, CIFAR batches or LEAF's JSON files,
         - a table: a .csv, .tsv or .parquet file, or an .npz file of columns if `label` or another option is given,
         - a directory with a subdirectory of tables for each client.
-    label, client, drop, task, text, missing : options of tables; see `bespokefl.data.tables.from_columns`
+    label, client, drop, task, text, missing, missing_values, as_number, dates : options of tables; see
+        `bespokefl.data.tables.from_columns`
 
     Examples
     --------
@@ -49,13 +53,25 @@ def load(
     >>> bf.load("digits")
     Dataset(digits: 1797 examples of shape (1, 8, 8), 10 classes)
     """
-    given = {"label": label, "client": client, "drop": tuple(drop), "task": task, "text": text, "missing": missing}
-    options = {name: value for name, value in given.items() if value not in (None, (), "refuse")}
+    given = {
+        "label": label,
+        "client": client,
+        "drop": tables.as_names(drop),
+        "task": task,
+        "text": text,
+        "missing": missing,
+        "missing_values": tables.as_names(missing_values),
+        "as_number": tables.as_names(as_number),
+        "dates": dates,
+    }
+    options = {name: value for name, value in given.items() if value not in (None, (), "refuse", False)}
     found = _load_table(source, options)
     if found is not None:
         return found
     if options and set(options) != {"missing"}:
-        raise InputError(f"{next(iter(options))} is for tables, but {str(source)!r} is not a table; leave it out")
+        raise InputError(
+            f"{spell(next(iter(options)))} is for tables, but {str(source)!r} is not a table; leave it out"
+        )
     if isinstance(source, str) and source in CATALOGUE:
         return fetching.load(CATALOGUE[source])
     if isinstance(source, str) and synthetic.is_synthetic(source):
@@ -80,7 +96,7 @@ def _load_table(source: str | PathLike[str], options: Mapping[str, Any]) -> Data
         return tables.load(path, **options)
     if client_directories.has_tables(path):
         if "client" in options:
-            raise InputError("the directories name the clients; leave the column of clients out")
+            raise InputError(f"the directories name the clients; leave {spell('client')} out")
         return client_directories.load(path, **options)
     return None
 

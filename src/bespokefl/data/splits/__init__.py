@@ -9,8 +9,10 @@ composed    sums of splits, and splits with the names of papers
 transform   rotations and label permutations of examples
 """
 
+import re
 from itertools import pairwise
 
+from bespokefl.core import plugins
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.spec import bind, parse_call
 from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
@@ -51,6 +53,8 @@ PRESETS = {
     )
 }
 
+PLUGIN = re.compile(r"([\w.]+:[\w.]+|[\w-]+)(\(.*\))?", re.DOTALL)  # module:Class(k=3), or a name
+
 __all__ = [
     "IID",
     "PRESETS",
@@ -79,7 +83,10 @@ __all__ = [
 
 
 def parse(text: str) -> Split:
-    """Read a split from text, such as "iid", "dirichlet(alpha=0.4)", "ds-1" or "classes(2) + rotation(groups=4)"."""
+    """Read a split from text, such as "iid", "dirichlet(alpha=0.4)", "ds-1" or "classes(2) + rotation(groups=4)".
+
+    Splits of other packages have the name of an entry point or "module:Class".
+    """
     members = [_parse_one(part) for part in _summands(text)]
     return members[0] if len(members) == 1 else Composed(tuple(members))
 
@@ -88,18 +95,35 @@ def _parse_one(text: str) -> Split:
     name = text.strip()
     if name in PRESETS:
         return PRESETS[name]
-    if "-" in name and "(" not in name:
-        raise unknown("split", name, [*PRESETS, *SPLITS], see="bespoke split list")
+    written = PLUGIN.fullmatch(name)
+    if written is not None and written[1] not in SPLITS:
+        kind = find(written[1])
+        return kind(**bind((written[1], *parse_call(f"split{written[2] or ''}")[1:]), kind))
     call = parse_call(text)
-    if call[0] == "gaussian":
-        raise InputError(
-            f"gaussian generates data with clients and is not a split, got {name!r}; "
-            'use it as the data, "gaussian(between=1.0)", and split by_column'
-        )
-    if call[0] not in SPLITS:
-        raise unknown("split", call[0], [*SPLITS, *PRESETS], see="bespoke split list")
-    kind = SPLITS[call[0]]
+    kind = find(call[0])
     return kind(**bind(call, kind))
+
+
+def find(name: str) -> type[Split]:
+    """The class of a split by its name, by that of an entry point, or by "module:Class"."""
+    if name in SPLITS:
+        return SPLITS[name]
+    if name == "gaussian":
+        raise InputError(
+            "gaussian generates data with clients and is not a split; use it as the data, "
+            '"gaussian(between=1.0)", and split by_column'
+        )
+    if name in PRESETS:
+        raise InputError(f"{name} takes no arguments; write {name!r}")
+    found = plugins.load(name, plugins.SPLITS, "split")
+    if found is None:
+        raise unknown(
+            "split", name, [*SPLITS, *PRESETS, *plugins.entry_points(plugins.SPLITS)], see="bespoke split list"
+        )
+    if not isinstance(found, type) or not issubclass(found, Split):
+        raise InputError(f"split {name!r} must be a class derived from bespokefl.splits.Split, got {found!r}")
+    found.kind = name  # so that str(split) is what a user can write
+    return found
 
 
 def _summands(text: str) -> list[str]:

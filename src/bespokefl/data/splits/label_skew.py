@@ -179,9 +179,11 @@ class LogNormal(Split, kind="lognormal"):
 
     FedProx's MNIST (Li et al., MLSys 2020, arXiv:1812.06127, and its code, data/mnist/generate_niid.py), also used by
     pFedMe and PersFL's DS-3. Client u holds the classes u, u + 1, … u + k − 1 (modulo the number of classes).
+
     1. Each client gets `least` examples of each of its classes.
     2. The rest of a class is divided among its holders in log-normal proportions, rounded down. (They are normalized,
        so μ cancels out.)
+
     With `shares=False` the draws are numbers of examples instead, as in FedProx's NIST: client u has about
     LogNormal(μ, σ) + least examples, equally many of each of its classes. FedProx reuses examples once a class runs
     out; this split fails instead.
@@ -260,9 +262,11 @@ class Fallah(Split, kind="fallah"):
     """Two kinds of clients: half have the first classes in equal numbers, the others two classes in unequal numbers.
 
     Fallah et al. (Per-FedAvg), NeurIPS 2020, arXiv:2002.07948; PersFL's DS-4.
+
     - The first half of the clients have k examples of each of the first five classes (in general: the first half of
       them).
     - Each other client has k/2 examples of one of these classes and 2k of one of the remaining ones.
+
     The papers use k = 196 for MNIST and 68 for CIFAR-10, with 50 clients. The classes of the second half are random,
     and each class is used equally often, to within one.
 

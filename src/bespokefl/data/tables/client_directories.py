@@ -4,12 +4,11 @@ The files of a client are concatenated. If they are called train, validation and
 already, and `clients` keeps this division.
 """
 
-import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from bespokefl.data.dataset import PARTS, Dataset, Fractions
 from bespokefl.data.tables import table as tables
 from bespokefl.data.tables import table_files
 from bespokefl.data.tables.features import Table, is_missing
-
-log = logging.getLogger("bespokefl")
+from bespokefl.data.tables.reading import Reading, Remarks
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,14 @@ def has_tables(path: str | PathLike[str]) -> bool:
     return top.is_dir() and any(_table_files(one) for one in top.iterdir() if one.is_dir())
 
 
-def load(path: str | PathLike[str], *, drop: Collection[str] = (), **options: Unpack[tables.Options]) -> Table:
+def load(
+    path: str | PathLike[str],
+    *,
+    drop: Collection[str] = (),
+    missing_values: Collection[str] = (),
+    as_number: Collection[str] = (),
+    **options: Unpack[tables.Options],
+) -> Table:
     """Load the data of all clients; the options are those of `tables.from_columns`.
 
     If the data are divided already, the column "part" of the result holds the part of each row.
@@ -63,7 +68,9 @@ def load(path: str | PathLike[str], *, drop: Collection[str] = (), **options: Un
             f"{str(path)!r} must hold a directory of {', '.join(table_files.SUFFIXES)} for each client, got {what}"
         )
     as_text, labels = tables.text_columns(options.get("label"), tables.CLIENT, options.get("text"))
-    files = _read_files([file for inside in found.values() for file in inside], as_text, labels, tables.as_names(drop))
+    reading = Reading(tables.as_names(missing_values), tables.as_names(as_number))
+    paths = [file for inside in found.values() for file in inside]
+    files = _read_files(paths, as_text, labels, tables.as_names(drop), reading)
     if tables.CLIENT in files[0].columns:
         raise InputError(
             f"the directories of {str(path)!r} name the clients, but its files have a column {tables.CLIENT!r}, too; "
@@ -81,27 +88,28 @@ def load(path: str | PathLike[str], *, drop: Collection[str] = (), **options: Un
     part = np.repeat([file.part for file in files], sizes)
     given = part if part[0] else None
     name = top.resolve().name
-    return tables.build(columns, client=tables.CLIENT, name=name, locate=locate, part=given, **options)
+    return tables.build(columns, client=tables.CLIENT, name=name, reading=reading, locate=locate, part=given, **options)
 
 
-def _read_files(paths: Sequence[Path], as_text: set[str], labels: set[str], drop: Collection[str]) -> list[ClientFile]:
+def _read_files(
+    paths: Sequence[Path], as_text: set[str], labels: set[str], drop: Collection[str], reading: Reading
+) -> list[ClientFile]:
     """Read the files, with the same columns and kinds of columns in all of them."""
-    warnings: list[str] = []
 
-    def read(path: Path, more: Collection[str] = ()) -> ClientFile:
-        columns = table_files.read(path, as_text={*as_text, *more}, labels=labels, drop=drop, warnings=warnings)
-        return ClientFile(path, columns)
+    def read(more: Collection[str] = ()) -> list[ClientFile]:
+        how: dict[str, Any] = {"as_text": {*as_text, *more}, "labels": labels, "drop": drop, "reading": reading}
+        return [ClientFile(path, table_files.read(path, **how, remarks=remarks)) for path in paths]
 
-    files = [read(path) for path in paths]
+    remarks = Remarks()
+    files = read()
     _check_parts(files)
     _check_columns(files)
     # text in one file and numbers in another: read them as text in all
     mixed = {name for name in files[0].columns if len({file.columns[name].dtype.kind == "O" for file in files}) > 1}
     if mixed:
-        warnings.clear()
-        files = [read(path, mixed) for path in paths]
-    if warnings:
-        log.warning("%s%s", warnings[0], f" (the same in {len(warnings)} files)" if len(warnings) > 1 else "")
+        remarks = Remarks()
+        files = read(mixed)
+    remarks.log()
     return files
 
 

@@ -15,6 +15,7 @@ import torch
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.dataset import Dataset, Locate
 from bespokefl.data.tables import text
+from bespokefl.data.tables.reading import Reading
 
 TABLE_KINDS = ("number", "truth", "category")  # kinds of columns that can be combined; "truth" is a boolean
 WORD_KINDS = ("text", "tokens")
@@ -45,6 +46,7 @@ class Features:
     shape: tuple[int, ...]  # of an example
     label: str | None = None
     client: str | None = None
+    reading: Reading = field(default_factory=Reading)  # how the cells of files become values
 
     @classmethod
     def of_arrays(cls, shape: tuple[int, ...], tokens: bool = False) -> "Features":
@@ -117,7 +119,8 @@ class Features:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
         columns = tuple(Column(**{**column, "values": tuple(column["values"])}) for column in content["columns"])
-        return cls(columns, tuple(content["shape"]), content["label"], content["client"])
+        reading = Reading.from_dict(content["reading"]) if "reading" in content else Reading()  # earlier versions: none
+        return cls(columns, tuple(content["shape"]), content["label"], content["client"], reading)
 
 
 def merge_features(parts: Mapping[str, Features]) -> Features:
@@ -130,6 +133,7 @@ def merge_features(parts: Mapping[str, Features]) -> Features:
     merged = parts[first]
     for other in others:
         _check_compatible(first, merged, other, parts[other])
+        merged = replace(merged, reading=merged.reading.merge(parts[other].reading, other))
     merged = replace(merged, client=next((one.client for one in parts.values() if one.client is not None), None))
     if merged.kind != "table":
         return merged

@@ -15,18 +15,19 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from bespokefl.core.errors import InputError, listing, unknown
+from bespokefl.core.errors import InputError, listing, spell, unknown
 from bespokefl.data.dataset import Locate
+from bespokefl.data.tables import dates as date_columns
 from bespokefl.data.tables import table_files
 from bespokefl.data.tables import text as texts
 from bespokefl.data.tables.features import BOOLEANS, MAX_CATEGORIES, Column, Features, Table, is_missing, to_documents
+from bespokefl.data.tables.reading import Reading, Remarks, mixture, warn_of_mixture
 
 log = logging.getLogger("bespokefl")
 
 MISSING = ("refuse", "mean", "drop")
 TASKS = ("classification", "regression")
 LABELS, CLIENT = ("y", "label"), "client"  # default names of the label and client columns
-DATE = re.compile(r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
 INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
@@ -46,15 +47,23 @@ class Options(TypedDict, total=False):
     missing: str
     task: str | None
     text: str | None
+    dates: bool
 
 
 def load(
-    path: str | PathLike[str], *, client: str | None = None, drop: Collection[str] = (), **options: Unpack[Options]
+    path: str | PathLike[str],
+    *,
+    client: str | None = None,
+    drop: Collection[str] = (),
+    missing_values: Collection[str] = (),
+    as_number: Collection[str] = (),
+    **options: Unpack[Options],
 ) -> Table:
     """Load a .csv, .tsv, .parquet or .npz file; the options are those of `from_columns`."""
     as_text, labels = text_columns(options.get("label"), client, options.get("text"))
-    found = table_files.read(path, as_text=as_text, labels=labels, drop=as_names(drop))
-    return build(found, client=client, name=Path(path).stem, **options)
+    reading = Reading(as_names(missing_values), as_names(as_number))
+    found = table_files.read(path, as_text=as_text, labels=labels, drop=as_names(drop), reading=reading)
+    return build(found, client=client, name=Path(path).stem, reading=reading, **options)
 
 
 def from_columns(
@@ -66,6 +75,9 @@ def from_columns(
     drop: Collection[str] = (),
     task: str | None = None,
     text: str | None = None,
+    missing_values: Collection[str] = (),
+    as_number: Collection[str] = (),
+    dates: bool = False,
     name: str = "table",
 ) -> Table:
     """Create a data set from columns.
@@ -80,14 +92,22 @@ def from_columns(
     drop : collection of str, columns to ignore
     task : "classification" or "regression", if the label does not determine it
     text : str, the column with documents; all other columns, except label and client, are ignored then
+    missing_values : collection of str, texts (or numbers, as text) that count as missing, besides NA, nan and the like
+    as_number : collection of str, columns in which every value that is not a number counts as missing
+    dates : bool, make year, month, day, weekday and hour of columns of dates or times, which are rejected otherwise
     name : str, the name of the data
     """
     keys = getattr(columns, "keys", None)
     if keys is None:
         raise InputError(f"columns must be a dict or a pandas table, got {type(columns).__name__}")
     ignored = set(as_names(drop))
-    found = {str(key): table_files.to_column(columns[key], str(key)) for key in keys() if str(key) not in ignored}
-    return build(found, label=label, client=client, missing=missing, task=task, text=text, name=name)
+    reading, remarks = Reading(as_names(missing_values), as_names(as_number)), Remarks()
+    as_text = set().union(*text_columns(label, client, text))
+    chosen = {str(key): columns[key] for key in keys() if str(key) not in ignored}
+    found = table_files.read_columns(chosen, reading, remarks, as_text)
+    remarks.log()
+    options: Options = {"label": label, "missing": missing, "task": task, "text": text, "dates": dates}
+    return build(found, client=client, name=name, reading=reading, **options)
 
 
 def build(
@@ -99,6 +119,8 @@ def build(
     missing: str = "refuse",
     task: str | None = None,
     text: str | None = None,
+    dates: bool = False,
+    reading: Reading | None = None,
     locate: Locate = lambda row: f"row {row + 1}",
     part: np.ndarray | None = None,
 ) -> Table:
@@ -109,13 +131,17 @@ def build(
     label = next((name for name in LABELS if name in found), None) if label is None else label
     if label is None:
         raise InputError(
-            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them as the "
-            "label"
+            f"the column to predict is not known; the data have {listing(list(found), 10)}; name one of them "
+            f"with {spell('label')}"
         )
     client = client if client is not None else CLIENT if CLIENT in found else None
     for what, wanted in (("label", label), ("client", client), ("text", text)):
         if wanted is not None and wanted not in found:
             raise unknown(f"column for the {what}", wanted, found)
+    reading = reading or Reading()
+    for wanted in reading.as_number:
+        if wanted not in found:
+            raise unknown("column to read as numbers", wanted, found)
     if len({label, client, text} - {None}) < sum(one is not None for one in (label, client, text)):
         raise InputError(f"label, client and text must be different columns, got {label!r}, {client!r} and {text!r}")
     used = {key: found[key] for key in found if text is None or key in (label, client, text)}
@@ -134,18 +160,21 @@ def build(
             if holes.any() and (missing == "refuse" or key in (label, client)):
                 raise InputError(
                     f"column {key!r} lacks {int(holes.sum())} of {len(holes)} values, the first in "
-                    f"{locate(int(holes.argmax()))}; fill them, or set missing, for example to "
-                    f"{'drop' if key in (label, client) else 'mean'}"
+                    f"{locate(int(holes.argmax()))}; fill them, or use "
+                    f"{spell('missing', 'drop' if key in (label, client) else 'mean')}"
                 )
     y = _to_targets(used.pop(label), task, label)
     ids = None if client is None else _to_ids(used.pop(client), client)
     if not used:
         raise InputError(f"the data must have a column besides {label!r} to learn from, got none")
+    if text is None and dates:
+        used, orders = _expand_dates(used)
+        reading = replace(reading, dates=orders)
     kinds = [_to_kind(key, values, is_only=len(used) == 1, is_text=key == text) for key, values in used.items()]
     flat, columns = _flatten_arrays(used, kinds)
     is_text = columns[0].kind == "text"
     length = texts.longest(to_documents(flat[columns[0].name], columns[0].name)) if is_text else 0
-    features = Features(columns, (length,), label, client)
+    features = Features(columns, (length,), label, client, reading)
     x = features.encode(flat, locate)
     return Table.build(replace(features, shape=x.shape[1:]), x, y, ids, name, locate, more)
 
@@ -154,7 +183,13 @@ def inputs(path: str | PathLike[str], features: Features) -> Inputs:
     """Read new examples from a file with the same columns, such as those of ``result.preparation.features``."""
     needed = {column.name for column in features.columns}
     as_text = {column.name for column in features.columns if column.kind in ("category", "text", "truth")}
-    found = table_files.read(path, as_text=as_text | {features.client or ""}, labels={features.label or ""})
+    as_text |= {features.client or ""}
+    found = table_files.read(path, as_text=as_text, labels={features.label or ""}, reading=features.reading)
+    for name in date_columns.needed_dates(needed, found):
+        parts, _ = date_columns.date_features(name, found[name], dict(features.reading.dates).get(name))
+        found |= {
+            part: np.full(len(found[name]), 0.0) for part in needed if part == f"{name}.{date_columns.HOUR}"
+        } | parts
     element = re.compile(r"(.*)\[\d+\]")
     arrays = {match[1] for name in needed if (match := element.fullmatch(name)) and match[1] in found}
     for name in arrays:
@@ -202,8 +237,8 @@ def _to_targets(values: np.ndarray, task: str | None, name: str) -> np.ndarray:
         return y.astype(np.float64)
     if task is None and y.dtype.kind in "iu" and distinct > max(MAX_CATEGORIES, len(y) // 10):
         raise InputError(
-            f"the label {name!r} has {distinct} different integers in {len(y)} rows; set task to regression or "
-            "classification"
+            f"the label {name!r} has {distinct} different integers in {len(y)} rows; use "
+            f"{spell('task', 'regression')} or {spell('task', 'classification')}"
         )
     if task == "classification" and y.dtype.kind == "f":
         return y.astype(np.int64) if (y == np.floor(y)).all() else np.array([f"{one:g}" for one in y.tolist()])
@@ -242,14 +277,40 @@ def _to_kind(name: str, values: np.ndarray, *, is_only: bool, is_text: bool) -> 
     distinct = sorted({one for one in values if one is not None})
     if {one.lower() for one in distinct} <= BOOLEANS.keys():
         return Column(name, "truth" if distinct else "number")
-    if all(DATE.fullmatch(one) for one in distinct):
-        raise table_files.dates_error(name)
+    if date_columns.are_dates(distinct):
+        raise date_columns.dates_error(name)
     if len(distinct) > MAX_CATEGORIES:
+        mixed = mixture(name, values)
+        if mixed is not None:
+            raise InputError(
+                f"column {name!r} has {mixed[0]}, and at most {MAX_CATEGORIES} different texts can be categories: "
+                f"{mixed[1]}"
+            )
         raise InputError(
             f"column {name!r} has {len(distinct)} different texts, such as {distinct[0][:40]!r}, and at most "
-            f"{MAX_CATEGORIES} can be categories; drop it, or name it as the text if these are documents"
+            f"{MAX_CATEGORIES} can be categories; ignore it with {spell('drop', [name])}, or use "
+            f"{spell('text', name)} if these are documents"
         )
+    warn_of_mixture(name, values)
     return Column(name, "category", tuple(distinct))
+
+
+def _expand_dates(
+    used: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], tuple[tuple[str, str], ...]]:
+    """Replace columns of dates by columns of their parts; also their orders of day and month."""
+    found: dict[str, np.ndarray] = {}
+    orders: dict[str, str] = {}
+    for name, values in used.items():
+        if values.dtype.kind != "O" or not date_columns.are_dates({one for one in values if one is not None}):
+            found[name] = values
+            continue
+        parts, orders[name] = date_columns.date_features(name, values)
+        twice = next((part for part in parts if part in used), None)
+        if twice is not None:
+            raise InputError(f"the part {twice!r} of the dates in {name!r} is also a column; drop one of them")
+        found |= parts
+    return found, tuple(orders.items())
 
 
 def _flatten_arrays(

@@ -8,7 +8,7 @@ import importlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from bespokefl.core.errors import InputError, in_brief, listing, said
 from bespokefl.data.dataset import as_array
 from bespokefl.data.readers import npz
 from bespokefl.data.tables.features import MISSING_TEXTS
+from bespokefl.data.tables.reading import Reading, Remarks, read_numbers, read_texts
 
 log = logging.getLogger("bespokefl")
 
@@ -39,14 +40,17 @@ def read(
     as_text: Collection[str] = (),
     labels: Collection[str] = (),
     drop: Collection[str] = (),
-    warnings: list[str] | None = None,
+    reading: Reading | None = None,
+    remarks: Remarks | None = None,
 ) -> Columns:
     """The columns of a file, except those to drop.
 
-    as_text   columns that are not converted to numbers, if the file is text
-    labels    the same, but decimal commas become points
-    warnings  receives a warning about ambiguous decimal commas; None: it is logged
+    as_text  columns that are not converted to numbers, if the file is text
+    labels   the same, but decimal commas become points
+    reading  which values count as missing
+    remarks  receives what users are told about the values; None: it is logged
     """
+    reading, told = reading or Reading(), remarks or Remarks()
     file, drop = Path(path), dict.fromkeys(drop)  # a dict, because there may be a hundred thousand columns
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
@@ -54,30 +58,41 @@ def read(
     if not file.is_file():
         found_instead = "a directory" if file.is_dir() else "none of that name"
         raise InputError(f"expected a file {str(path)!r}, got {found_instead}; check the path")
-    warning = None
     if suffix == ".npz":
         arrays = npz.read(file, choose=lambda names: _kept(names, drop, file))
-        found = {name: to_column(values, name) for name, values in arrays.items()}
+        found = read_columns(arrays, reading, told, {*as_text, *labels})
     elif suffix == ".parquet":
-        found = _read_parquet(file, drop)
+        found = read_columns(_read_parquet(file, drop), reading, told, {*as_text, *labels})
     else:
-        found, warning = _read_csv(file, as_text, labels, drop)
-    if warning is not None and warnings is not None:
-        warnings.append(f"{path}: {warning}")
-    elif warning is not None:
-        log.warning("%s: %s", path, warning)
+        found = _read_csv(file, as_text, labels, drop, reading, told)
+    if remarks is None:
+        told.log()
     if not any(len(values) for values in found.values()):
         raise InputError(f"{str(path)!r} must hold at least one row and a column that is not dropped, got none")
     return found
 
 
+def read_columns(
+    columns: Mapping[str, Any], reading: Reading, remarks: Remarks, as_text: Collection[str] = ()
+) -> Columns:
+    """Convert columns that have types: lists, arrays, columns of pandas or pyarrow."""
+    found = {}
+    for name, values in columns.items():
+        column = to_column(values, name)
+        if column.dtype.kind == "O":
+            found[name] = read_texts(reading, name, column, _texts_to_numbers, remarks, keep=name in as_text)
+        else:
+            found[name] = read_numbers(reading, column)
+    return found
+
+
 def to_column(values: Any, name: str) -> np.ndarray:
-    """Convert a list, an array or a column of pandas or pyarrow."""
+    """Convert a list, an array or a column of pandas or pyarrow; dates become texts such as 2024-12-31."""
     if hasattr(values, "to_numpy") and not isinstance(values, np.ndarray):  # pandas, pyarrow
         values = values.to_numpy()
     if not isinstance(values, np.ndarray) and not hasattr(values, "layout"):
         values = list(values)
-        if any(one is None or isinstance(one, str) for one in values):
+        if any(one is None or isinstance(one, str) or hasattr(one, "isoformat") for one in values):
             values = np.fromiter(values, dtype=object, count=len(values))
     if isinstance(values, np.ndarray) and values.dtype.kind in "OTUS" and values.ndim == 1:
         plain = [None if _is_missing(one) else one for one in values.tolist()]
@@ -87,22 +102,16 @@ def to_column(values: Any, name: str) -> np.ndarray:
             return _to_texts([None if one is None else str(one) for one in plain])
         if all(isinstance(one, int | float | np.number | None) for one in plain):
             return np.array([np.nan if one is None else one for one in plain])
-        if any(hasattr(one, "isoformat") for one in plain):
-            raise dates_error(name)
+        if all(one is None or hasattr(one, "isoformat") for one in plain):
+            return _to_texts([None if one is None else one.isoformat() for one in plain])
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M" and values.ndim == 1:
+        return to_column(np.array([*values.astype("datetime64[us]").tolist(), None], dtype=object)[:-1], name)
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
-        raise dates_error(name)
+        raise InputError(f"column {name!r} holds durations; convert them to numbers, such as seconds, or drop it")
     found = as_array(values, f"column {name!r}")
     if found.ndim == 0:
         raise InputError(f"column {name!r} must hold one value per row, got a single value")
     return _to_texts(found.tolist()) if found.dtype.kind == "U" and found.ndim == 1 else found
-
-
-def dates_error(name: str) -> InputError:
-    """The error for a column of dates."""
-    return InputError(
-        f"column {name!r} holds dates or times, which cannot be used as features; convert them to numbers, such as "
-        "days since a fixed day, or drop the column"
-    )
 
 
 def _is_missing(one: Any) -> bool:
@@ -128,9 +137,13 @@ def _kept(columns: Sequence[str], drop: Collection[str], file: Path) -> list[str
 
 
 def _read_csv(
-    file: Path, as_text: Collection[str], labels: Collection[str], drop: Collection[str]
-) -> tuple[Columns, str | None]:
-    """The columns, and a warning about ambiguous commas."""
+    file: Path,
+    as_text: Collection[str],
+    labels: Collection[str],
+    drop: Collection[str],
+    reading: Reading,
+    remarks: Remarks,
+) -> Columns:
     kept_as_text = {*as_text, *labels}
     try:
         table = _read_cells(file, kept_as_text, drop)
@@ -141,17 +154,24 @@ def _read_csv(
         raise InputError(f"{str(file)!r} must be text in UTF-8, got other bytes") from None
     except csv.Error as error:
         raise InputError(f"cannot read {str(file)!r} as a table of text ({error}); check its quotes") from None
-    found = table.columns()
-    commas = table.commas
+    found, commas = table.columns(), table.commas
+    to_numbers = _texts_to_numbers if commas is None else commas.or_points
+    for name, values in found.items():
+        if values.dtype.kind == "O":
+            found[name] = read_texts(reading, name, values, to_numbers, remarks, keep=name in kept_as_text)
+        else:
+            found[name] = read_numbers(reading, values)
     if commas is None:
-        return found, None
+        return found
     for name in mixed:
-        numbers = commas.to_numbers(found[name])
+        numbers = commas.to_numbers(found[name]) if found[name].dtype.kind == "O" else None
         found[name] = found[name] if numbers is None else numbers
     for name in found.keys() & {*labels}:
         points = commas.to_points(found[name])
         found[name] = found[name] if points is None else points
-    return found, commas.warning
+    if commas.warning is not None:
+        remarks.add(f"{file}: {commas.warning}")
+    return found
 
 
 def _read_cells(file: Path, as_text: Collection[str], drop: Collection[str]) -> "_Cells":
@@ -205,6 +225,11 @@ class DecimalCommas:
         """The texts as numbers, NaN where one is missing; None if one of them is not such a number."""
         points = self.to_points(texts)
         return None if points is None else np.array([np.nan if one is None else float(one) for one in points])
+
+    def or_points(self, texts: np.ndarray) -> np.ndarray | None:
+        """The same for texts with decimal points or commas."""
+        numbers = _texts_to_numbers(texts)
+        return self.to_numbers(texts) if numbers is None else numbers
 
     @property
     def warning(self) -> str | None:
@@ -302,6 +327,11 @@ def parse_numbers(cells: Sequence[str] | np.ndarray) -> np.ndarray | None:
         return None
 
 
+def _texts_to_numbers(texts: np.ndarray) -> np.ndarray | None:
+    """The texts (None: missing) as numbers; None if one is something else."""
+    return parse_numbers(["" if one is None else one for one in texts])
+
+
 def _check_header(header: Sequence[str], file: Path) -> None:
     if not header:
         raise InputError(f"{str(file)!r} must start with a line of column names, got an empty file")
@@ -319,7 +349,7 @@ def _check_header(header: Sequence[str], file: Path) -> None:
 # -- parquet
 
 
-def _read_parquet(file: Path, drop: Collection[str]) -> Columns:
+def _read_parquet(file: Path, drop: Collection[str]) -> dict[str, Any]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -334,15 +364,14 @@ def _read_parquet(file: Path, drop: Collection[str]) -> Columns:
     for name in _kept(table.column_names, drop, file):
         values = table.column(name)
         kind = str(values.type)
-        if kind.startswith(("timestamp", "date", "time", "duration")):
-            raise dates_error(name)
         if kind.startswith(("list", "large_list", "struct", "map", "binary")):
             raise InputError(
                 f"column {name!r} of {str(file)!r} must hold numbers or text, got {kind}; drop it, or save arrays as "
                 ".npz"
             )
-        plain = values.to_pylist() if kind.startswith(("dictionary", "decimal", "bool", "string", "large")) else values
+        as_list = ("dictionary", "decimal", "bool", "string", "large", "timestamp", "date", "time")
+        plain = values.to_pylist() if kind.startswith(as_list) else values
         if kind.startswith("decimal"):
             plain = [None if one is None else float(one) for one in plain]
-        found[name] = to_column(plain, name)
+        found[name] = plain
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, spell
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
 MAX_LENGTH = 512  # words of a document that are read
@@ -46,7 +46,7 @@ def encode(documents: Sequence[str], vocabulary: Sequence[str], length: int) -> 
 def most_frequent(counts: np.ndarray, vocabulary: Sequence[str], size: int) -> tuple[str, ...]:
     """The most frequent words, ties in alphabetical order; `counts` are by id."""
     if size < 1:
-        raise InputError(f"vocabulary must be at least 1 word, got {size}")
+        raise InputError(f"{spell('vocabulary')} must be at least 1 word, got {size}")
     seen = [(-int(count), word) for count, word in zip(counts[FIRST:], vocabulary, strict=True) if count]
     return tuple(word for _, word in sorted(seen)[:size])
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief
+from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief, spell
 from bespokefl.core.files import cure, sync, write_text
 from bespokefl.engines.storage import checkpoint_format
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
@@ -48,9 +48,13 @@ class CheckpointInterval:
         """Parse "10" or 10 as rounds, "60s" as seconds, 0 as never."""
         found = re.fullmatch(r"(\d+)\s*(s|sec|seconds)?", str(text).strip(), re.ASCII)
         if not found:
-            raise InputError(f"checkpoint_every must be a number of rounds, or of seconds as in 60s, got {text!r}.")
+            raise InputError(
+                f"{spell('checkpoint_every')} must be a number of rounds, or of seconds as in 60s, got {text!r}."
+            )
         if len(found[1]) > MAX_DIGITS:
-            raise InputError(f"checkpoint_every must have at most {MAX_DIGITS} digits, got {in_brief(text)!r}.")
+            raise InputError(
+                f"{spell('checkpoint_every')} must have at most {MAX_DIGITS} digits, got {in_brief(text)!r}."
+            )
         number = int(found[1])
         if not number:
             return cls()

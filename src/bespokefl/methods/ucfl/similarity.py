@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import cdist, pdist, squareform
 from torch import Tensor
 
 from bespokefl.core.client_index import ClientIndex
@@ -72,6 +70,8 @@ def collaboration_rows(
     own_gradients: Matrix, own_variances: Matrix, gradients: Matrix, variances: Matrix, sizes: Matrix
 ) -> Array:
     """Rows of W for some clients, with columns for all; a row without similar clients is zero."""
+    from scipy.spatial.distance import cdist  # imported here because it is slow
+
     own_g, g = as_array(own_gradients), as_array(gradients)
     if not (np.isfinite(own_g).all() and np.isfinite(g).all()):
         raise InputError("gradients must be finite, got NaN or infinity; leave such clients out.")
@@ -115,7 +115,9 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
     `penalty` is λ of (12); `streams` a number to use instead of the best. Returns the number of streams, the stream of
     each client, (m,), and the silhouettes s_k of k = 1..m, NaN where k was not tried.
     """
-    from sklearn.cluster import KMeans  # here, because it takes a second to import
+    from scipy.cluster.hierarchy import cut_tree, linkage  # imported here because these are slow
+    from scipy.spatial.distance import pdist, squareform
+    from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_samples
 
     rows = as_array(W)

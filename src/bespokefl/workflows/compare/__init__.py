@@ -11,5 +11,6 @@ existing_runs   `bespokefl.compare_runs`: compare runs on disk
 result          `Comparison`: scores, gains, tests and verdicts
 statistics      the figures of one method
 qualification   what limits a verdict: untuned methods, and unequal work
+demo            the comparison that `bespoke demo` shows
 document        compare.json, with the rounds of each run and remarks on the figures
 """

@@ -6,8 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from bespokefl import methods as registry
 from bespokefl import trackers
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, spell
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
@@ -131,7 +132,7 @@ def compare_config(
     grids = grids or {}
     for name in NOT_ACCEPTED:
         if getattr(config, name) != getattr(RunSettings, name):
-            raise InputError(f"a comparison does not take {name}; leave it out.")
+            raise InputError(f"a comparison does not take {spell(name)}; leave it out.")
     if config.model.startswith("<"):
         raise InputError(f"the model {config.model} was a Python object and has no name; give --model.")
     chosen = candidates.named(methods, config.set)
@@ -148,7 +149,13 @@ def compare_config(
     def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
         hyper = {name: value for name, value in one.method.hyper().items() if value is not None}
         own = replace(
-            common, method=one.method.name, set=hyper, seed=seed, workers=workers, out=str(path), **one.options
+            common,
+            method=str(registry.name_of(one.method)),
+            set=hyper,
+            seed=seed,
+            workers=workers,
+            out=str(path),
+            **one.options,
         )
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)
 

@@ -43,6 +43,7 @@ class Candidate:
 
     @property
     def registered(self) -> bool:
+        """Whether the method is built in."""
         return registry.REGISTRY.get(self.method.name) is type(self.method)
 
 
@@ -55,7 +56,7 @@ def of(given: Sequence[Method | str]) -> list[Candidate]:
         raise InputError('a comparison needs methods, got none; name some, as in "bespoke compare ditto persfl".')
     present = {one.name for one in found}
     found = [registry.build(name) for name in BASELINES if name not in present] + found
-    names = [one.name or type(one).__name__ for one in found]
+    names = [registry.title_of(one) for one in found]
     unique = labels(names, [score_tables.plain(one.hyper()) for one in found])
     chosen = [Candidate(name, method) for name, method in zip(unique, found, strict=True)]
     order = list(registry.REGISTRY)
@@ -69,12 +70,14 @@ def named(names: Sequence[str], hyper: Mapping[str, Any]) -> list[Candidate]:
         return of([])
     if (twice := _duplicate(asked)) is not None:
         raise InputError(f"{twice} is named twice; leave one of them out.")
-    known = {name: registry.find(name)().hyper() for name in dict.fromkeys([*BASELINES, *asked])}
+    built = {name: registry.find(name)() for name in dict.fromkeys([*BASELINES, *asked])}
+    known = {name: one.hyper() for name, one in built.items()}
+    names_of = {alias: name for name, one in built.items() for alias in _aliases(one)}
     own: dict[str, dict[str, Any]] = {name: {} for name in known}
     # Keys of a single method come last and override those of all methods.
     for key, value in sorted(flattened(hyper).items(), key=lambda item: "." in item[0]):
         method, dot, name = key.rpartition(".")
-        method = method.replace("_", "-")  # keys are read with underscores; no method's name has one
+        method = names_of.get(_with_hyphens(method), method)
         if dot and method not in own:
             raise InputError(f"--set has {key}, but {method!r} is not compared; compared are {listing(list(own))}.")
         having = [method] if dot else [one for one in own if name in known[one]]
@@ -106,6 +109,16 @@ def labels(names: Sequence[str], about: Sequence[Mapping[str, Any]]) -> list[str
     return found
 
 
+def _aliases(method: Method) -> set[str]:
+    """What --set and --grid may call a method: its name, or that of its class."""
+    own = {type(method).__name__} if registry.name_of(method) != method.name else set()
+    return {_with_hyphens(one) for one in {registry.title_of(method), *own}}
+
+
+def _with_hyphens(name: str) -> str:
+    return name.replace("_", "-")  # keys are read with underscores, and names of methods may have hyphens
+
+
 def _duplicate(names: Sequence[str]) -> str | None:
     return next((name for name, number in Counter(names).items() if number > 1), None)
 
@@ -113,36 +126,23 @@ def _duplicate(names: Sequence[str]) -> str | None:
 # -- tuning
 
 
-def grids_of(
-    candidates: Sequence[Candidate],
-    tune: bool,
-    grids: Mapping[str, Grid],
-    config: RunSettings | None = None,
-    limited: bool = True,
-) -> dict[str, Grid]:
-    """Return the grid of every candidate, empty for one that is not tuned; reject grids of other methods.
-
-    `config` has the run's local steps, and `limited` says whether a budget limits all methods to them.
-    """
+def grids_of(candidates: Sequence[Candidate], tune: bool, grids: Mapping[str, Grid]) -> dict[str, Grid]:
+    """Return the grid of every candidate, empty for one that is not tuned; reject grids of other methods."""
     for name in grids:
-        if all(name not in (one.name, one.method.name) for one in candidates):
+        if all(given_grid(one, {name: {}}) is None for one in candidates):
             known = listing([one.name for one in candidates])
             raise InputError(f"--grid has {name!r}, which is not compared; compared are {known}.")
-    return {one.name: grid_of(one, tune, grids, config, limited) for one in candidates}
+    return {one.name: grid_of(one, tune, grids) for one in candidates}
 
 
 def given_grid(one: Candidate, grids: Mapping[str, Grid]) -> Grid | None:
     """Return the grid that is given for a candidate, by its own name or that of its method."""
-    return grids.get(one.name, grids.get(one.method.name))
+    aliases = _aliases(one.method)
+    of_method = (grid for name, grid in grids.items() if _with_hyphens(name) in aliases)
+    return grids.get(one.name, next(of_method, None))
 
 
-def grid_of(
-    one: Candidate,
-    tune: bool,
-    grids: Mapping[str, Grid],
-    config: RunSettings | None = None,
-    limited: bool = True,
-) -> Grid:
+def grid_of(one: Candidate, tune: bool, grids: Mapping[str, Grid]) -> Grid:
     """Return the grid given for a candidate, or its default grid if it is tuned."""
     method, hyper = one.method, one.method.hyper()
     given = given_grid(one, grids)
@@ -162,18 +162,20 @@ def grid_of(
     tried: dict[str, Sequence[Any]] = dict(GRIDS.get(method.name, {})) if one.registered else {}
     if not tried and isinstance(hyper.get("lr"), float):
         tried["lr"] = tuple(float(f"{hyper['lr'] * factor:.3g}") for factor in LR_FACTORS)
-    baseline = one.registered and method.name in BASELINES
-    if baseline and config is not None and (steps := _local_steps(config, limited)):
-        tried = {key: values for key, values in tried.items() if key != "momentum"} | steps
     return {key: values for key, values in tried.items() if key not in changed}
 
 
-def _local_steps(config: RunSettings, limited: bool) -> dict[str, Sequence[Any]]:
-    """Return the numbers of local steps or epochs that a baseline tries; none if the budget leaves no choice."""
+def other_local_steps(one: Candidate, config: RunSettings, limited: bool) -> dict[str, int]:
+    """Return another number of local steps or epochs, which a baseline tries at its best point; empty for others.
+
+    Under a budget (`limited`) it is half the run's number, otherwise a multiple of it.
+    """
+    if not one.registered or one.method.name not in BASELINES:
+        return {}
     key = "local_epochs" if config.local_steps is None else "local_steps"
-    own = getattr(config, key)
+    own: int = getattr(config, key)
     other = own // 2 if limited else own * MORE_STEPS
-    return {key: (own, other)} if other else {}
+    return {key: other} if other else {}
 
 
 def num_points(grid: Grid) -> int:

@@ -94,6 +94,8 @@ def _tuned(found: "Comparison") -> list[str]:
     entries = {name: one for name, one in found.entries.items() if one.tuned}
     if tuning is None and not entries:
         return []
+    if not entries and tuning is not None and tuning["tuned"] is not False:
+        return list(tuning["sentences"])
     if not entries:
         return ["The methods were not tuned: all have their given or default hyper-parameters."]
     rest = [name for name in found.entries if name not in entries]
@@ -101,15 +103,11 @@ def _tuned(found: "Comparison") -> list[str]:
     points = str(num_points[0]) if len(set(num_points)) == 1 else f"{min(num_points)} to {max(num_points)}"
     by = sorted({str(one.tuned["by"]) for one in entries.values() if one.tuned})
     scores = _listed([f"{one.partition('_')[0]} {metric_of(one).title}" for one in by])
-    seed = found.facts.seeds[0] if found.facts.seeds else None
     seconds, limit = (tuning or {}).get("seconds"), (tuning or {}).get("limit")
     time = "" if seconds is None else f", in {in_words(seconds)}"
     time += "" if limit is None else f" of at most {in_words(limit)} for all methods together"
     who = f"The hyper-parameters of {_listed(list(entries))}" if rest else "The hyper-parameters of every method"
-    sentences = [
-        f"{who} were chosen by {scores}{'' if seed is None else f' with seed {seed}'} from {points} points of a grid"
-        f"{time}; test data were not used."
-    ]
+    sentences = [f"{who} were chosen by {scores} from {points} points of a grid{time}; test data were not used."]
     sentences += [f"{_listed(rest)} {'was' if len(rest) == 1 else 'were'} not tuned."] if rest else []
     widened = [_times(name, one) for name, one in entries.items() if one.tuned and one.tuned.get("widened")]
     if widened:

@@ -115,7 +115,7 @@ def _entries(results: Sequence[Result]) -> tuple[list[Entry], str]:
     names = candidates.labels([one.method for one in firsts], about)
     entries = []
     for name, own in zip(names, groups.values(), strict=True):
-        kind = registry.REGISTRY.get(own[0].method)
+        kind = registry.REGISTRY.get(own[0].method)  # plug-ins are not imported to read results
         summary, citation = ("", "") if kind is None else (kind.summary(), kind.citation)
         entry = Entry(name, own[0].method, own[0].hyper, about=summary, citation=citation)
         for result in own:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bespokefl import methods as registry
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Report
@@ -119,7 +120,7 @@ class ComparisonPlan:
     def from_python(self) -> list[str]:
         """Name everything that was made in Python and may have changed since."""
         found = [name for name in ("model", "loss") if str(getattr(self.config, name)).startswith("<")]
-        return found + [one.name for one in self.candidates if not one.registered]
+        return found + [one.name for one in self.candidates if registry.name_of(one.method) is None]
 
     def has_ended(self, one: Candidate, seed: int, path: Path) -> bool:
         """Return whether this run is left out, failed or ended before; reject a run with other hyper-parameters."""
@@ -185,7 +186,7 @@ class ComparisonPlan:
     def _entry(self, one: Candidate, path: Path) -> Entry:
         entry = Entry(
             one.name,
-            one.method.name or type(one.method).__name__,
+            registry.name_of(one.method) or registry.title_of(one.method),
             score_tables.plain(one.method.hyper()),
             failed={seed: error for (name, seed), error in self.failed.items() if name == one.name},
             tuned=self.tuned.get(one.name),
@@ -218,7 +219,7 @@ def run_comparison(
     """Tune, train what is missing, and compare. Without `out`, runs are kept in a temporary directory."""
     plan.apply_budget()
     limit = plan.tuning_limit
-    grid_of = candidates.grids_of(plan.candidates, plan.tunes, grids, plan.config, plan.budget != budgets.NONE)
+    grid_of = candidates.grids_of(plan.candidates, plan.tunes, grids)
     plan.leave_out_unfit()
     check_clients(plan.clients)
     choose_metric(plan.metric, metrics_of(plan.clients.classes))

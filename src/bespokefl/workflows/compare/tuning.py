@@ -14,7 +14,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bespokefl import methods as registry
 from bespokefl.core.errors import InputError, TrainingError, count, listing
+from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, storage
 from bespokefl.workflows.compare.candidates import Candidate
 from bespokefl.workflows.results import score_tables
@@ -25,6 +27,7 @@ from bespokefl.workflows.tune.api import train_points
 from bespokefl.workflows.tune.duration import in_words
 from bespokefl.workflows.tune.grid import Grid, Point
 from bespokefl.workflows.tune.result import FILE, Cells, Tuning
+from bespokefl.workflows.tune.schedule import Stage
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.plan import ComparisonPlan
@@ -42,19 +45,27 @@ class _Race:
     grid: Grid
     points: list[Point]
     widens: bool  # a given grid is not widened
+    seeds: Sequence[int]  # of the comparison
     metric: str | None  # that decides; None: accuracy, or loss for regression
+    untried: dict[str, Any] = field(default_factory=dict)  # values that are not in the grid, tried at the best point
     alive: list[int] = field(default_factory=list)  # indices of the points of the present stage
-    trained: list[tuple[int, int]] = field(default_factory=list)  # points and rounds of all complete stages
+    trained: dict[tuple[int, int], int] = field(default_factory=dict)  # number of seeds by point and rounds
     cells: Cells | None = None
     best: int | None = None
     rounds: int = 0  # after which the best point was chosen
     widened: int = 0
     closed: set[str] = field(default_factory=set)  # keys that have no valid value beyond their edge
 
-    def tuning(self, trainings: Sequence[tuple[int, int]], seeds: Sequence[int]) -> Tuning:
+    def tuning(self, trainings: Sequence[tuple[int, int]], num_seeds: int) -> Tuning:
         """Return the scores of these points and numbers of rounds."""
         points = [self.at(*one) for one in trainings]
-        return Tuning({}, points, seeds, self.cells or {}, False, metric=self.metric)
+        return Tuning({}, points, self.seeds[:num_seeds], self.cells or {}, False, metric=self.metric)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the scores of every point after its longest training, and over how many seeds they are means."""
+        longest = {index: (index, rounds) for index, rounds in sorted(self.trained)}
+        numbers = [(one, self.trained[one]) for one in longest.values()]
+        return [{**self.tuning([one], number).table[0], "seeds": number} for one, number in numbers]
 
     def at(self, index: int, rounds: int) -> Point:
         """Return a point that is trained for this many rounds."""
@@ -95,20 +106,22 @@ class Tuner:
                 self._use(one, known)
             elif grid:
                 points = candidates.points(one, self.grids[one.name], self._options(one))
-                race = _Race(one, self.grids[one.name], points, one.name not in self.given, self.plan.metric)
+                plan, widens = self.plan, one.name not in self.given
+                race = _Race(one, self.grids[one.name], points, widens, plan.seeds, plan.metric)
+                race.untried = candidates.other_local_steps(one, plan.config, plan.budget != budgets.NONE)
                 race.alive = list(range(len(points)))
                 self.races.append(race)
-        self.stages = schedule.stages(self.plan.config.rounds)
+        self.stages = schedule.stages(self.plan.config.rounds, len(self.plan.seeds))
 
     @property
     def num_trainings(self) -> int:
         """The number of trainings of all stages, without those of widened grids."""
         total = 0
         for race in self.races:
-            num = len(race.points)
-            for _ in self.stages:
-                total += num
-                num = schedule.num_kept(num)
+            num, trained = len(race.points), 0
+            for stage in self.stages:
+                total += num * (stage.seeds - (trained if stage.seeds > 1 else 0))
+                num, trained = schedule.num_kept(num), stage.seeds
         return total
 
     def run(self, shifted: Shifted) -> None:
@@ -117,11 +130,11 @@ class Tuner:
             return
         began, before = time.monotonic(), self._seconds_before()
         deadline = inf if self.limit is None else began + max(0.0, self.limit - before)
-        complete: list[int] = []
-        for rounds in self.stages:
-            if not self._stage({race.one.name: race.alive for race in self.races}, rounds, deadline, shifted):
+        complete: list[Stage] = []
+        for stage in self.stages:
+            if not self._stage({race.one.name: race.alive for race in self.races}, stage, deadline, shifted):
                 break
-            complete.append(rounds)
+            complete.append(stage)
             for race in self.races:
                 race.best = race.alive[0]
                 race.alive = race.alive[: schedule.num_kept(len(race.alive))]
@@ -132,18 +145,18 @@ class Tuner:
 
     # -- stages
 
-    def _stage(self, todo: Mapping[str, Sequence[int]], rounds: int, deadline: float, shifted: Shifted) -> bool:
+    def _stage(self, todo: Mapping[str, Sequence[int]], stage: Stage, deadline: float, shifted: Shifted) -> bool:
         """Train points of each method for a stage and sort those alive; return False if the time ran out."""
         work: dict[jobs.Job, tuple[_Race, list[tuple[int, int]]]] = {}
         for race in self.races:
-            own = [(index, self._rounds(race.one, rounds)) for index in todo.get(race.one.name, ())]
-            new = [one for one in own if one not in race.trained]
-            if new:
-                train = partial(self._train, race, [*race.trained, *new], deadline)
-                work[jobs.Job(f"{race.one.name}, tuning:", train, len(new))] = race, new
+            own = [(index, self._rounds(race.one, stage.rounds)) for index in todo.get(race.one.name, ())]
+            missing = {one: stage.seeds - race.trained.get(one, 0) for one in own}
+            if size := sum(missing.values()):
+                train = partial(self._train, race, own, stage.seeds, deadline)
+                work[jobs.Job(f"{race.one.name}, tuning:", train, size)] = race, own
         late = False
         for job, outcome in jobs.run_jobs(list(work), self.processes, shifted(self.done)):
-            race, new = work[job]
+            race, _ = work[job]
             if isinstance(outcome, Exception):
                 self._give_up(race, outcome)
                 continue
@@ -152,16 +165,16 @@ class Tuner:
         if late:
             self.out_of_time = True
             return False
-        for race, new in work.values():
+        for race, own in work.values():
             if race in self.races:
-                race.trained += new
+                race.trained |= dict.fromkeys(own, stage.seeds)
         for race in list(self.races):
-            self._sort(race, [(index, self._rounds(race.one, rounds)) for index in race.alive])
+            self._sort(race, [(index, self._rounds(race.one, stage.rounds)) for index in race.alive], stage.seeds)
         return True
 
-    def _sort(self, race: _Race, trainings: Sequence[tuple[int, int]]) -> None:
+    def _sort(self, race: _Race, trainings: Sequence[tuple[int, int]], num_seeds: int) -> None:
         """Sort the points alive, the best first; without any score, give the candidate up."""
-        found = race.tuning(trainings, self.plan.seeds[:1])
+        found = race.tuning(trainings, num_seeds)
         known = [at for at, line in enumerate(found.table) if line[found.by] is not None]
         if not known:
             error = next((line["failed"] for line in found.table if line["failed"]), "there were no scores.")
@@ -170,36 +183,36 @@ class Tuner:
         race.alive, race.rounds = [trainings[at][0] for at in found.ranked(known)], trainings[0][1]
 
     def _train(
-        self, race: _Race, trainings: Sequence[tuple[int, int]], deadline: float, report: jobs.Report
+        self, race: _Race, trainings: Sequence[tuple[int, int]], num_seeds: int, deadline: float, report: jobs.Report
     ) -> dict[str, Any]:
         """Train what has no scores yet, in a process of its own."""
         plan, one = self.plan, race.one
         settings = plan.settings | {"workers": self.workers}
         settings.pop("checkpoint_every", None)
         settings.pop("log", None)  # trackers get the runs that are compared
-        config = shared_settings.config_of(one.method.name or type(one.method).__name__, plan.clients, settings)
-        last = trainings[-1][1]
+        config = shared_settings.config_of(
+            registry.name_of(one.method) or registry.title_of(one.method), plan.clients, settings
+        )
         found = train_points(
             one.method,
             plan.clients,
             [race.at(*training) for training in trainings],
             config,
             settings,
-            plan.seeds[:1],
+            plan.seeds[:num_seeds],
             self.path / "tune" / one.slug,
             not {"model", "loss", one.name}.isdisjoint(plan.from_python()),
             report,
             metric=plan.metric,
             known=race.cells,
-            eligible=[at for at, (_, rounds) in enumerate(trainings) if rounds == last],
             deadline=deadline,
         )
         if found.interrupted:
             raise jobs.Interrupted
         return {"cells": score_tables.plain(found.cells), "late": found.out_of_time}
 
-    def _widen(self, rounds: int, deadline: float, shifted: Shifted) -> None:
-        """Try values beyond the edge on which a best point lies, at most `WIDENINGS` times."""
+    def _widen(self, stage: Stage, deadline: float, shifted: Shifted) -> None:
+        """Try values beyond the edges on which a best point lies, at most `WIDENINGS` times, and those untried."""
         for _ in range(schedule.WIDENINGS):
             todo: dict[str, list[int]] = {}
             for race in (race for race in self.races if race.widens):
@@ -208,7 +221,7 @@ class Tuner:
                 if added:
                     todo[race.one.name] = added
                     race.alive = [race.best, *added]
-            if not todo or not self._stage(todo, rounds, deadline, shifted):
+            if not todo or not self._stage(todo, stage, deadline, shifted):
                 return
             for race in self.races:
                 if race.one.name in todo:
@@ -218,11 +231,11 @@ class Tuner:
         """Add points beyond the edges of a race's best point; a value that is invalid closes its edge."""
         assert race.best is not None
         added = []
-        best = race.points[race.best].values
-        for key, value in race.edge().items():
+        best = {key: (value,) for key, value in race.points[race.best].values.items()}
+        values, race.untried = race.untried | race.edge(), {}
+        for key, value in values.items():
             try:
-                grid = {name: (value if name == key else best[name],) for name in race.grid}
-                race.points += candidates.points(race.one, grid, self._options(race.one))
+                race.points += candidates.points(race.one, best | {key: (value,)}, self._options(race.one))
                 added.append(len(race.points) - 1)
             except InputError:
                 race.closed.add(key)
@@ -230,7 +243,7 @@ class Tuner:
 
     # -- results
 
-    def _finish(self, complete: Sequence[int], spent: float) -> None:
+    def _finish(self, complete: Sequence[Stage], spent: float) -> None:
         """Give every candidate its best point, write the choices down, and describe what was tried."""
         found: dict[str, Any] = {}
         edges = {}
@@ -239,14 +252,13 @@ class Tuner:
             if race.best is None:
                 found[race.one.name] = {"grid": grid, "tuned": None}
                 continue
-            table = race.tuning(race.trained, self.plan.seeds[:1])
             edge = race.edge()
             if edge:
                 edges[race.one.name] = {key: race.points[race.best].values[key] for key in edge}
             tuned = {
-                "by": table.by,
+                "by": race.tuning([*race.trained], 1).by,
                 "chosen": race.points[race.best].values,
-                "points": table.table,
+                "points": race.lines(),
                 "rounds": race.rounds,
                 "edge": list(edge),
                 "widened": race.widened,
@@ -257,12 +269,14 @@ class Tuner:
             self._use(race.one, found[race.one.name])
         storage.write_tuned(self.path, found, self.plan.tuning)
 
-    def _summary(self, complete: Sequence[int], spent: float, edges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _summary(
+        self, complete: Sequence[Stage], spent: float, edges: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Return what was tuned and how, with sentences for the report."""
         limit = "" if self.limit is None else f" of {in_words(self.limit)}"
         sentences = []
         if not complete:
-            first = count(self.stages[0], "round")
+            first = count(self.stages[0].rounds, "round")
             sentences.append(
                 f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so all "
                 "methods have their given or default hyper-parameters; give more time with --tune."
@@ -270,19 +284,24 @@ class Tuner:
             return {"tuned": False, "seconds": spent, "limit": self.limit, "sentences": sentences}
         sizes = sorted({candidates.num_points(race.grid) for race in self.races})
         num = "" if len(sizes) == 1 else f"{sizes[0]} to "
-        when = " and ".join(map(str, complete))
-        halving = " (the best third of the points goes on from one to the next)" if len(complete) > 1 else ""
+        stages = [str(one.rounds) for one in complete if one.seeds == 1]
+        when = " and ".join(stages)
+        halving = " (the best third of the points goes on from one to the next)" if len(stages) > 1 else ""
+        several = complete[-1].seeds
+        repeated = f", the best of them with {several} seeds" if several > 1 else ""
         beyond = f", and at most {schedule.WIDENINGS} times values beyond its edge" * any(
             race.widens for race in self.races
         )
         sentences.append(
             f"Tuned on validation data with seed {self.plan.seeds[0]}{limit and f', in at most{limit[3:]}'}: {num}"
-            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{beyond}."
+            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{repeated}"
+            f"{beyond}."
         )
         if self.out_of_time:
-            left = [str(one) for one in self.stages if one not in complete]
-            what = f"trainings of {listing(left)} rounds were" if left else "some values beyond edges of grids were"
-            sentences.append(f"The time for tuning ran out: {what} not tried.")
+            left = [str(one.rounds) for one in self.stages if one.seeds == 1 and one not in complete]
+            more = complete[-1] != self.stages[-1]
+            what = f"trainings of {listing(left)} rounds" if left else "other seeds" if more else "some other values"
+            sentences.append(f"The time for tuning ran out: {what} were not tried.")
         for name, own in edges.items():
             values = listing([f"{key} = {value}" for key, value in own.items()])
             sentences.append(

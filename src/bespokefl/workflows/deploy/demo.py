@@ -137,6 +137,12 @@ def distribute(clients: Clients, directory: Path, counts: Mapping[str, int]) -> 
         start += count
 
 
+def write_example(directory: Path, nodes: Sequence[str]) -> None:
+    """Give each node of a deployment two clients with a part of the digits."""
+    clients = load("digits").split(SPLIT, clients=2 * len(nodes), seed=0)
+    distribute(clients, directory, dict.fromkeys(nodes, 2))
+
+
 def free_port() -> int:
     """A free port below those that the system assigns to connections, so that it stays free until it is used."""
     while True:

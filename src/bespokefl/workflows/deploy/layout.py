@@ -19,7 +19,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import NODE_FILE, InputError, settings_written_in, unknown
 from bespokefl.core.files import unwritten
 from bespokefl.core.spec import convert
 from bespokefl.engines.transports.flower.names import check_name
@@ -33,6 +33,7 @@ DEPLOYMENT_VARIABLE = "BESPOKE_DEPLOYMENT"  # the environment variable with the 
 DEFAULT_PORT = 9092
 LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 HOST = re.compile(rf"{LABEL}(?:\.{LABEL})*")
+TABLE_OPTIONS = tuple(one for one in configs.RunSettings.marked(configs.Mark.TABLE) if one != "text")  # of node.toml
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # addresses for all networks, and the local address to use then
 
 
@@ -64,18 +65,30 @@ class NodeSettings:
     data: str | None = None
     label: str | None = None
     client: str | None = None
+    drop: str = ""
+    task: str | None = None
+    missing: str | None = None  # None: as each run says
+    missing_values: str = ""
+    as_number: str = ""
+    dates: bool = False
     prefix: bool = False
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
     seed: int = 0
     state: str = "state"
     device: str = "cpu"
     model: str | None = None
+    modules: tuple[str, ...] = ()
     noise: float = 0.0
 
     def __post_init__(self) -> None:
         _parse(self.server)
+        if isinstance(self.modules, str) or not all(isinstance(one, str) for one in self.modules):
+            raise InputError(f'modules in node.toml must be a list such as ["mymethods"], got {self.modules!r}.')
         if not (self.noise >= 0 and math.isfinite(self.noise)):
             raise InputError(f"noise in node.toml must be a number >= 0, got {self.noise}.")
+        for one in fields(configs.RunSettings):
+            if one.name in TABLE_OPTIONS and getattr(self, one.name) is not None:
+                configs.checked(one, getattr(self, one.name))
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,8 @@ def find_node(directory: Path, name: str | None) -> Path:
 def read_node_settings(directory: Path, data: str | None = None) -> NodeSettings:
     """The settings in node.toml; `data` replaces the data that are named there."""
     values = _read(directory / "node.toml", NodeSettings)
-    return NodeSettings(**(values if data is None else values | {"data": data}))
+    with settings_written_in(NODE_FILE):
+        return NodeSettings(**(values if data is None else values | {"data": data}))
 
 
 def host_of(address: str) -> str:

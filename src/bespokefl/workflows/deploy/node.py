@@ -5,7 +5,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cached_property
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -14,8 +13,17 @@ from typing import Any
 import torch
 
 from bespokefl import data as datasets
-from bespokefl import methods
-from bespokefl.core.errors import BespokeError, InputError, count, said, unknown
+from bespokefl import methods, models
+from bespokefl.core import plugins
+from bespokefl.core.errors import (
+    NODE_FILE,
+    BespokeError,
+    InputError,
+    count,
+    said,
+    settings_written_in,
+    unknown,
+)
 from bespokefl.core.spec import frozen, imported, is_named
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
@@ -31,9 +39,10 @@ from bespokefl.engines.transports.flower import supernode
 from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
-from bespokefl.workflows.deploy.layout import NODE_ID, NodeSettings, host_of, is_loopback
+from bespokefl.workflows.deploy.layout import NODE_ID, TABLE_OPTIONS, NodeSettings, host_of, is_loopback
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
 from bespokefl.workflows.results.models import HOME, PERSONAL, PRECISIONS, SavedModels, no_client, read_about
+from bespokefl.workflows.run.client_loading import table_options
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -44,7 +53,7 @@ def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, 
     """Run a node until `stopped` is set; call `ready` when it is connected."""
     torch.set_num_threads(1)
     host = LocalHost(settings, directory)
-    log.info("node %s has %s", settings.name, count(len(host.about()["clients"]), "client"))
+    log.info("node %s has %s", settings.name, count(len(host.check()), "client"))
     secure = (directory / "node.key").is_file()
     if not secure and not is_loopback(host_of(settings.server)):
         raise InputError(
@@ -62,23 +71,49 @@ class LocalHost:
 
     def __init__(self, settings: NodeSettings, directory: Path) -> None:
         self.settings, self.directory = settings, directory
+        self._clients: dict[str, Clients] = {}  # by the treatment of missing values
 
     @property
     def name(self) -> str:
         return self.settings.name
 
-    @cached_property
+    @property
     def clients(self) -> Clients:
-        clients = self._load()
-        check_clients(clients)
-        if self.settings.prefix:
-            clients = replace(clients, names=tuple(f"{self.name}/{client}" for client in clients.names))
-        return clients
+        """The clients, whose data must be complete unless node.toml says otherwise."""
+        return self.clients_for("refuse")
 
-    def about(self) -> dict[str, Any]:
-        clients, sums = self.clients, None
-        if self.features.kind == "table":  # for scaling: of each feature the count, sum and sum of squares
-            sums = FeatureSums.of(clients.x.numpy()[clients.train.indices.numpy()], self.features).to_dict()
+    def check(self) -> Clients:
+        """Load the data once. Whether values may be missing is left to the runs, unless node.toml says it."""
+        if self.settings.missing is not None:
+            return self.clients_for(self.settings.missing)
+        try:
+            return self.clients_for("mean")
+        except InputError as error:
+            try:
+                return self.clients_for("drop")
+            except InputError:
+                raise error from None
+
+    def clients_for(self, missing: str) -> Clients:
+        """The clients of a run that treats missing values so; node.toml takes precedence."""
+        chosen = self.settings.missing or missing
+        complete = self._clients.get("mean")
+        if chosen not in self._clients and complete is not None and not complete.x.isnan().any():
+            return complete
+        if chosen not in self._clients:
+            with settings_written_in(NODE_FILE):
+                clients = self._load(chosen)
+            check_clients(clients)
+            if self.settings.prefix:
+                clients = replace(clients, names=tuple(f"{self.name}/{client}" for client in clients.names))
+            self._clients[chosen] = clients
+        return self._clients[chosen]
+
+    def about(self, missing: str = "refuse") -> dict[str, Any]:
+        clients, sums = self.clients_for(missing), None
+        features = features_of(clients)
+        if features.kind == "table":  # for scaling: of each feature the count, sum and sum of squares
+            sums = FeatureSums.of(clients.x.numpy()[clients.train.indices.numpy()], features).to_dict()
         sizes = {part: getattr(clients, part).sizes.tolist() for part in ("train", "validation", "test")}
         return {
             "clients": {
@@ -86,34 +121,28 @@ class LocalHost:
                 | ({} if clients.groups is None else {"group": clients.groups[at]})
                 for at, name in enumerate(clients.names)
             },
-            "features": self.features.to_dict(),
+            "features": features.to_dict(),
+            "missing": self.settings.missing or missing,
             "tokens": None if clients.x.is_floating_point() else int(clients.x.max()) + 1,
             "sums": sums,
             "labels": None if clients.classes is None else list(labels_of(clients)),
             "version": version("bespokefl"),
         }
 
-    @cached_property
-    def features(self) -> Features:
-        return features_of(self.clients)
-
     def prepare(self, plan: RunPlan) -> Prepared:
         recipe = dict(plan.recipe)
         model, labels = str(recipe["model"]), recipe["labels"]
-        if ":" in model and model != self.settings.model:
-            raise InputError(
-                f"the server asks node {self.name} for the model {model!r}, which runs code that this node has not "
-                f'agreed to; to agree, write model = "{model}" into its node.toml.'
-            )
+        if model != self.settings.model:
+            self._check_allowed("model", model, plugins.MODELS)
+        self._check_allowed("method", str(recipe["method"]), plugins.METHODS)
         if self.settings.noise and (plan.clip is None or not (plan.noise or 0.0) >= self.settings.noise):
             raise InputError(
                 f"node {self.name} insists on noise of at least {self.settings.noise:g} on its uploads, and the run "
                 f"has {plan.noise or 0:g}: start it with --clip and --noise {self.settings.noise:g} or more."
             )
         preparation = Preparation.from_json(recipe["preparation"])
-        clients, preparation = preparation.prepare_clients(
-            self._relabelled(self._widened(preparation.features), labels)
-        )
+        clients = self._widened(self.clients_for(str(recipe.get("missing", "refuse"))), preparation.features)
+        clients, preparation = preparation.prepare_clients(self._relabelled(clients, labels))
         classes, device = None if labels is None else len(labels), find_device(self.settings.device)
         spec = TaskSpec(
             model=model,
@@ -139,12 +168,23 @@ class LocalHost:
 
     # -- inside
 
-    def _load(self) -> Clients:
+    def _check_allowed(self, what: str, name: str, group: str) -> None:
+        """Reject code that is not Bespoke's own, unless node.toml names its module."""
+        built_in = methods.REGISTRY if what == "method" else models.MODELS
+        module = None if name.partition("(")[0] in built_in else plugins.module_of(name.partition("(")[0], group)
+        if module is not None and module not in self.settings.modules:
+            agreement = f'model = "{name}"' if what == "model" else f'modules = ["{module}"]'
+            raise InputError(
+                f"the server asks node {self.name} for the {what} {name!r}, which runs code that this node has not "
+                f"agreed to; to agree, write {agreement} into its node.toml."
+            )
+
+    def _load(self, missing: str) -> Clients:
         settings = self.settings
         if settings.data is None:
             file = str(self.directory / "node.toml")
             raise InputError(f"node {self.name} has no data: name them in {file!r}, or with --data.")
-        found = _call(settings.data) if is_named(settings.data) else self._read(settings.data)
+        found = _call(settings.data) if is_named(settings.data) else self._read(settings.data, missing)
         if isinstance(found, Clients):
             return found
         if not isinstance(found, Dataset):
@@ -154,15 +194,14 @@ class LocalHost:
         clients = split_table(found, None, "iid", number=number, seed=settings.seed, fractions=settings.fractions)
         return replace(clients, names=(self.name,)) if single else clients
 
-    def _read(self, source: str) -> Dataset:
+    def _read(self, source: str, missing: str) -> Dataset:
         path = self.directory / source
-        options = {"label": self.settings.label, "client": self.settings.client}
-        given = {key: value for key, value in options.items() if value is not None}
-        return datasets.load(str(path) if path.exists() else source, **given)
+        options = {key: getattr(self.settings, key) for key in TABLE_OPTIONS} | {"missing": missing}
+        return datasets.load(str(path) if path.exists() else source, **table_options(options))
 
-    def _widened(self, features: Features) -> Clients:
+    def _widened(self, clients: Clients, features: Features) -> Clients:
         """The clients with a column for each value that a category has at any node."""
-        clients, own = self.clients, self.features
+        own = features_of(clients)
         if features.kind != "table" or features.columns == own.columns:
             return clients
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.core.files import locked, write_text
+from bespokefl.core.plugins import short
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.adapter import Control
 from bespokefl.workflows.deploy.layout import Deployment
@@ -151,7 +152,7 @@ def _make_directory(deployment: Deployment, config: Config, name: str | None) ->
         directory.mkdir(parents=True, exist_ok=True)
         return directory
     while True:
-        directory = run_directory.fresh(deployment.server / "runs", config.method)
+        directory = run_directory.fresh(deployment.server / "runs", short(config.method))
         with suppress(FileExistsError):  # another command has taken this name
             directory.mkdir(parents=True)
             return directory

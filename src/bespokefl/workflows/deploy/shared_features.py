@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, listing, spell
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.features import Features, merge_features
@@ -51,16 +51,18 @@ def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Pre
     if any(one.kind == "text" for one in by_node.values()):
         raise InputError("texts cannot be deployed, as each node would number words in its own way; use tokens.")
     features = merge_features(by_node)
+    # a node's own setting takes precedence over the run's
+    missing = "mean" if any(about.get("missing") == "mean" for about in abouts.values()) else config.missing
     if features.kind == "tokens":
         tokens = max(int(about["tokens"]) for about in abouts.values())
-        return Preparation(features, missing=config.missing, tokens=tokens)
+        return Preparation(features, missing=missing, tokens=tokens)
     if features.kind != "table":
         if config.scale in ("pooled", "own"):
-            raise InputError(f"scale = {config.scale!r} is for tables; the nodes' data are arrays.")
-        return Preparation(features, "none", config.missing)
+            raise InputError(f"{spell('scale', config.scale)} is for tables; the nodes' data are arrays.")
+        return Preparation(features, "none", missing)
     no_clients = FeatureSums.zeros(0, features.channels)
     pooled = FeatureSums.zeros(features.channels)
     for name, about in abouts.items():
         pooled = pooled + FeatureSums.from_dict(about["sums"]).widen(by_node[name], features)
     scale = config.scale or "pooled"
-    return Preparation(features, scale, config.missing, pooled, (), no_clients if scale == "own" else None)
+    return Preparation(features, scale, missing, pooled, (), no_clients if scale == "own" else None)

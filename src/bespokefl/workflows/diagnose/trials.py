@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 from bespokefl import methods
 from bespokefl.core import rng
@@ -232,6 +231,8 @@ def gains(ours: Array, local: Array, sizes: NDArray[np.int64]) -> Gains:
     wide = between + spread * np.sqrt(2 / max(num - 1, 1))
     error = np.sqrt(wide * noise / np.maximum(wide + noise, 1e-300) + (1 - share) ** 2 * spread / num)
     predicted = mean + share * (d - mean)
+    from scipy.stats import t as student  # imported here because it is slow
+
     factor = float(student.ppf((1 + LEVEL) / 2, max(num - 1, 1)))
     half = factor * float(np.sqrt(spread / num)) if num > 1 else None
     return Gains(

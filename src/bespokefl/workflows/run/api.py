@@ -18,6 +18,7 @@ from bespokefl.core.errors import DiskError, InputError, unknown
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
+from bespokefl.core.plugins import short
 from bespokefl.data.clients import Clients
 from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts
@@ -149,7 +150,7 @@ def _python_inputs(
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
     settings = RunSettings(
-        method=method.name or type(method).__name__,
+        method=methods.name_of(method) or method.name or type(method).__name__,
         data=clients.data_name,
         split=run_directory.SPLIT_FILE,
         clients=len(clients),
@@ -164,7 +165,7 @@ def _python_inputs(
             "These data came from Python; to repeat the run, save them, "
             f'numpy.savez("data.npz", x=clients.x, y=clients.y{client}), and name that file here.'
         )
-    if methods.REGISTRY.get(method.name) is not type(method):
+    if methods.name_of(method) is None:
         comments["method"] = f"The run cannot be repeated from this file: {type(method).__name__} is not registered."
     if callable(loss):
         comments["loss"] = "The run cannot be repeated from this file: its loss was a Python function."
@@ -194,7 +195,9 @@ def run_config(
     """
     watching = _callbacks(settings, callbacks)
     unnamed = settings.out is None
-    target = run_directory.stable_path(run_directory.RUNS / settings.method if unnamed else Path(str(settings.out)))
+    target = run_directory.stable_path(
+        run_directory.RUNS / short(settings.method) if unnamed else Path(str(settings.out))
+    )
     if unnamed:
         run_directory.check_above(target)  # before anything is made
     elif not resumed:

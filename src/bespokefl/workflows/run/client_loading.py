@@ -1,23 +1,23 @@
 """Loads the clients of a run, and holds some of them out of training."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from bespokefl import data as datasets
 from bespokefl.core import rng
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, spell
 from bespokefl.data.clients import Clients
 from bespokefl.data.tables.client_directories import split_table
 from bespokefl.workflows.run.convert import select
-from bespokefl.workflows.run.settings import DEFAULT_SPLIT, RunSettings
+from bespokefl.workflows.run.settings import DEFAULT_SPLIT, Mark, RunSettings
 
 log = logging.getLogger("bespokefl")
 
 
 def load_clients(settings: RunSettings) -> Clients:
     """Load the data of these settings and split them among clients."""
-    drop = [one.strip() for one in settings.drop.split(",") if one.strip()]
-    options = {key: getattr(settings, key) for key in ("label", "client", "task", "text", "missing")}
-    dataset = datasets.load(settings.data, drop=drop, **options)
+    dataset = datasets.load(settings.data, **table_options(settings.select(Mark.TABLE)))
     if settings.split is not None and settings.split.endswith(".json"):
         clients = dataset.with_split(settings.split)
     else:
@@ -25,7 +25,7 @@ def load_clients(settings: RunSettings) -> Clients:
             train, validation, test = map(float, settings.fractions.split(","))
         except ValueError:
             raise InputError(
-                f"fractions must be three numbers such as 0.6,0.2,0.2, got {settings.fractions!r}."
+                f"{spell('fractions')} must be three numbers such as 0.6,0.2,0.2, got {settings.fractions!r}."
             ) from None
         shares, number = (train, validation, test), settings.clients
         clients = split_table(
@@ -36,12 +36,20 @@ def load_clients(settings: RunSettings) -> Clients:
     return clients
 
 
+def table_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `bespokefl.load`: names that settings separate by commas are lists."""
+    lists = {key: settings[key].split(",") for key in ("drop", "missing_values", "as_number")}
+    return {**settings, **{key: [one.strip() for one in names if one.strip()] for key, names in lists.items()}}
+
+
 def hold_back(clients: Clients, share: float, seed: int) -> tuple[Clients, Clients | None]:
     """Return the clients that train, and a random fraction that does not; both keep the hash of the split."""
     if not share:
         return clients, None
     if len(clients) < 2:
-        raise InputError(f"newcomers = {share} needs at least 2 clients, one to train and one to hold back, got 1.")
+        raise InputError(
+            f"{spell('newcomers', share)} needs at least 2 clients, one to train and one to hold back, got 1."
+        )
     canonical = sorted(range(len(clients)), key=lambda i: clients.names[i])
     held_out = {canonical[i] for i in rng.sample(len(clients), share, seed, "newcomers")}
     training = [i for i in range(len(clients)) if i not in held_out]

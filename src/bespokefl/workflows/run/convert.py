@@ -13,6 +13,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.data.tables.features import Table
 from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.outcome import Outcome
@@ -29,11 +30,15 @@ OTHER_DATA = ("train_", "validation_")  # prefixes of scores on other data than 
 
 
 def check_clients(clients: Clients) -> None:
-    """Raise an error for a client without training examples, and for values that are not finite."""
+    """Raise an error for a client without training examples, and for values that are not finite.
+
+    Those of a table may be missing until they are prepared.
+    """
     idle = [clients.names[i] for i in (clients.train.sizes == 0).nonzero().flatten().tolist()]
     if idle:
         raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
-    for what, values in (("x", clients.x), ("y", clients.y)):
+    may_lack = isinstance(clients.source, Table) and clients.preparation is None
+    for what, values in (("y", clients.y),) if may_lack else (("x", clients.x), ("y", clients.y)):
         # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
         if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
             raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")

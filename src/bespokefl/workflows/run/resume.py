@@ -4,7 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import PYTHON, InputError, settings_written_in
 from bespokefl.data.sources import loader as sources
 from bespokefl.data.sources import synthetic
 from bespokefl.engines.storage.checkpoints import OtherRunError, has_checkpoint
@@ -27,7 +27,8 @@ def read(directory: Path) -> RunSettings:
     if values.get("method") is None:
         raise InputError(f"{str(file)!r} is not as the run wrote it: it has no method; restore the file.")
     try:
-        settings = RunSettings.of(values)
+        with settings_written_in(PYTHON):  # keys of TOML files are spelled as in Python
+            settings = RunSettings.of(values)
     except InputError as error:
         raise InputError(f"{str(file)!r} is not as the run wrote it: {error}") from None
     _check_inputs(directory, settings)

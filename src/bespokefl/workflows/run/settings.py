@@ -9,14 +9,14 @@ used; every other value is checked here.
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from enum import Flag, auto
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bespokefl.core.errors import InputError, in_brief, unknown
+from bespokefl.core.errors import InputError, in_brief, spell, unknown
 from bespokefl.core.spec import convert
 from bespokefl.workflows.run import toml
 
@@ -32,6 +32,7 @@ class Mark(Flag):
     """Properties of a setting that decide where it is used."""
 
     LOADING = auto()  # decides which clients are loaded; not an argument of `bespokefl.run`, which takes clients
+    TABLE = auto()  # an option of tables, which a node of a deployment has in its node.toml, too
     PREPARATION = auto()  # decides how examples are preprocessed
     FILE = auto()  # may name a file, which is searched next to the TOML file first
     WRITING = auto()  # decides where results are written; not part of config.toml
@@ -71,18 +72,36 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-_own_data = partial(setting, panel=OWN_DATA, marks=Mark.LOADING)
+_own_data = partial(setting, panel=OWN_DATA, marks=Mark.LOADING | Mark.TABLE)
 _preparation = partial(setting, panel=OWN_DATA, marks=Mark.PREPARATION)
 _local_training = partial(setting, panel=LOCAL_TRAINING, marks=Mark.TUNABLE, check=AT_LEAST_ONE)
 _computation, _privacy = partial(setting, panel=COMPUTATION), partial(setting, panel=PRIVACY)
 _output = partial(setting, panel=OUTPUT)
 
 
+def checked(one: Field[Any], value: Any) -> Any:
+    """The value of a setting in its type; an InputError if it is not valid."""
+    value, check = convert(spell(one.name), value, one.type), one.metadata["check"]
+    if check is None or value is None:
+        return value
+    if not check.holds(value):
+        raise InputError(f"{spell(one.name)} must be {check.expected}, got {value!r}.")
+    if isinstance(value, int) and value > MAX_COUNT:
+        raise InputError(f"{spell(one.name)} must be at most {MAX_COUNT:,}, got {in_brief(value)}.")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """The settings of one run. Everything but the method has a default."""
 
-    method: str = field(metadata={"help": 'A method; see "bespoke methods".', "marks": NO_MARK, "check": None})
+    method: str = field(
+        metadata={
+            "help": 'A method (see "bespoke methods"), or your own as module:Class.',
+            "marks": NO_MARK,
+            "check": None,
+        }
+    )
     data: str = setting(
         "digits",
         'A data set (see "bespoke data list"), or a file or directory of your own.',
@@ -97,9 +116,19 @@ class RunSettings:
         check=one_of("classification", "regression"),
     )
     text: str | None = _own_data(None, "Column of a table with texts, if these are the examples.")
+    missing_values: str = _own_data(
+        "", "Texts and numbers in a table that count as missing, such as unknown,-999; NA, nan and the like always do."
+    )
+    as_number: str = _own_data(
+        "", "Columns of a table in which every value that is not a number, such as <0.1, counts as missing."
+    )
+    dates: bool = _own_data(
+        False, "Make year, month, day, weekday and hour of columns of dates or times, which are rejected otherwise."
+    )
     missing: str = _preparation(
         "refuse",
         "Treatment of missing values: refuse (an error), mean (of the training data) or drop (the rows).",
+        marks=Mark.PREPARATION | Mark.TABLE,
         check=one_of("refuse", "mean", "drop"),
     )
     scale: str | None = _preparation(
@@ -124,7 +153,9 @@ class RunSettings:
         Mark.LOADING,
         check=AT_LEAST_ONE,
     )
-    fractions: str = _own_data("0.6,0.2,0.2", "Fractions of train, validation and test data.")
+    fractions: str = setting(
+        "0.6,0.2,0.2", "Fractions of train, validation and test data.", Mark.LOADING, panel=OWN_DATA
+    )
     model: str = setting(
         "mlp", 'A model (see "bespoke models"), such as "mlp(hidden=(50,))", or your own as module:function.'
     )
@@ -225,21 +256,16 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            value = convert(one.name, getattr(self, one.name), one.type)
-            object.__setattr__(self, one.name, value)
-            check = one.metadata["check"]
-            if check is None or value is None:
-                continue
-            if not check.holds(value):
-                raise InputError(f"{one.name} must be {check.expected}, got {value!r}.")
-            if isinstance(value, int) and value > MAX_COUNT:
-                raise InputError(f"{one.name} must be at most {MAX_COUNT:,}, got {in_brief(value)}.")
+            object.__setattr__(self, one.name, checked(one, getattr(self, one.name)))
         if self.local_steps is not None and self.local_epochs != RunSettings.local_epochs:
             raise InputError(
-                f"give local_epochs or local_steps, not both, got {self.local_epochs} and {self.local_steps}."
+                f"give {spell('local_epochs')} or {spell('local_steps')}, not both, got {self.local_epochs} and "
+                f"{self.local_steps}."
             )
         if self.noise and self.clip is None:
-            raise InputError(f"noise needs clip, as it is measured in units of it, got noise {self.noise:g} alone.")
+            raise InputError(
+                f"{spell('noise')} needs {spell('clip')}, as it is measured in units of it, got {self.noise:g} alone."
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "RunSettings":

@@ -16,10 +16,11 @@ from torch import nn
 
 from bespokefl import methods
 from bespokefl.core.callback import Callback, RunInfo
-from bespokefl.core.errors import BespokeError, InputError, count, listing
+from bespokefl.core.errors import BespokeError, InputError, count, listing, spell
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
+from bespokefl.core.plugins import code_digest
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
@@ -124,7 +125,7 @@ class BuiltRun:
     def python(self) -> dict[str, str]:
         """Descriptions of what came from Python and is in no file of the run."""
         kind, loss, found = type(self.inputs.method), self.inputs.loss, {}
-        if methods.REGISTRY.get(self.settings.method) is not kind:
+        if methods.name_of(self.inputs.method) != self.settings.method:
             found["method"] = kind.__name__
         elif self.lost:
             found["method"] = f"{kind.__name__} with {listing(self.lost)}"
@@ -144,7 +145,7 @@ class BuiltRun:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must have in common with the run that resumes from it."""
-        sha = hashlib.sha256()
+        sha, kind = hashlib.sha256(), type(self.inputs.method)
         for block in self.task.start.blocks:
             sha.update(block.detach().cpu().contiguous().numpy().tobytes())
         free = self.settings.marked(Mark.RESUMABLE)
@@ -154,6 +155,7 @@ class BuiltRun:
             "start": sha.hexdigest(),
             "version": version("bespokefl"),
             "python": self.python,
+            **({} if kind in methods.REGISTRY.values() else {"the method's code": code_digest(kind)}),
         }
 
     def info(self, storage: RunStorage | None) -> RunInfo:
@@ -198,7 +200,9 @@ def build(inputs: RunInputs) -> BuiltRun:
     warm = start is not None or isinstance(inputs.model, nn.Module)
     simulation = Simulation(method, task, data, convert.engine_settings(settings, warm=warm), clients.classes)
     if settings.keep_rounds and method.global_model(simulation.server) is None:
-        raise InputError(f"{settings.method} has no global model to keep of every round; leave keep_rounds out.")
+        raise InputError(
+            f"{settings.method} has no global model to keep of every round; leave {spell('keep_rounds')} out."
+        )
     return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
 
 

@@ -20,6 +20,7 @@ from bespokefl import methods, trackers
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
+from bespokefl.core.plugins import short
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import WorkerError
@@ -115,14 +116,13 @@ def train_points(
     *,
     metric: str | None = None,
     known: Cells | None = None,
-    eligible: Sequence[int] | None = None,
     deadline: float = inf,
 ) -> Tuning:
     """Train those of the points that have no scores yet; the other arguments are those of `tune`.
 
     `config` has the same settings as `settings`, checked. `known` are scores of this tuning, which are read from `out`
-    if they are not given. Only `eligible` points can be chosen. After `deadline`, a time of `time.monotonic`, no round
-    is trained, and the tuning that is returned is `out_of_time`.
+    if they are not given. After `deadline`, a time of `time.monotonic`, no round is trained, and the tuning that is
+    returned is `out_of_time`.
     """
     numbers = shared_settings.check_seeds([config.seed] if seeds is None else seeds)
     clients, _ = hold_back(clients, config.newcomers, config.seed)
@@ -138,7 +138,7 @@ def train_points(
     untested = replace(clients, test=ClientIndex.of_lists([np.zeros(0)] * len(clients)))
     clients = shared_settings.prepared(untested, config)
     fixed = {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
-    tuning = Tuning(about, points, numbers, cells, False, eligible, metric)
+    tuning = Tuning(about, points, numbers, cells, False, metric)
     return _train_missing(tuning, clients, config, settings | fixed, out, progress, deadline)
 
 
@@ -150,7 +150,7 @@ def tune_config(
     metric: str | None = None,
 ) -> Tuning:
     """Tune the method of a config and write the table to its output directory."""
-    target = shared_settings.output_directory(config, f"tune-{config.method}")
+    target = shared_settings.output_directory(config, f"tune-{short(config.method)}")
     if not run_directory.is_run(target, MARKERS):
         run_directory.check(target, config.overwrite, MARKERS, KIND)
     for key in grid:
@@ -166,9 +166,8 @@ def tune_config(
 
 def _identity(config: RunSettings, method: Method, clients: Clients, start: str) -> dict[str, Any]:
     """Return what all points have in common; stored scores are used again only if this is unchanged."""
-    registered = methods.REGISTRY.get(config.method) is type(method)
     return {
-        "method": config.method if registered else f"<{type(method).__name__}>",
+        "method": methods.name_of(method) or f"<{type(method).__name__}>",
         "data": clients.data_name,
         "split": clients.split_name,
         "split_hash": clients.hash,

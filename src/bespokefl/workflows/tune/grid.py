@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl import methods
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, spell, unknown
 from bespokefl.core.method import Method
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.settings import Mark, RunSettings
@@ -44,7 +44,9 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
         if not values:
             raise InputError(f"the grid's {key} must be one or more values to try, got {grid[key]!r}.")
     if "local_epochs" in grid and ("local_steps" in grid or options["local_steps"] is not None):
-        raise InputError("local_epochs has no effect if local_steps is given; leave one of them out.")
+        raise InputError(
+            f"{spell('local_epochs')} has no effect if {spell('local_steps')} is given; leave one of them out."
+        )
     points: dict[str, Point] = {}
     for combination in product(*tried.values()):
         given = dict(zip(tried, combination, strict=True))
@@ -75,6 +77,7 @@ def _values(values: Any) -> list[Any]:
 
 def _with(method: Method, hyper: Mapping[str, Any]) -> Method:
     """Return the method with some hyper-parameters replaced."""
-    if methods.REGISTRY.get(method.name) is type(method):
-        return methods.build(method.name, {k: v for k, v in method.hyper().items() if v is not None} | dict(hyper))
+    name = methods.name_of(method)
+    if name is not None:
+        return methods.build(name, {k: v for k, v in method.hyper().items() if v is not None} | dict(hyper))
     return replace(method, **hyper)

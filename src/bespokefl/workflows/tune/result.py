@@ -42,7 +42,6 @@ class Tuning:
         seeds: Sequence[int],
         cells: Cells,
         interrupted: bool,
-        eligible: Sequence[int] | None = None,
         metric: str | None = None,
     ) -> None:
         self.about = dict(about)  # what all points have in common: method, data, split, model and start
@@ -50,7 +49,6 @@ class Tuning:
         self.seeds = tuple(seeds)
         self.cells = cells
         self.interrupted = interrupted
-        self.eligible = eligible  # indices of the points that can be chosen; None for all
         self.out_of_time = False
         self.metric = metric  # that decides; None: accuracy, or loss for regression
         self.scores = shown_scores(metric)  # in the table
@@ -59,7 +57,7 @@ class Tuning:
 
     def updated(self, interrupted: bool) -> "Tuning":
         """Return the tuning with the scores that `cells` has now."""
-        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.eligible, self.metric)
+        return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.metric)
 
     def _line(self, point: Point) -> dict[str, Any]:
         """Return the mean scores of a point; None for a point that failed or lacks a seed."""
@@ -89,8 +87,7 @@ class Tuning:
     def chosen(self) -> int | None:
         """Index of the best point, the first of equals; None if it is unfinished or no point could be trained."""
         values = [line[self.by] for line in self.table]
-        among = range(len(values)) if self.eligible is None else self.eligible
-        known = [at for at in among if values[at] is not None]
+        known = [at for at, value in enumerate(values) if value is not None]
         if self.interrupted or not known:
             return None
         return self.ranked(known)[0]

@@ -1,27 +1,38 @@
 """How a limited time for tuning is spent: successive halving over rounds, and grids that are widened at their edges.
 
 All points of a grid are trained for a few rounds, the best third of them for three times as many, and so on until the
-run's own number of rounds. The schedule depends on the number of rounds alone, so that it is the same for every method,
-and the choice follows from validation scores and the seed.
+run's own number of rounds; the best points of these are trained with several seeds. The schedule depends on the numbers
+of rounds and seeds alone, so that it is the same for every method, and the choice follows from validation scores.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bespokefl.workflows.tune.grid import Grid, Point
 
 SHARE = 3  # one of this many points stays, and is trained for this many times as many rounds
 MIN_ROUNDS = 5  # of a first stage; shorter trainings say too little
-MIN_KEPT = 2  # points of the last stage
+MIN_KEPT = 3  # points of a stage
+SEEDS = 3  # over which the points of the last stage are compared
 WIDENINGS = 3  # how often a grid is widened
 
 
-def stages(rounds: int) -> list[int]:
-    """Return the numbers of rounds after which points are compared, the last being `rounds`."""
+@dataclass(frozen=True)
+class Stage:
+    """Points are compared after this many rounds, by their mean over this many seeds."""
+
+    rounds: int
+    seeds: int
+
+
+def stages(rounds: int, seeds: int) -> list[Stage]:
+    """Return the stages of a tuning: one seed and more and more rounds, then all rounds with more seeds."""
     found = [rounds]
     while found[0] > SHARE and -(-found[0] // SHARE) >= MIN_ROUNDS and len(found) < 3:
         found.insert(0, -(-found[0] // SHARE))
-    return found
+    last = [Stage(rounds, min(seeds, SEEDS))] if seeds > 1 else []
+    return [Stage(one, 1) for one in found] + last
 
 
 def num_kept(num_points: int) -> int:

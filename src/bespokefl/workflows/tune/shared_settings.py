@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core import rng
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, spell, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.models import build
@@ -41,7 +41,7 @@ def check_names(
     known = [name for name in inspect.signature(run).parameters if name not in apart]
     for name in settings:
         if name in rejected:
-            raise InputError(f"{what} does not take {name}; leave it out.")
+            raise InputError(f"{what} does not take {spell(name)}; leave it out.")
         if name not in known:
             raise unknown("setting", name, [*known, *own])
 

@@ -87,7 +87,7 @@ class TestHost:
     factory: Callable[[], Any] = mlp
     secret: bool = False  # noise as at a real node; else of the seed, so that it can be compared
 
-    def about(self) -> dict[str, Any]:
+    def about(self, missing: str = "refuse") -> dict[str, Any]:
         parts = {part: getattr(self.data, part).sizes.tolist() for part in ("train", "validation", "test")}
         return {
             "clients": {

@@ -54,16 +54,20 @@ class NodeMessenger:
     def __init__(self, grid: Grid, timeouts: Timeouts, stopped: Callable[[], bool] = lambda: False) -> None:
         """`stopped` is asked while waiting whether the run is to stop."""
         self.grid, self.timeouts, self.stopped = grid, timeouts, stopped
+        self.hello: Values = {}  # what nodes are told when they are asked to introduce themselves
         self.known: dict[str, NodeInfo] = {}
+        self.unable: dict[str, str] = {}  # nodes that cannot take part, with the reason
         self._introducing: dict[int, PendingRequest] = {}
         self._introduced: set[int] = set()
         self._present: dict[int, tuple[str, str]] = {}  # by id: the registered name, and since when it is connected
         self._refreshed = -REFRESH
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
-        """Wait until there are enough nodes, or for the time-out."""
+        """Wait until there are enough nodes, or one that is connected cannot take part, or for the time-out."""
         until = time.monotonic() + self.timeouts.gather
         while not enough(self.known) and time.monotonic() < until:
+            if self.unable and not self._introducing:
+                return
             self._step({}, {})
             time.sleep(self.timeouts.poll)
 
@@ -113,7 +117,7 @@ class NodeMessenger:
             return
         for node in self._present:
             if node not in self._introduced and node not in self._introducing:
-                self._introducing[node] = PendingRequest({"what": HELLO})
+                self._introducing[node] = PendingRequest({"what": HELLO} | self.hello)
         for node in [one for one in self._introducing if one not in self._present]:
             del self._introducing[node]
 
@@ -189,7 +193,10 @@ class NodeMessenger:
                 raise ValueError("it has no clients")
         except (KeyError, ValueError, TypeError) as error:
             log.warning("a node is left out: %s", values.get("error", error))
+            if "node" in values and "error" in values:
+                self.unable[str(values["node"])] = str(values["error"])
             return
+        self.unable.pop(name, None)
         registered = self._present.get(node, ("", ""))[0]
         if registered and registered != name:
             log.warning("a node is left out: it claims to be %r, but its key belongs to %r", name, registered)

@@ -49,8 +49,11 @@ class Host(Protocol):
     @property
     def name(self) -> str: ...
 
-    def about(self) -> dict[str, Any]:
-        """The clients with their numbers of examples, and the kind of examples, for JSON."""
+    def about(self, missing: str = "refuse") -> dict[str, Any]:
+        """The clients with their numbers of examples, and the kind of examples, for JSON.
+
+        `missing` is how the run treats missing values; an InputError says why the node cannot take part.
+        """
 
     def prepare(self, plan: RunPlan) -> Prepared:
         """Build method, model and data for a run."""
@@ -70,7 +73,8 @@ class Node:
         try:
             what = values.get("what")
             if what == HELLO:
-                return {"node": self.host.name, "about": json.dumps(self.host.about())}
+                asked = [str(values["missing"])] if "missing" in values else []
+                return {"node": self.host.name, "about": json.dumps(self.host.about(*asked))}
             plan, prepared = self._prepare(values)
             work = {TRAIN: self._train, SCORE: self._score, SETUP: lambda *_: {}}.get(str(what))
             if work is not None:

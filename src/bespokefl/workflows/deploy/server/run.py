@@ -11,7 +11,16 @@ import torch
 
 from bespokefl import methods, trackers
 from bespokefl.core.callback import RunInfo
-from bespokefl.core.errors import BespokeError, InputError, StoppedError, count, listing
+from bespokefl.core.errors import (
+    COMMAND_LINE,
+    BespokeError,
+    InputError,
+    StoppedError,
+    count,
+    listing,
+    settings_written_in,
+    spell,
+)
 from bespokefl.core.method import Method
 from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.outcome import Outcome, Progress
@@ -54,7 +63,8 @@ def serve(grid: Grid, name: str) -> None:
         if not acquired:
             log.warning("another process works on the run %s already; this one ends", name)
         elif read_status(directory).get("state") != "done":  # otherwise it was started twice
-            _serve(grid, deployment, directory)
+            with settings_written_in(COMMAND_LINE):
+                _serve(grid, deployment, directory)
 
 
 def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
@@ -87,7 +97,11 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
 def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set[str]) -> Result:
     """Wait for the expected nodes, train, and return what the server knows of the result."""
     watching = trackers.of(config.log)  # report mistakes before nodes train
+    messenger.hello = {"missing": config.missing}
     messenger.gather(lambda known: bool(known) and expected <= known.keys())
+    if messenger.unable:
+        reasons = [f"{name}: {reason.rstrip('.')}" for name, reason in sorted(messenger.unable.items())]
+        raise InputError(f"{count(len(reasons), 'node')} cannot take part: {'; '.join(reasons)}.")
     if not messenger.known:
         raise InputError(
             f"no node connected within {messenger.timeouts.gather:g} seconds; start them with bespoke deploy node."
@@ -102,7 +116,7 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
     start = None if config.start is None else starts.read(config.start)
     task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
-    recipe = {name: getattr(config, name) for name in ("method", "model", "head", "precision")} | {
+    recipe = {name: getattr(config, name) for name in ("method", "model", "head", "precision", "missing")} | {
         "hyper": {name: value for name, value in method.hyper().items() if value is not None},
         "loss": str(spec.objective),
         "labels": labels,
@@ -110,7 +124,9 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
     }
     server = Server(method, task, settings, messenger, directory.name, recipe)
     if config.keep_rounds and method.global_model(server.server) is None:
-        raise InputError(f"{config.method} has no global model to keep of each round; leave keep_rounds out.")
+        raise InputError(
+            f"{config.method} has no global model to keep of each round; leave {spell('keep_rounds')} out."
+        )
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(directory / run_directory.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 

@@ -1,0 +1,23 @@
+# An image with Bespoke, for a server or a node of a deployment; compose.yaml starts both.
+#
+#   docker build --tag bespoke .
+#   docker build --build-arg TORCH_INDEX=... --tag bespoke .   # the package index of torch's CPU build: a smaller image
+FROM python:3.11-slim
+
+ARG TORCH_INDEX=""
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/source/constraints.txt
+
+WORKDIR /source
+COPY constraints.txt ./
+# hadolint ignore=DL3013
+RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
+COPY pyproject.toml setup.py README.md LICENSE ./
+COPY src src
+COPY evidence evidence
+# hadolint ignore=DL3013
+RUN pip install ".[flower,privacy,tables]" && useradd --uid 1000 --create-home bespoke && install --directory --owner bespoke /deployment
+
+USER 1000
+WORKDIR /deployment
+ENTRYPOINT ["bespoke"]
+CMD ["--help"]
