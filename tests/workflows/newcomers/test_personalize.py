@@ -492,7 +492,7 @@ def test_clients_that_do_not_fit_are_refused(ditto: Result, late: Clients, tmp_p
         personalize(ditto, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not the directory of a run"):
         personalize(tmp_path, late)
-    with pytest.raises(InputError, match=re.escape("newcomers = 0.5 needs at least 2 clients")):
+    with pytest.raises(InputError, match=re.escape("newcomers=0.5 needs at least 2 clients")):
         run("ditto", select(late, [0]), newcomers=0.5, **QUICK)
 
 
