@@ -97,6 +97,26 @@ def test_submodules_are_reachable_from_the_package(name: str) -> None:
     subprocess.run([sys.executable, "-c", script, *paths], check=True)
 
 
+MODULES = {path.relative_to(ROOT / "src" / "bespokefl"): path for path in (ROOT / "src" / "bespokefl").rglob("*.py")}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+MANY_PARAMETERS = {"core/local_sgd.py:local_sgd", "data/tables/table.py:from_columns", "engines/reference.py:__call__"}
+
+
+def test_functions_are_short_and_have_few_parameters() -> None:
+    """At most 80 lines and 10 parameters."""
+    long, many = set(), set()
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                where = f"{name.as_posix()}:{node.name}"
+                if node.end_lineno is not None and node.end_lineno - node.lineno >= 80:
+                    long.add(where)
+                if len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > 10:
+                    many.add(where)
+    assert long == set()
+    assert many <= MANY_PARAMETERS
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'dito'"):
         bespokefl.dito  # noqa: B018

@@ -84,10 +84,7 @@ def compare(
     if no_tune and tune is not None:
         raise InputError(f"give --tune {tune} or --no-tune, not both.")
     time: str | bool | None = False if no_tune else tune
-    runs = [name for name in methods if _is_directory(name)]
-    if runs and len(runs) < len(methods):
-        other = next(name for name in methods if name not in runs)
-        raise InputError(f"give methods or directories of runs, not both, got {other!r} and {runs[0]!r}.")
+    runs = _directories(methods)
 
     from bespokefl.cli import terminal
     from bespokefl.metrics.verdict import MIN_SEEDS
@@ -234,6 +231,15 @@ def _write_report(target: Path) -> None:
     except DiskError as error:
         command = f"bespoke report {shlex.quote(str(target))}"
         raise DiskError(error.fact, kept="everything else is written", cure=error.cure, then=command) from None
+
+
+def _directories(methods: list[str]) -> list[str]:
+    """Return the directories of runs; either all of the arguments are directories, or none."""
+    runs = [name for name in methods if _is_directory(name)]
+    if runs and len(runs) < len(methods):
+        other = next(name for name in methods if name not in runs)
+        raise InputError(f"give methods or directories of runs, not both, got {other!r} and {runs[0]!r}.")
+    return runs
 
 
 def _is_directory(name: str) -> bool:

@@ -115,16 +115,16 @@ def build(
     *,
     client: str | None,
     name: str,
-    label: str | None = None,
-    missing: str = "refuse",
-    task: str | None = None,
-    text: str | None = None,
-    dates: bool = False,
     reading: Reading | None = None,
     locate: Locate = lambda row: f"row {row + 1}",
     part: np.ndarray | None = None,
+    **options: Unpack[Options],
 ) -> Table:
     """The same for columns of `table_files`; `part` holds the part (train, validation or test) of each row."""
+    if unexpected := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unexpected)!r}")
+    label, missing, task = options.get("label"), options.get("missing", "refuse"), options.get("task")
+    text, dates = options.get("text"), options.get("dates", False)
     for option, value, known in (("missing", missing, MISSING), ("task", task, (None, *TASKS))):
         if value not in known:
             raise unknown(option, str(value), [one for one in known if one])

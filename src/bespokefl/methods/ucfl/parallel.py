@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bespokefl.core.method import CohortData, Message, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
-from bespokefl.methods.ucfl.algorithm import UCFL
+from bespokefl.methods.ucfl.algorithm import SURVEY, UCFL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class UCFLParallel(UCFL):
         return Message(shared={"streams": server["weights"]}, own={"stream": server["stream"][list(cohort)]})
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        if "streams" not in message:  # the survey, or no client's survey counted
+        if round.phase == SURVEY or not _has_streams(message):
             return super().local_update(task, message, state, data, round)
         streams: Rows = message["streams"]
         return {f"weights{i}": self._train(task, streams[i : i + 1], data) for i in range(len(streams))}, state
 
     def upload(self, message: Message) -> Declarations:
-        if "streams" not in message:
+        if not _has_streams(message):
             return super().upload(message)
         streams: Rows = message["streams"]
         return {f"weights{i}": Weights(reference=streams[i : i + 1]) for i in range(len(streams))}
@@ -43,9 +43,14 @@ class UCFLParallel(UCFL):
         return super().workload(server, round) * len(server["weights"])
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        return message["streams"][message["stream"]] if "streams" in message else message["weights"]
+        return message["streams"][message["stream"]] if _has_streams(message) else message["weights"]
 
     def _mixed(self, shares: Tensor, uploads: Uploads, stream: Tensor) -> tuple[Rows, Rows]:
         trained: list[Rows] = [uploads[f"weights{i}"] for i in range(len(shares))]  # θ_{i,j} of all j, for each i
         mixed = Rows.cat([shares[i : i + 1] @ rows for i, rows in enumerate(trained)])  # (13)
         return mixed, Rows.cat(trained)[stream * len(uploads) + torch.arange(len(uploads))]
+
+
+def _has_streams(message: Message) -> bool:
+    """Whether the message carries all streams: not in the survey, nor in training if no client's survey counted."""
+    return "streams" in message

@@ -30,6 +30,8 @@ from bespokefl.workflows.tune.duration import DEFAULT_TIME, read_time
 from bespokefl.workflows.tune.grid import Grid
 
 SEEDS = tuple(range(MIN_SEEDS))  # fewer cannot name a method that performs best
+OWN = ("seeds", "tune", "budget", "grids", "metric", "out")  # settings that `run` does not have
+REJECTED = {"method", "clients", "progress", "callbacks", "checkpoint", "seed", *NOT_ACCEPTED}
 
 
 def compare(
@@ -90,9 +92,7 @@ def compare(
     >>> print(found.best.sentence)
     """
     shared_settings.check_clients_type(clients)
-    rejected = {"method", "clients", "progress", "callbacks", "checkpoint", "seed", *NOT_ACCEPTED}
-    own = ("seeds", "tune", "budget", "grids", "metric", "out")
-    shared_settings.check_names(settings, own, rejected, "a comparison")
+    shared_settings.check_names(settings, OWN, REJECTED, "a comparison")
     score = None if metric is None else check_metric(metric)
     config = shared_settings.config_of("compare", clients, settings)
     trackers.of(config.log)  # report mistakes before training

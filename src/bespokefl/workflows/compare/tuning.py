@@ -23,7 +23,7 @@ from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.settings import Mark
 from bespokefl.workflows.tune import schedule, shared_settings
-from bespokefl.workflows.tune.api import train_points
+from bespokefl.workflows.tune.api import StoredTable, train_points
 from bespokefl.workflows.tune.duration import in_words
 from bespokefl.workflows.tune.grid import Grid, Point
 from bespokefl.workflows.tune.result import FILE, Cells, Tuning
@@ -193,6 +193,7 @@ class Tuner:
         config = shared_settings.config_of(
             registry.name_of(one.method) or registry.title_of(one.method), plan.clients, settings
         )
+        overwrite = not {"model", "loss", one.name}.isdisjoint(plan.from_python())
         found = train_points(
             one.method,
             plan.clients,
@@ -200,11 +201,9 @@ class Tuner:
             config,
             settings,
             plan.seeds[:num_seeds],
-            self.path / "tune" / one.slug,
-            not {"model", "loss", one.name}.isdisjoint(plan.from_python()),
+            StoredTable(self.path / "tune" / one.slug, overwrite, race.cells),
             report,
             metric=plan.metric,
-            known=race.cells,
             deadline=deadline,
         )
         if found.interrupted:

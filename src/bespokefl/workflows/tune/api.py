@@ -8,7 +8,7 @@ give the same figures.
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -100,7 +100,17 @@ def tune(
     config = shared_settings.config_of(chosen.name or type(chosen).__name__, clients, settings)
     points = expand(chosen, grid, config.select(Mark.TUNABLE))
     trackers.of(config.log)  # report mistakes before training
-    return train_points(chosen, clients, points, config, settings, seeds, out, overwrite, progress, metric=score)
+    table = StoredTable(out, overwrite)
+    return train_points(chosen, clients, points, config, settings, seeds, table, progress, metric=score)
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """Where the table of a tuning is stored, and what is known of it."""
+
+    out: str | PathLike[str] | None
+    overwrite: bool = False
+    known: Cells | None = None  # scores of this tuning; by default those in `out`
 
 
 def train_points(
@@ -109,20 +119,17 @@ def train_points(
     points: Sequence[Point],
     config: RunSettings,
     settings: dict[str, Any],
-    seeds: Sequence[int] | int | None = None,
-    out: str | PathLike[str] | None = None,
-    overwrite: bool = False,
+    seeds: Sequence[int] | int | None,
+    table: StoredTable,
     progress: jobs.Report | None = None,
     *,
     metric: str | None = None,
-    known: Cells | None = None,
     deadline: float = inf,
 ) -> Tuning:
     """Train those of the points that have no scores yet; the other arguments are those of `tune`.
 
-    `config` has the same settings as `settings`, checked. `known` are scores of this tuning, which are read from `out`
-    if they are not given. After `deadline`, a time of `time.monotonic`, no round is trained, and the tuning that is
-    returned is `out_of_time`.
+    `config` has the same settings as `settings`, checked. After `deadline`, a time of `time.monotonic`, no round is
+    trained, and the tuning that is returned is `out_of_time`.
     """
     numbers = shared_settings.check_seeds([config.seed] if seeds is None else seeds)
     clients, _ = hold_back(clients, config.newcomers, config.seed)
@@ -132,14 +139,14 @@ def train_points(
     start = settings.get("start")
     weights = None if start is None else initial_weights.read(start)
     about = _identity(config, method, clients, "" if weights is None else fingerprint(weights))
-    cells = known
+    cells = table.known
     if cells is None:
-        cells = {} if out is None else read_cells(Path(out), about, overwrite, metric)
+        cells = {} if table.out is None else read_cells(Path(table.out), about, table.overwrite, metric)
     untested = replace(clients, test=ClientIndex.of_lists([np.zeros(0)] * len(clients)))
     clients = shared_settings.prepared(untested, config)
     fixed = {"start": weights, "newcomers": 0.0, "keep_rounds": False, "eval_every": 0}
     tuning = Tuning(about, points, numbers, cells, False, metric)
-    return _train_missing(tuning, clients, config, settings | fixed, out, progress, deadline)
+    return _train_missing(tuning, clients, config, settings | fixed, table.out, progress, deadline)
 
 
 def tune_config(
