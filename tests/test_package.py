@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,19 @@ def test_functions_are_short_and_have_few_parameters() -> None:
                     many.add(where)
     assert long == set()
     assert many <= MANY_PARAMETERS
+
+
+def test_packages_list_their_modules() -> None:
+    packages = {name.parent: tree for name, tree in TREES.items() if name.name == "__init__.py"}
+    missing = []
+    for name in TREES:
+        module, package = (name, name.parent) if name.name != "__init__.py" else (name.parent, name.parent.parent)
+        if package == Path("methods") or module.stem.startswith("_") or module == Path():
+            continue
+        lines = re.findall(r"^(\w[\w/, ]*?) {2,}", ast.get_docstring(packages[package]) or "", re.MULTILINE)
+        if module.stem not in re.findall(r"\w+", " ".join(lines)):
+            missing.append(name.as_posix())
+    assert missing == []
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

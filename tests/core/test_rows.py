@@ -1,4 +1,4 @@
-"""Rows behave as the (K, D) matrix they stand for; `Spread` as the variance of the values it was given."""
+"""Rows behave as the (K, D) matrix they stand for; `RunningVariance` as the variance of the values it was given."""
 
 import operator
 
@@ -213,7 +213,7 @@ class TestBlocks:
         assert torch.equal(frozen.matrix(), matrix)
 
 
-class TestSpread:
+class TestRunningVariance:
     @given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 6))
     def test_online_is_batch(self, seed: int, count: int) -> None:
         history = torch.stack([draw(3, seed + i)[1] for i in range(count)])  # (count, clients, columns)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from bespokefl import cli
-from bespokefl.core import rng as chance
+from bespokefl.core import rng as rngs
 from bespokefl.core.cohort_data import CohortData
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Round, Uploads
@@ -344,7 +344,7 @@ def test_everybody_trains_and_some_report() -> None:
             before = made.store.get(range(6))["personal"].clone() if number > 1 else None
             made.round(number, phase)
             row = made.federations[0].history[-1]
-            drawn = chance.sample(6, 0.5, 0, "cohort", number, sampling="bernoulli").tolist()
+            drawn = rngs.sample(6, 0.5, 0, "cohort", number, sampling="bernoulli").tolist()
             state = made.store.get(range(6))
             assert (row["trained"], row["reported"]) == (6, len(drawn))
             assert state["rounds"].tolist() == [number] * 6
@@ -367,7 +367,7 @@ def test_everybody_trains_and_some_report() -> None:
 def test_the_latent_head_is_drawn_unless_weights_are_given() -> None:
     task = Task(mlp, dtype=FLOAT64)
     server = PFedVEM().start_server(task.start, a_round(0))
-    expected = chance.generator(0, "pfedvem head", 0).standard_normal(HEAD)
+    expected = rngs.generator(0, "pfedvem head", 0).standard_normal(HEAD)
     assert server["weights"].block("head").matrix()[0].tolist() == expected.tolist()
     assert same_bits(server["weights"].block("base"), task.start.block("base"))
     assert same_bits(PFedVEM().start_server(task.start, a_round(0, warm=True))["weights"], task.start)
@@ -503,7 +503,7 @@ class Client:
         self.std = torch.full((HEAD,), method.initial_variance, dtype=FLOAT64).sqrt()
 
     def noise(self, purpose: str, round: int, step: int) -> Tensor:
-        rng = chance.generator(0, f"pfedvem {purpose}/{step}", round, self.name, 0)
+        rng = rngs.generator(0, f"pfedvem {purpose}/{step}", round, self.name, 0)
         return torch.from_numpy(rng.standard_normal((self.method.samples, HEAD)))
 
     def update(self, base: nn.Module, latent: Tensor, round: int, batches: list[np.ndarray]) -> None:
@@ -552,7 +552,7 @@ def test_two_rounds_are_those_of_a_plain_loop(rate: dict[str, float]) -> None:
         )
         base = nn.Sequential(nn.Linear(WIDTH, 6), nn.ReLU()).to(FLOAT64)
         base.load_state_dict({name: value for name, value in made.task.start.state().items() if name.startswith("0.")})
-        latent = torch.from_numpy(chance.generator(0, "pfedvem head", 0).standard_normal(HEAD))
+        latent = torch.from_numpy(rngs.generator(0, "pfedvem head", 0).standard_normal(HEAD))
         clients = [Client(data.names[k], data.x[data.train.of(k)], data.y[data.train.of(k)], method) for k in range(3)]
         for round in (1, 2):
             work = work_of(data, epochs=2, round=round)
@@ -561,7 +561,7 @@ def test_two_rounds_are_those_of_a_plain_loop(rate: dict[str, float]) -> None:
                 batches = [np.array([place[int(i)] for i in batch]) for batch in work.batches(k)]
                 assert max(map(len, batches)) <= BATCH
                 client.update(base, latent, round, batches)
-            kept = chance.sample(3, 0.6, 0, "cohort", round, sampling="bernoulli").tolist()
+            kept = rngs.sample(3, 0.6, 0, "cohort", round, sampling="bernoulli").tolist()
             tau = torch.stack([clients[k].tau for k in kept])
             latent = sum(clients[k].tau * clients[k].mean for k in kept) / tau.sum()
             shares = data.train.sizes[kept].double() / data.train.sizes[kept].sum()

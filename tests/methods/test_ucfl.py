@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from bespokefl import cli
-from bespokefl.core import rng as chance
+from bespokefl.core import rng as rngs
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.method import ALL, NONE, Phase, Round, Uploads
@@ -276,7 +276,7 @@ def test_survey_and_two_rounds_in_plain_numpy(survey: dict[str, int], parallel: 
     g = np.stack([softmax_gradient(start, x, y) for x, y in own])
     variance = []
     for i, (x, y) in enumerate(own):
-        order = chance.generator(0, "survey", 1, data.names[i], 0).permutation(len(y))
+        order = rngs.generator(0, "survey", 1, data.names[i], 0).permutation(len(y))
         size = survey.get("survey_size", len(y) // survey.get("survey_batches", 3))
         num = len(y) // size
         batches = [order[k * size : (k + 1) * size] for k in range(num)]
@@ -342,7 +342,7 @@ def test_partial_participation(parallel: bool, streams: int | str) -> None:
     for number in (2, 3, 4):
         work, here = (
             work_of(DATA, round=number),
-            chance.sample(M, 0.5, 0, "cohort", number - 1).tolist(),
+            rngs.sample(M, 0.5, 0, "cohort", number - 1).tolist(),
         )  # the survey was round 1
         if not parallel:
             own = [train(made.task, work, j, models[labels[j]], **sgd) for j in here]
@@ -485,7 +485,7 @@ def test_a_newcomer_uses_the_last_upload_of_those_who_ever_sent_one(kind: type[U
     for number in (2, 3):
         work, here = (
             work_of(DATA, round=number),
-            chance.sample(M, 0.34, 0, "cohort", number - 1).tolist(),
+            rngs.sample(M, 0.34, 0, "cohort", number - 1).tolist(),
         )  # the survey was round 1
         last |= {j: train(made.task, work, j, models[j], lr=0.1) for j in here}
         every = [

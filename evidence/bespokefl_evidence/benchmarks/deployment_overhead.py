@@ -23,7 +23,7 @@ from bespokefl.workflows.deploy import demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, Process, end, spawn
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 NODES = ("first", "second", "third")
 WIDTHS = {"100 kB": 333, "10 MB": 33_333}  # of the hidden layer: 64 → width → 10, four bytes a weight
@@ -54,7 +54,7 @@ def overhead(
 def bespoke_rounds(width: int, rounds: int) -> list[float]:
     """Return the seconds of each round of Bespoke, its checkpoint included."""
     with _deployment() as deployment, demo.running(deployment, NODES) as processes:
-        config = Config(
+        config = RunSettings(
             method="fedavg",
             data="deployment",
             model=f"mlp(hidden=({width},))",

@@ -96,9 +96,9 @@ class Evidence:
 
 def judge(comparison: Comparison, evidence: Evidence) -> Finding:
     """Test a comparison."""
-    if comparison.kind not in KINDS:
-        raise InputError(f"unknown kind of comparison {comparison.kind!r}; choose from {', '.join(KINDS)}.")
-    found = KINDS[comparison.kind](comparison, evidence) or Finding(comparison, UNTESTED, describe(comparison))
+    if comparison.kind not in TESTS:
+        raise InputError(f"unknown kind of comparison {comparison.kind!r}; choose from {', '.join(TESTS)}.")
+    found = TESTS[comparison.kind](comparison, evidence) or Finding(comparison, UNTESTED, describe(comparison))
     study = evidence.experiments.get(comparison.experiment)
     return replace(found, seeds=study.repeats) if found.seeds and isinstance(study, SyntheticStudy) else found
 
@@ -277,7 +277,7 @@ def silhouettes(cell: Cell) -> Array | None:
     return None if curve is None or len(curve) < 4 else np.array(curve, dtype=np.float64)
 
 
-KINDS: Mapping[str, Callable[[Comparison, Evidence], Finding | None]] = {
+TESTS: Mapping[str, Callable[[Comparison, Evidence], Finding | None]] = {
     "difference": _difference,
     "gap": _gap,
     "range": _range,

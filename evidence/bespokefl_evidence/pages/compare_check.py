@@ -10,12 +10,12 @@ from bespokefl.metrics.metric import METRICS
 from bespokefl.metrics.significance import MARGIN, Standing, standing
 from bespokefl.metrics.spread import standard_error
 from bespokefl.metrics.verdict import best_performing
+from bespokefl_evidence.pages.scores import NO_VALUE
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, Scenario
 from bespokefl_evidence.studies.runner import status
 
 PAGE = "compare-check.md"
-NOTHING = "–"
 INTRODUCTION = """# Does `bespoke compare` agree with an exhaustive search?
 
 `bespoke reproduce --table` writes this page from stored cells; `bespoke reproduce compare-check --files DIR` computes
@@ -64,7 +64,7 @@ def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
         difference = (
             f"{100 * (np.nanmean(ours[name]) - np.nanmean(theirs[name])):+.1f}"
             if {name} <= {*ours} & {*theirs}
-            else NOTHING
+            else NO_VALUE
         )
         ran = {} if compared is None else compared.results["methods"][name]["chosen"]
         cells = [
@@ -178,7 +178,7 @@ def _scores(cell: Cell) -> Scores:
 
 def _score(scores: Scores, name: str) -> str:
     if name not in scores:
-        return NOTHING
+        return NO_VALUE
     means = np.nanmean(scores[name], axis=1)
     error = standard_error(means)
     return f"{100 * means.mean():.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
@@ -186,7 +186,7 @@ def _score(scores: Scores, name: str) -> str:
 
 def _values(chosen: Mapping[str, Any] | None) -> str:
     hidden = ("limit_steps",)
-    return ", ".join(f"`{key}` {value}" for key, value in (chosen or {}).items() if key not in hidden) or NOTHING
+    return ", ".join(f"`{key}` {value}" for key, value in (chosen or {}).items() if key not in hidden) or NO_VALUE
 
 
 def _metric(scenario: Scenario) -> str:

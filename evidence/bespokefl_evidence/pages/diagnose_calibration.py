@@ -10,11 +10,11 @@ from scipy.stats import spearmanr
 from bespokefl.core.errors import count
 from bespokefl.workflows.diagnose.recommendation import CLOSE
 from bespokefl.workflows.diagnose.trials import COMMON, GROUPED, LOCAL, PERSONAL
+from bespokefl_evidence.pages.scores import NO_VALUE
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy, Federation
 
 FILE = "diagnose-calibration.md"
-NOTHING = "–"
 POINT = 0.01
 BINS = (  # title, from, below
     ("at least +10 points", 0.1, np.inf),
@@ -173,7 +173,7 @@ def _advice(found: Sequence[Case]) -> list[str]:
         scores = []
         for name in order:
             there = name in one.said["outcomes"]
-            text = f"{100 * one.mean(name):.1f}" if there else NOTHING
+            text = f"{100 * one.mean(name):.1f}" if there else NO_VALUE
             scores.append(f"**{text}**" if there and name == one.said["advised"] else text)
         lines.append(
             f"| *{one.federation.name}* | {one.seed} | {one.said['verdict']} | {one.said['advised']} | "
@@ -189,7 +189,7 @@ def _clients(found: Sequence[Case]) -> list[str]:
     for title, low, high in BINS:
         gains = pairs[(pairs[:, 0] >= low) & (pairs[:, 0] < high), 1]
         shares = [_share(int(own.sum()), len(gains)) for own in (gains > 0, gains == 0, gains < 0)]
-        mean = _signed(float(gains.mean())) if len(gains) else NOTHING
+        mean = _signed(float(gains.mean())) if len(gains) else NO_VALUE
         lines.append(f"| {title} | {len(gains)} | {mean} | {' | '.join(shares)} |")
     ranks = {name: [one.correlation(name) for one in found] for name in ("predicted", "variance_ratio")}
     means = {name: [own for own in values if own is not None] for name, values in ranks.items()}
@@ -204,16 +204,16 @@ def _clients(found: Sequence[Case]) -> list[str]:
         "|---|---:|---:|---:|",
     ]
     for at, one in enumerate(found):
-        values = [NOTHING if own is None else f"{own:.2f}" for own in (ranks[name][at] for name in ranks)]
+        values = [NO_VALUE if own is None else f"{own:.2f}" for own in (ranks[name][at] for name in ranks)]
         lines.append(f"| *{one.federation.name}* | {one.seed} | {' | '.join(values)} |")
-    shown = [f"{np.mean(own):.2f}" if own else NOTHING for own in means.values()]
+    shown = [f"{np.mean(own):.2f}" if own else NO_VALUE for own in means.values()]
     lines.append(f"| mean | | {' | '.join(shown)} |")
     lines += ["", '"–": the prediction is the same for all clients, because they do not differ beyond noise.']
     return lines
 
 
 def _share(num: int, total: int) -> str:
-    return NOTHING if not total else f"{100 * num / total:.0f} %"
+    return NO_VALUE if not total else f"{100 * num / total:.0f} %"
 
 
 def _points(value: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl_evidence.pages import compare_check, diagnose_calibration
+from bespokefl_evidence.pages.scores import NO_VALUE
 from bespokefl_evidence.studies import selffl_synthetic, where_it_pays
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.compare_check import CompareCheck
@@ -21,7 +22,6 @@ from bespokefl_evidence.studies.summaries import mean_and_error
 from bespokefl_evidence.studies.where_it_pays import PersonalizationStudy
 
 TEXTS = Path(__file__).parent
-NOTHING = "–"
 TITLES = {
     "local": "Local",
     "fedavg": "FedAvg",
@@ -113,7 +113,7 @@ def _chosen(study: SyntheticStudy, store: CellStore) -> str:
         values = []
         for case in selffl_synthetic.CASES:
             done = all(store.get(one) is not None for one in study.tuning_specs(case, name).values())
-            values.append(f"{study.choice(case, name, store):g}" if done else NOTHING)
+            values.append(f"{study.choice(case, name, store):g}" if done else NO_VALUE)
         grid = ", ".join(f"{value:g}" for value in selffl_synthetic.NOT_GIVEN[name])
         lines.append(f"| {symbol} of {name}, from {grid} | {' | '.join(values)} |")
     return "\n".join(lines)
@@ -139,6 +139,6 @@ def _accuracies(study: PersonalizationStudy, store: CellStore) -> str:
 
 def _mean(values: Sequence[float] | None, scale: float) -> str:
     if not values:
-        return NOTHING
+        return NO_VALUE
     mean, sem = mean_and_error(values)
     return f"{scale * mean:.1f} ({scale * sem:.1f})"

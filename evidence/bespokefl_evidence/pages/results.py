@@ -14,14 +14,13 @@ from bespokefl.core.files import write_text
 from bespokefl_evidence.pages import claims, figures, own_studies
 from bespokefl_evidence.pages.drawing import Drawing
 from bespokefl_evidence.pages.outcomes import Outcome, outcomes
-from bespokefl_evidence.pages.scores import METRICS, clients, score
+from bespokefl_evidence.pages.scores import METRICS, NO_VALUE, clients, score
 from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 from bespokefl_evidence.studies.runner import Study, status
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
-NOTHING = "–"
 INTRODUCTION = """# Reproduced tables
 
 `bespoke reproduce --table` writes this page from the stored cells: see [how to run and resume](reproduce.md).
@@ -154,14 +153,14 @@ def _values(found: Outcome, metric: str, paper: float | None, published: bool) -
     ours = found.mean(metric)
     num_failed = len(found.cells) - len(found.trained)
     if ours is None:
-        text = "diverged" if num_failed else NOTHING
+        text = "diverged" if num_failed else NO_VALUE
     else:
         error = "" if ours[1] is None else f" ± {100 * ours[1]:.1f}"
         text = f"{100 * ours[0]:.1f}{error}" + (f" ({num_failed} diverged)" if num_failed else "")
     if not published:
         return [text]
-    difference = NOTHING if ours is None or paper is None else f"{100 * ours[0] - paper:+.1f}"
-    return [NOTHING if paper is None else f"{paper:.1f}", text, difference]
+    difference = NO_VALUE if ours is None or paper is None else f"{100 * ours[0] - paper:+.1f}"
+    return [NO_VALUE if paper is None else f"{paper:.1f}", text, difference]
 
 
 def _false_accepts(own: Sequence[Outcome]) -> list[str]:
@@ -174,7 +173,7 @@ def _false_accepts(own: Sequence[Outcome]) -> list[str]:
             known = [one[0] for cell in found.trained if (one := clients(cell, name)) is not None]
             ours = np.mean(known, 0) if known else []
             for numbers in (found.row.published_false_accepts.get(kind, ()), ours):
-                values.append(" ".join(NOTHING if np.isnan(one) else f"{one:.2f}" for one in numbers) or NOTHING)
+                values.append(" ".join(NO_VALUE if np.isnan(one) else f"{one:.2f}" for one in numbers) or NO_VALUE)
         lines.append(_line(values))
     return lines
 
@@ -215,9 +214,9 @@ def _grids(one: Experiment, everything: Sequence[Outcome]) -> Iterator[list[str]
         points = []
         for values, cell in found.tuning:
             value = None if cell is None else cell.results.get("validation", {}).get(one.tuning.score)
-            text = NOTHING if cell is None else "diverged" if value is None else f"{100 * value:.1f}"
+            text = NO_VALUE if cell is None else "diverged" if value is None else f"{100 * value:.1f}"
             points.append(f"{_point(values)}: {text}")
-        chosen = NOTHING if found.chosen is None else _point(found.chosen) + _edge(found.row, found.chosen)
+        chosen = NO_VALUE if found.chosen is None else _point(found.chosen) + _edge(found.row, found.chosen)
         yield [found.row.label, where, chosen, "; ".join(points)]
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bespokefl_evidence.studies.cells import Cell
 
+NO_VALUE = "–"  # in tables
 Array = NDArray[np.float64]
 Reduce = Callable[[Array, Array], Array]  # scores and sizes of clients, (…, M), to one number, (…)
 

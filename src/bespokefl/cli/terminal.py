@@ -18,7 +18,7 @@ from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
 from bespokefl.workflows.compare.result import Comparison
 from bespokefl.workflows.compare.statistics import BEST, constant_figures
-from bespokefl.workflows.newcomers.result import KINDS
+from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import CONSTANT, column_title, constant_title, format_score, unit
 from bespokefl.workflows.run import jobs
@@ -130,7 +130,7 @@ def result_table(result: Result) -> Table:
     kinds = {kind: summary[kind] for kind in ("personal", "global")}
     if result.constant is not None:
         kinds[constant_title(result.constant)] = summary[CONSTANT]
-    return score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in KINDS})
+    return score_table(kinds | {f"newcomers {kind}": newcomers.get(kind) for kind in NEWCOMER_MODELS})
 
 
 def score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:

@@ -5,9 +5,13 @@ task, nn            a module and a loss as functions of rows
 client_index        the examples of each client
 cohort_data         the data of a cohort, in batches
 local_sgd           local training
+descend             the former name of `local_sgd`
+work                how much a client computes
 method              the interface of a method
+callback            the interface of a callback, and what its events carry
 uploads             declarations of what a client uploads
 hyper_parameters    types and limits of hyper-parameters
+plugins             methods, models and splits of other packages
 spec                what users write: calls, functions of theirs ("module:function") and typed values
 scores              F1, AUC, calibration, RMSE and others of many models at once
 rng                 random generators by key

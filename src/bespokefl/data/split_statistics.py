@@ -15,7 +15,7 @@ from bespokefl.data.clients import Clients
 
 
 @dataclass(frozen=True)
-class Heterogeneity:
+class SplitStatistics:
     """The statistics; those of labels are None for regression, the distance also for a single client."""
 
     label_distance: float | None
@@ -27,11 +27,11 @@ class Heterogeneity:
     untested: int  # clients without test examples
 
 
-def measure(clients: Clients) -> Heterogeneity:
+def measure(clients: Clients) -> SplitStatistics:
     """Measure how different the clients are."""
     sizes = clients.train.sizes.numpy()
     shares = None if clients.classes is None else class_counts(clients) / sizes[:, None]
-    return Heterogeneity(
+    return SplitStatistics(
         label_distance=None if shares is None or len(clients) < 2 else label_distance(shares),
         size_gini=gini(sizes),
         effective_classes=None if shares is None else effective_classes(shares),

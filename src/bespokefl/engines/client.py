@@ -13,7 +13,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import SIZE
 from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.constant import constant_models
+from bespokefl.engines.constant_predictor import constant_models
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
 from bespokefl.engines.settings import Settings

@@ -23,7 +23,7 @@ from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.interrupts import delay_interrupts
-from bespokefl.engines.outcome import Outcome, Progress, Report
+from bespokefl.engines.outcome import OnProgress, Outcome, Progress
 from bespokefl.engines.stacking import Members, divide, merge, mergeable
 from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
@@ -69,7 +69,7 @@ class RoundLoop:
 
     def run(
         self,
-        report: Report | None = None,
+        report: OnProgress | None = None,
         checkpoints: Checkpoints | None = None,
         callbacks: Callbacks | None = None,
     ) -> Outcome:
@@ -83,7 +83,7 @@ class RoundLoop:
         self._callbacks.ended(outcome)
         return outcome
 
-    def run_all(self, report: Report | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
+    def run_all(self, report: OnProgress | None = None, checkpoints: Checkpoints | None = None) -> list[Outcome]:
         """Run all rounds and return every federation's outcome.
 
         Ctrl-C ends a simulation after the current round, with a checkpoint; a deployment is stopped by its transport.

@@ -30,7 +30,7 @@ class Progress:
         return cls(line["round"], total, line["phase"], scores)
 
 
-Report = Callable[[Progress], None]  # is called after every round
+OnProgress = Callable[[Progress], None]  # is called after every round
 
 
 @dataclass

@@ -4,6 +4,7 @@ Values are lists, NumPy arrays or torch tensors with one value per client, (M,),
 client without a value has NaN and is left out. A figure that is undefined is None.
 
 classification          macro F1, precision and recall
+client_values           values of clients as arrays
 communication           models sent per round, and the time this takes in three network systems
 detection               false accepts relative to a baseline at the same rate of misses
 differential_privacy    the privacy loss ε of clipped and noised uploads
@@ -16,6 +17,7 @@ round_records           the rounds of a run in columns
 significance            how methods compare with the best; paired tests and bootstrap intervals
 spread                  mean, deviation, worst client and means over a tenth of the clients
 verdict                 the best and the fairest of several methods, with a sentence
+work                    how much each run computes
 """
 
 from bespokefl.metrics import (

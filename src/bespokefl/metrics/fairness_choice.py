@@ -18,7 +18,7 @@ MIN_GAIN_SHARE = 0.5  # of the best mean gain; a method below it does not perfor
 
 
 @dataclass(frozen=True)
-class Spread:
+class ScoreSummary:
     """Mean, mean of the worst tenth and standard deviation of a method, higher being better in the first two."""
 
     mean: float
@@ -26,7 +26,7 @@ class Spread:
     std: float
 
 
-class Choice:
+class FairnessChoice:
     """The fairest of several methods by their scores.
 
     `candidates` are the methods whose mean is at most `margin` behind the best mean. `fairest` is the candidate with
@@ -35,7 +35,7 @@ class Choice:
     do not count: serving all clients equally badly is not fair.
     """
 
-    def __init__(self, spreads: Mapping[str, Spread], margin: float) -> None:
+    def __init__(self, spreads: Mapping[str, ScoreSummary], margin: float) -> None:
         known = {name: one for name, one in spreads.items() if np.isfinite([one.mean, one.worst_decile, one.std]).all()}
         best = max((one.mean for one in known.values()), default=0.0)
         self.spreads = known
@@ -70,7 +70,7 @@ def _first(names: Sequence[str], values: Mapping[str, float]) -> list[str]:
     return [name for name in names if round(values[name], 12) == highest]
 
 
-def spread_of(scores: Array) -> Spread:
+def spread_of(scores: Array) -> ScoreSummary:
     """Return mean, mean of the worst tenth and standard deviation per seed, averaged over seeds.
 
     `scores`, (S, M), are higher for better; NaN is a missing score. A figure is NaN if it is undefined with some seed.
@@ -85,10 +85,10 @@ def spread_of(scores: Array) -> Spread:
         decile = np.where(position < tenth[..., None], filled, 0.0).sum(-1) / tenth
         squares = np.where(position < num[..., None], filled - mean[..., None], 0.0) ** 2
         std = np.sqrt(squares.sum(-1) / (num - 1))
-    return Spread(float(mean.mean()), float(decile.mean()), float(std.mean()))
+    return ScoreSummary(float(mean.mean()), float(decile.mean()), float(std.mean()))
 
 
-def support_of(arrays: Mapping[str, Array], choice: Choice, seed: int, resamples: int) -> float:
+def support_of(arrays: Mapping[str, Array], choice: FairnessChoice, seed: int, resamples: int) -> float:
     """Return the share of resamples of clients and seeds in which the fairest method has both best figures.
 
     The methods that standard deviations are compared of remain the same. `arrays` have the shape (S, M).

@@ -20,7 +20,7 @@ import numpy as np
 from bespokefl.core.errors import count
 from bespokefl.metrics import fairness_choice
 from bespokefl.metrics.client_values import Values, by_name
-from bespokefl.metrics.fairness_choice import Choice, spread_of, support_of
+from bespokefl.metrics.fairness_choice import FairnessChoice, spread_of, support_of
 from bespokefl.metrics.improvement import improved_share
 from bespokefl.metrics.mixed_model import Interval, estimate
 from bespokefl.metrics.significance import (
@@ -219,7 +219,7 @@ def fairest(
     if margin is None:
         means = [mean for one in arrays.values() if (mean := mean_score(one)) is not None]
         margin = default_margin(max(means, default=0.0), higher_is_better)
-    choice = Choice({name: spread_of(one) for name, one in arrays.items()}, margin)
+    choice = FairnessChoice({name: spread_of(one) for name, one in arrays.items()}, margin)
     show, points = _formats(percent)
     within = f"within {points(margin)} of the best mean"
     compared = len(fairness_choice.performing(averaged)) > 1  # else the measures have no choice

@@ -6,7 +6,7 @@ document             reads the results from disk
 overview             verdicts, warnings and references
 tables               the ranking of the methods, the table of clients, and how numbers are printed
 figures              the figures of every comparison, the numbers they are drawn from, and the look of each method
-constant             the constant predictor, majority class or mean value, in the format of a method
+constant_predictor   the constant predictor, majority class or mean value, in the format of a method
 curves               the numbers of the curves over the rounds
 method_figures       figures that only some methods have
 rendering            fills in the templates: *.html, page.css and page.js in templates/, whose *.toml have the texts

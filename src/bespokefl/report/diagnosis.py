@@ -18,7 +18,7 @@ from bespokefl.report.rendering import render
 
 SOURCE_NAME, FILE_NAME, FORMAT = "diagnosis.json", "diagnosis.html", "bespoke-diagnosis-1"
 GROUPED = ("groups", "partly")  # values of "likeness" with more than one group
-KINDS = {
+DIFFERENCES = {
     "label": ("Label skew", "distance between the class distributions of clients, beyond chance"),
     "size": ("Size disparity", "Gini coefficient of the numbers of training examples"),
     "feature": ("Feature shift", "share of the variance within a class that lies between clients, with labels matched"),
@@ -61,7 +61,7 @@ def html(diagnosis: Mapping[str, Any]) -> str:
         facts=[(name, about[name]) for name in ("data", "split", "clients", "model")]
         + [("steps of each fit", about["steps"]), ("seed", about["seed"])],
         cards=_cards(diagnosis),
-        kinds=KINDS,
+        kinds=DIFFERENCES,
         section=Section("Who resembles whom", "", figures),
         clients=_clients(diagnosis),
         grouped=diagnosis["likeness"] in GROUPED,
@@ -72,7 +72,7 @@ def html(diagnosis: Mapping[str, Any]) -> str:
 
 def _cards(diagnosis: Mapping[str, Any]) -> list[Card]:
     advised, sentences = diagnosis["recommendation"], diagnosis["sentences"]
-    differences = ", ".join(KINDS[name][0].lower() for name in diagnosis["present"]).capitalize()
+    differences = ", ".join(DIFFERENCES[name][0].lower() for name in diagnosis["present"]).capitalize()
     return [
         Card("Recommended", advised["method"], advised["flags"], " ".join(advised["reasons"])),
         _gain_card(diagnosis),

@@ -8,7 +8,7 @@ from typing import Any
 
 from bespokefl.core.files import write_text
 from bespokefl.report import diagnosis, figures, method_figures, overview, tables
-from bespokefl.report.constant import constant_method
+from bespokefl.report.constant_predictor import constant_method
 from bespokefl.report.document import Document, finished_runs, read_document
 from bespokefl.report.figures import MethodStyle, Section, assign_styles
 from bespokefl.report.rendering import render

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.metrics.metric import metric_of
-from bespokefl.report.constant import constant_method
+from bespokefl.report.constant_predictor import constant_method
 from bespokefl.report.document import Document, client_gains, client_scores, oriented
 from bespokefl.report.figures import MethodStyle, read_texts
 

@@ -43,16 +43,16 @@ class MLflow(Tracker):
         self._client: Any = None
         self._id = ""
 
-    def open(self, name: str, run: RunInfo, place: Mapping[str, str], logged: int) -> dict[str, str]:
+    def open(self, name: str, run: RunInfo, identity: Mapping[str, str], logged: int) -> dict[str, str]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would call another server
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
         default = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.root.resolve() / 'mlflow.db'}"
-        uri = place.get("uri") or self.uri or default
+        uri = identity.get("uri") or self.uri or default
         self._client = MlflowClient(tracking_uri=uri)
-        if place:
-            self._id = place["id"]
+        if identity:
+            self._id = identity["id"]
             self._client.update_run(self._id, status="RUNNING")
         else:
             self._id = self._client.create_run(self._experiment_id(), run_name=name).info.run_id

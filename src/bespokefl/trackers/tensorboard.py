@@ -28,17 +28,17 @@ class TensorBoard(Tracker):
         self.dir = dir
         self._writer: Any = None
 
-    def open(self, name: str, run: RunInfo, place: Mapping[str, str], logged: int) -> dict[str, str]:
+    def open(self, name: str, run: RunInfo, identity: Mapping[str, str], logged: int) -> dict[str, str]:
         # Not SummaryWriter: its queue and thread do not survive a fork, and its flush does not wait for the queue.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.summary import text
 
-        folder = Path(place["dir"]) if place else new_directory(run.root / self.dir, name)
+        folder = Path(identity["dir"]) if identity else new_directory(run.root / self.dir, name)
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob("events.*")))  # two files of the same second would have the same name
         self._writer = EventsWriter(str(folder / "events"), f".{number}")
-        if place:  # rounds that were logged just before the run was killed, and are not known to be
+        if identity:  # rounds that were logged just before the run was killed, and are not known to be
             self._event(step=logged + 1, session_log=SessionLog(status=SessionLog.START))
         else:
             lines = [f"{key} = {value!r}" for key, value in flat_settings(run.settings).items()]

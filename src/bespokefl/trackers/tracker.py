@@ -36,15 +36,15 @@ class Tracker(Callback, ABC):
                 f'pip install "bespokefl[{self.extra}]".'
             )
         self.clients, self.name = clients, name
-        self._place: dict[str, str] = {}  # which run of the tracker this is
+        self._identity: dict[str, str] = {}  # which run of the tracker this is
         self._logged = -1  # the last round that was logged; round 0 are the initial weights
         self._of_clients: dict[str, float] = {}
 
     # -- what a tracker defines
 
     @abstractmethod
-    def open(self, name: str, run: RunInfo, place: Mapping[str, str], logged: int) -> dict[str, str]:
-        """Begin a run in the tracker and return its place; continue the run at `place` after round `logged` if given.
+    def open(self, name: str, run: RunInfo, identity: Mapping[str, str], logged: int) -> dict[str, str]:
+        """Begin a run in the tracker and return its identity; if `identity` is given, continue that run after `logged`.
 
         Libraries are imported here and not before: the engine has forked its workers by now.
         """
@@ -60,7 +60,7 @@ class Tracker(Callback, ABC):
     # -- events
 
     def on_run_begin(self, run: RunInfo) -> None:
-        self._place = self.open(self.name or run.name, run, self._place, self._logged)
+        self._identity = self.open(self.name or run.name, run, self._identity, self._logged)
         self._log(run.initial, 0)
         for line in run.history:  # what was not logged before the interruption
             scores = {
@@ -97,10 +97,10 @@ class Tracker(Callback, ABC):
     # -- resume
 
     def state(self) -> dict[str, Any]:
-        return {"place": self._place, "logged": self._logged}
+        return {"place": self._identity, "logged": self._logged}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._place, self._logged = dict(state["place"]), int(state["logged"])
+        self._identity, self._logged = dict(state["place"]), int(state["logged"])
 
 
 def _finite(figures: Mapping[str, Any]) -> dict[str, float]:

@@ -44,14 +44,14 @@ class WandB(Tracker):
         self.project, self.mode, self.dir = project, mode or os.environ.get("WANDB_MODE") or OFFLINE, dir
         self._run: Any = None
 
-    def open(self, name: str, run: RunInfo, place: Mapping[str, str], logged: int) -> dict[str, str]:
+    def open(self, name: str, run: RunInfo, identity: Mapping[str, str], logged: int) -> dict[str, str]:
         if self.mode == OFFLINE:
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would call another server
         import wandb
 
-        folder = place.get("dir") or self.dir or os.environ.get("WANDB_DIR") or str(run.root)
+        folder = identity.get("dir") or self.dir or os.environ.get("WANDB_DIR") or str(run.root)
         folder = str(Path(folder).resolve())
-        id = place.get("id") or uuid.uuid4().hex[:8]
+        id = identity.get("id") or uuid.uuid4().hex[:8]
         self._run = wandb.init(
             project=self.project,
             name=name,

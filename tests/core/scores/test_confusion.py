@@ -10,15 +10,15 @@ from bespokefl.core.scores.confusion import ConfusionCounts, macro
 
 def test_batches_add_up_row_by_row() -> None:
     rng = np.random.default_rng(0)
-    tally, seen = ConfusionCounts(3), [([], []), ([], []), ([], [])]
+    counts, seen = ConfusionCounts(3), [([], []), ([], []), ([], [])]
     for rows, size in ((3, 12), (2, 9), (1, 7)):  # the last rows have fewer batches
         row = np.sort(rng.integers(0, rows, size))
         truth, predicted = (torch.from_numpy(rng.integers(0, 4, size)) for _ in range(2))
-        tally.add(row, truth, predicted, 4)
+        counts.add(row, truth, predicted, 4)
         for own, *pair in zip(row, truth.tolist(), predicted.tolist(), strict=True):
             for seen_of, value in zip(seen[own], pair, strict=True):
                 seen_of.append(value)
-    found = tally.scores()
+    found = counts.scores()
     for row, (truth, predicted) in enumerate(seen):
         expected = precision_recall_fscore_support(truth, predicted, average="macro", zero_division=0)[:3]
         assert [float(found[name][row]) for name in ("precision", "recall", "f1")] == pytest.approx(list(expected))

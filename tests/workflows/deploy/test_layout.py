@@ -33,7 +33,7 @@ from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
 from bespokefl.workflows.deploy.node import LocalHost
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import agree_on_features
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 NODES = ["hospital-a", "hospital-b"]
 
@@ -226,7 +226,7 @@ def test_classes_have_the_same_numbers_at_all_nodes(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=rng.standard_normal((30, 4)), y=y)
         known[name] = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
     preparation, labels = agree_on_features(
-        {name: NodeInfo(name, 1, host.about()) for name, host in known.items()}, Config(method="local")
+        {name: NodeInfo(name, 1, host.about()) for name, host in known.items()}, RunSettings(method="local")
     )
     assert labels == ["ache", "cold", "flu"]
     host = known["b"]
@@ -246,7 +246,7 @@ def test_tables_are_scaled_by_the_sums_of_all_nodes(tmp_path: Path) -> None:
         settings = NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.csv"), label="ill")
         made[name] = LocalHost(settings, tmp_path)
     known = {name: NodeInfo(name, 1, host.about()) for name, host in made.items()}
-    preparation, labels = agree_on_features(known, Config(method="local"))
+    preparation, labels = agree_on_features(known, RunSettings(method="local"))
     train = np.concatenate([h.clients.x.numpy()[h.clients.train.indices.numpy()] for h in made.values()])
     plan = RunPlan.of("run", ("a", "b"), None, Settings(), recipe(labels=labels, preparation=preparation.to_json()))
     for host in made.values():
@@ -263,7 +263,7 @@ def test_nodes_with_different_data_are_rejected(tmp_path: Path) -> None:
         host = LocalHost(NodeSettings(name, "a:1", data=str(tmp_path / f"{name}.npz")), tmp_path)
         known[name] = NodeInfo(name, 1, host.about())
     with pytest.raises(InputError, match=r"but b has examples of shape \(5,\) and a examples of shape \(4,\)"):
-        agree_on_features(known, Config(method="local"))
+        agree_on_features(known, RunSettings(method="local"))
 
 
 # -- a node that cannot start

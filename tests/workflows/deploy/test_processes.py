@@ -35,7 +35,7 @@ from bespokefl.workflows.deploy.runs import is_locked, read_status
 from bespokefl.workflows.deploy.server import supervisor
 from bespokefl.workflows.deploy.server.run import LOG
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from tests.contract.conftest import quick
 from tests.disks import small_disk
 from tests.trackers.readers import read_tensorboard
@@ -80,7 +80,7 @@ class Running:
             file.write_text(before)
 
     def start(self, method: str, **settings: Any) -> str:
-        return runs.start(self.deployment, Config(method=method, data="deployment", **settings))
+        return runs.start(self.deployment, RunSettings(method=method, data="deployment", **settings))
 
     def wait(self, name: str) -> Result:
         demo.follow(self.deployment, name, {}, timeout=TIMEOUT)
@@ -220,7 +220,7 @@ def test_a_run_can_be_stopped_and_resumed(running: Running, expected: Callable[.
         running.until(running.node_directory("south").joinpath("held").exists)
         runs.stop(running.deployment, name)
         assert read_status(running.deployment.run_directory(name))["state"] == "stopped"
-    assert runs.start(running.deployment, Config(method="ditto", data="deployment", **THREE), name) == name
+    assert runs.start(running.deployment, RunSettings(method="ditto", data="deployment", **THREE), name) == name
     assert_equal(running, name, running.wait(name), expected("ditto", **THREE))
 
 

@@ -21,9 +21,9 @@ from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
 from bespokefl.workflows.deploy.runs import RESULT, read_status, update_status
 from bespokefl.workflows.deploy.server import run as serve
 from bespokefl.workflows.deploy.server import supervisor
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
-CONFIG = Config(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "sizes": [1, 2]})
+CONFIG = RunSettings(method="ditto", rounds=3, data="deployment", set={"lr": 0.1, "sizes": [1, 2]})
 
 
 class Flower:
@@ -181,7 +181,7 @@ def test_a_run_resumes_only_with_the_same_settings(
     runs.stop(deployment, "mine")
     values = {"method": "ditto", "rounds": 3, "data": "deployment", "set": CONFIG.set} | other
     with pytest.raises(InputError, match=f"the run mine {sentence}: resume it with --method ditto --config"):
-        runs.start(deployment, Config(**values), "mine")
+        runs.start(deployment, RunSettings(**values), "mine")
     assert submitted(flower) == ["mine"] and read_status(deployment.run_directory("mine"))["state"] == "stopped"
     runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine", "mine"]

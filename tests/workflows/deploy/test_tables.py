@@ -23,7 +23,7 @@ from bespokefl.workflows.deploy.server.run import run
 from bespokefl.workflows.deploy.shared_features import agree_on_features
 from bespokefl.workflows.newcomers.predict import predict
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from tests.engines.transports.flower.grid import QUICK, LocalGrid
 
 COLUMNS = ["age", "smoker", "town", "ill", "client"]
@@ -83,7 +83,7 @@ def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **
     grid = LocalGrid(made, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
     return run(
-        NodeMessenger(grid, QUICK), Config(method=method, data="deployment", **config), place / "run", set(nodes)
+        NodeMessenger(grid, QUICK), RunSettings(method=method, data="deployment", **config), place / "run", set(nodes)
     )
 
 
@@ -170,7 +170,7 @@ def test_a_node_with_clients_and_one_without(tmp_path: Path) -> None:
     for ward in WARDS["west"]:
         write(folder / ward / "all.csv", [line for line in rows("west") if line["client"] == ward], COLUMNS[:4])
     nodes = {"north": north, "south": south, "west": host("west", folder)}
-    preparation, labels = agree_on_features(known(nodes), Config(method="ditto"))
+    preparation, labels = agree_on_features(known(nodes), RunSettings(method="ditto"))
     assert labels == ["no", "yes"] and preparation.features.client == "client"
     assert set().union(*(one.about()["clients"] for one in nodes.values())) == {"n1", "n2", "south", "w1", "w2"}
 
@@ -188,7 +188,7 @@ def test_the_first_column_that_differs_is_named(change: dict[str, Any], sentence
     columns = [*COLUMNS, *(key for key in change if key not in COLUMNS)]
     south = host("south", write(tmp_path / "south.csv", [line | change for line in rows("south")], columns))
     with pytest.raises(InputError, match=f"must be the same everywhere, but {sentence}"):
-        agree_on_features(known({"north": north, "south": south}), Config(method="ditto"))
+        agree_on_features(known({"north": north, "south": south}), RunSettings(method="ditto"))
 
 
 def test_too_many_texts_together(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_too_many_texts_together(tmp_path: Path) -> None:
         lines = [line | {"town": f"{name}-{at}"} for at, line in enumerate(rows("north", 60))]
         nodes[name] = host(name, write(tmp_path / f"{name}.csv", lines))
     with pytest.raises(InputError, match="'town' has 120 different texts at north, south together, and at most 100"):
-        agree_on_features(known(nodes), Config(method="ditto"))
+        agree_on_features(known(nodes), RunSettings(method="ditto"))
 
 
 def test_files_that_are_cut_already_stay_so(tmp_path: Path) -> None:
@@ -223,9 +223,9 @@ def test_classes_that_differ_are_said(tmp_path: Path, caplog: pytest.LogCaptureF
         "south": host("south", write(tmp_path / "south.csv", lines)),
     }
     with caplog.at_level(logging.WARNING, "bespokefl"):
-        agree_on_features(known({"north": nodes["north"]}), Config(method="ditto"))
+        agree_on_features(known({"north": nodes["north"]}), RunSettings(method="ditto"))
         assert not caplog.messages
-        agree_on_features(known(nodes), Config(method="ditto"))
+        agree_on_features(known(nodes), RunSettings(method="ditto"))
     assert caplog.messages == [
         "the nodes' classes differ (north: no, yes; south: sick, well): the model has all 4 of them"
     ]
@@ -234,7 +234,7 @@ def test_classes_that_differ_are_said(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_prepared_as_in_one_place(tmp_path: Path) -> None:
     """Every node's examples, and not only what is trained with them."""
     nodes = hosts(tmp_path)
-    preparation, _ = agree_on_features(known(nodes), Config(method="ditto"))
+    preparation, _ = agree_on_features(known(nodes), RunSettings(method="ditto"))
     whole = write(tmp_path / "all.csv", [line for node in TOWNS for line in rows(node)])
     clients, _ = prepare(load(str(whole), label="ill").split("by_column"))
     for one in nodes.values():

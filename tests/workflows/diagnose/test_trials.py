@@ -14,7 +14,7 @@ from bespokefl.report import diagnosis as page
 from bespokefl.workflows.diagnose import recommendation, trials
 from bespokefl.workflows.diagnose.recommendation import CLOSE, STAY, Recommendation
 from bespokefl.workflows.diagnose.result import Client
-from bespokefl.workflows.diagnose.trials import Candidate, Trials
+from bespokefl.workflows.diagnose.trials import TrialResult, Trials
 
 BY_RULE = Recommendation("persfl", {}, ("Because.",), ("ditto",))
 
@@ -76,10 +76,10 @@ def test_intervals_cover_planted_gains() -> None:
 
 
 def trials_of(gain: float, low: float | None, high: float | None, metric: str = "accuracy") -> Trials:
-    local = Candidate("local", {}, 0.1, 0.8, None, None, None)
-    best = Candidate("fedavg", {}, 0.3, 0.8 + gain, gain, low, high)
-    other = Candidate("ucfl", {"streams": 2}, 0.3, 0.8 + gain - 0.1, gain - 0.1, None, None)
-    failed = Candidate("fedavg-ft", {}, None, None, None, None, None)
+    local = TrialResult("local", {}, 0.1, 0.8, None, None, None)
+    best = TrialResult("fedavg", {}, 0.3, 0.8 + gain, gain, low, high)
+    other = TrialResult("ucfl", {"streams": 2}, 0.3, 0.8 + gain - 0.1, gain - 0.1, None, None)
+    failed = TrialResult("fedavg-ft", {}, None, None, None, None, None)
     return Trials(metric, 20, (local, best, failed, other), {}, [gain], [low], [high])
 
 

@@ -28,7 +28,7 @@ from bespokefl.workflows.results.score_tables import plain
 from bespokefl.workflows.run.api import run, run_config
 from bespokefl.workflows.run.client_loading import hold_back
 from bespokefl.workflows.run.convert import select
-from bespokefl.workflows.run.settings import Config, read
+from bespokefl.workflows.run.settings import RunSettings, read
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
@@ -167,7 +167,7 @@ def test_a_run_with_newcomers_on_disk(clients: Clients, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=clients.x, y=clients.y, client=clients.client)
     settings = read(path / "config.toml") | {"data": str(tmp_path / "data.npz"), "out": str(tmp_path / "again")}
     settings["split"] = str(_without_groups(path, tmp_path, clients))
-    repeated = run_config(Config.of(settings))
+    repeated = run_config(RunSettings.of(settings))
     assert repeated.newcomers is not None and repeated.newcomers.clients == found.clients
 
 

@@ -27,7 +27,7 @@ def job(name: str, value: Any, size: int = 1) -> Job:
 
 
 def failing(name: str, error: BaseException) -> Job:
-    def work(report: jobs.Report) -> None:
+    def work(report: jobs.OnProgress) -> None:
         raise error
 
     return Job(name, work)
@@ -55,7 +55,7 @@ def test_every_outcome_comes_back(processes: int) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_report_of_all(processes: int) -> None:
-    def work(report: jobs.Report) -> None:
+    def work(report: jobs.OnProgress) -> None:
         report(Step("half", 1, 1, HALF, 0.5))
 
     steps: list[Step] = []
@@ -70,8 +70,8 @@ def test_one_report_of_all(processes: int) -> None:
 def test_jobs_run_at_the_same_time(tmp_path: Path) -> None:
     """Each waits for a file that the other one writes."""
 
-    def meet(own: str, other: str) -> Callable[[jobs.Report], bool]:
-        def work(report: jobs.Report) -> bool:
+    def meet(own: str, other: str) -> Callable[[jobs.OnProgress], bool]:
+        def work(report: jobs.OnProgress) -> bool:
             (tmp_path / own).touch()
             return wait_for((tmp_path / other).exists)
 
@@ -92,7 +92,7 @@ def test_trainings_are_done_side_by_side_where_they_fit(monkeypatch: pytest.Monk
 def test_a_job_whose_process_dies_is_done_once_more(
     deaths: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def die(report: jobs.Report) -> str:
+    def die(report: jobs.OnProgress) -> str:
         begun = len(list(tmp_path.iterdir()))
         if begun < deaths:
             (tmp_path / str(begun)).touch()
@@ -142,7 +142,7 @@ def test_a_bug_is_not_hidden() -> None:
 
 
 def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> None:
-    def work(report: jobs.Report) -> None:
+    def work(report: jobs.OnProgress) -> None:
         logging.getLogger("bespokefl").warning("labels are %s", "odd")
 
     with caplog.at_level(logging.WARNING, logger="bespokefl"):
@@ -152,7 +152,7 @@ def test_what_jobs_log_is_said_here_once(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_job_that_was_stopped_stops_all(processes: int, tmp_path: Path) -> None:
-    def stop(report: jobs.Report) -> None:
+    def stop(report: jobs.OnProgress) -> None:
         (tmp_path / "stopped").touch()
         raise jobs.Interrupted
 
@@ -178,7 +178,7 @@ def test_ctrl_c_reaches_a_job_that_has_hardly_begun() -> None:
 def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> None:
     """The first job ends by itself when it is asked to; what it returns is not lost. No third one is begun."""
 
-    def work(report: jobs.Report) -> str:
+    def work(report: jobs.OnProgress) -> str:
         asked = []
         signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
         (tmp_path / "ready").touch()
@@ -186,7 +186,7 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
             time.sleep(0.01)
         return "ended"
 
-    def watch(report: jobs.Report) -> None:
+    def watch(report: jobs.OnProgress) -> None:
         wait_for((tmp_path / "ready").exists)
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)
@@ -201,7 +201,7 @@ def test_ctrl_c_is_passed_on_and_ended_jobs_are_handed_out(tmp_path: Path) -> No
 
 
 def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
-    def work(report: jobs.Report) -> None:
+    def work(report: jobs.OnProgress) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(600)
 
@@ -213,7 +213,7 @@ def test_leaving_early_ends_the_processes(tmp_path: Path) -> None:
 
 
 def test_a_killed_main_process_takes_its_jobs_with_it(tmp_path: Path) -> None:
-    def work(report: jobs.Report) -> None:
+    def work(report: jobs.OnProgress) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(600)
 

@@ -41,7 +41,8 @@ def personalize(
 
     from bespokefl.cli import terminal
     from bespokefl.workflows.newcomers import personalize as newcomers
-    from bespokefl.workflows.newcomers.result import KIND, KINDS, MARKERS
+    from bespokefl.workflows.newcomers.result import KIND, MARKERS
+    from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
     from bespokefl.workflows.results import run_directory
 
     target = run_directory.fresh(run_directory.RUNS, "newcomers") if out is None else Path(out)
@@ -55,7 +56,7 @@ def personalize(
         return
     settings = f" on {found.origin['data']}: {count(len(found.names), 'newcomer')} from {data}"
     terminal.say(Text.assemble((found.origin["method"], "bold"), settings))
-    terminal.console().print(terminal.score_table({kind: found.summary()[kind] for kind in KINDS}))
+    terminal.console().print(terminal.score_table({kind: found.summary()[kind] for kind in NEWCOMER_MODELS}))
     terminal.say(
         finetune_note(found),
         *found.notes,

@@ -12,7 +12,7 @@ from bespokefl.core.errors import BespokeError, count
 from bespokefl.workflows.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from bespokefl.engines.outcome import Report
+    from bespokefl.engines.outcome import OnProgress
     from bespokefl.workflows.newcomers.result import Newcomers
     from bespokefl.workflows.results.result import Result
 
@@ -47,7 +47,7 @@ def resume(
     _train(lambda progress: api.resume(run, progress, state_dir=state_dir, workers=workers), run.name, quiet, verbose)
 
 
-def _train(training: "Callable[[Report | None], Result]", title: str, quiet: bool, verbose: bool) -> None:
+def _train(training: "Callable[[OnProgress | None], Result]", title: str, quiet: bool, verbose: bool) -> None:
     """Train behind a progress bar and print the result; log an error's notes before its message."""
     from bespokefl.cli import terminal
 

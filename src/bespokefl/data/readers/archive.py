@@ -10,7 +10,7 @@ from typing import IO
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import DamagedError, Report
+from bespokefl.data.readers.files import DamagedError, OnProgress
 
 KIND = "a tar or zip archive"
 MAX_FILES = 100_000
@@ -20,7 +20,7 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and (path.suffix in (".tgz", ".tar", ".zip") or path.name.endswith((".tar.gz", ".tar.xz")))
 
 
-def unpack(path: Path, directory: Path, report: Report = files.no_report) -> None:
+def unpack(path: Path, directory: Path, report: OnProgress = files.no_report) -> None:
     """Write the archive's files below the directory.
 
     Paths that lead out of it, links, devices and more than `files.LIMIT` bytes in total are rejected.

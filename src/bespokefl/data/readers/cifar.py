@@ -15,7 +15,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files, safe_pickle
-from bespokefl.data.readers.files import Arrays, DamagedError, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, OnProgress
 
 SHAPE = (3, 32, 32)
 SIZE = 3 * 32 * 32
@@ -24,17 +24,17 @@ NAMES_100 = ("train", "test")
 PNG_MODES = ("L", "LA", "RGB", "RGBA")  # 8 bits per channel
 
 
-def read_cifar10(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_cifar10(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """CIFAR-10 in any of the formats."""
     return _read_formats(directory, NAMES_10, ("labels",), report) or _read_sheets(directory, report)
 
 
-def read_cifar100(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_cifar100(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """CIFAR-100: y is the fine label, superclass the coarse one."""
     return _read_formats(directory, NAMES_100, ("fine_labels", "coarse_labels"), report)
 
 
-def read_directory(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_directory(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """Either of the two."""
     return read_cifar10(directory, report) or read_cifar100(directory, report)
 
@@ -109,7 +109,7 @@ def _locate(directory: Path, names: tuple[str, ...], ending: str) -> list[Path]:
     return paths
 
 
-def _read_formats(directory: Path, names: tuple[str, ...], keys: tuple[str, ...], report: Report) -> Arrays | None:
+def _read_formats(directory: Path, names: tuple[str, ...], keys: tuple[str, ...], report: OnProgress) -> Arrays | None:
     if paths := _locate(directory, names, ""):
         return _join_batches([read(path, keys) for path in files.reported(paths, report)])
     if paths := _locate(directory, names, r"\.bin"):
@@ -117,7 +117,7 @@ def _read_formats(directory: Path, names: tuple[str, ...], keys: tuple[str, ...]
     return None
 
 
-def _read_sheets(directory: Path, report: Report) -> Arrays | None:
+def _read_sheets(directory: Path, report: OnProgress) -> Arrays | None:
     paths = _locate(directory, NAMES_10, r"\.png")
     if not paths:
         return None

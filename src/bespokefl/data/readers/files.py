@@ -15,7 +15,7 @@ from bespokefl.core.errors import InputError, in_brief
 from bespokefl.core.files import refuse_pipe
 
 Arrays = Mapping[str, np.ndarray]
-Report = Callable[[str, float, float], None]  # the current step, how much is done, of how much (0: unknown)
+OnProgress = Callable[[str, float, float], None]  # the current step, how much is done, of how much (0: unknown)
 T = TypeVar("T")
 
 LIMIT = 4 << 30  # bytes, uncompressed; the largest known data set has a quarter of it
@@ -26,7 +26,7 @@ def no_report(what: str, done: float, total: float) -> None:
     """A progress report that does nothing."""
 
 
-def reported(items: Iterable[T], report: Report) -> Iterator[T]:
+def reported(items: Iterable[T], report: OnProgress) -> Iterator[T]:
     """Report progress while reading one item after the other."""
     known = list(items)
     for done, item in enumerate(known):

@@ -12,7 +12,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, DamagedError, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, OnProgress
 
 KIND = "an IDX file"
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -40,7 +40,9 @@ def read(path: Path) -> np.ndarray:
     return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def read_directory(directory: Path, report: Report = files.no_report, *, prefix: str | None = None) -> Arrays | None:
+def read_directory(
+    directory: Path, report: OnProgress = files.no_report, *, prefix: str | None = None
+) -> Arrays | None:
     """Images as (examples, 1, height, width).
 
     `prefix` selects one of several data sets in the same directory by the start of the file names, as in EMNIST.

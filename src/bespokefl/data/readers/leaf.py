@@ -14,7 +14,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, DamagedError, Report
+from bespokefl.data.readers.files import Arrays, DamagedError, OnProgress
 
 KIND = "a LEAF JSON file"
 SIDE = 28  # of FEMNIST's images
@@ -51,12 +51,12 @@ def _to_clients(found: Any) -> list[Client]:
     return clients
 
 
-def read_femnist(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_femnist(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """Images as (examples, 1, 28, 28), uint8: paper is 255, ink is dark."""
     return _read_clients(directory, _to_images, report)
 
 
-def read_sent140(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_sent140(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """Tweets as `text_utf8`: all of them as bytes, one line each."""
     found = _read_clients(directory, _to_tweets, report)
     if found is None:
@@ -66,12 +66,12 @@ def read_sent140(directory: Path, report: Report = files.no_report) -> Arrays | 
     return {"text_utf8": np.frombuffer(lines.encode(), np.uint8), **rest}
 
 
-def read_directory(directory: Path, report: Report = files.no_report) -> Arrays | None:
+def read_directory(directory: Path, report: OnProgress = files.no_report) -> Arrays | None:
     """Numbers, with the same shape for all examples."""
     return _read_clients(directory, _to_numbers, report)
 
 
-def _read_clients(directory: Path, decode: Decode, report: Report) -> Arrays | None:
+def _read_clients(directory: Path, decode: Decode, report: OnProgress) -> Arrays | None:
     paths = _locate(directory)
     if not paths:
         return None

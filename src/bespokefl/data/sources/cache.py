@@ -21,7 +21,7 @@ import numpy as np
 
 from bespokefl.core.files import sync, write_text
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, OnProgress
 
 VERSION = 1  # of the layout
 
@@ -103,7 +103,7 @@ def write(
     contents: str,
     origin: str,
     fingerprints: Mapping[str, str],
-    report: Report = files.no_report,
+    report: OnProgress = files.no_report,
 ) -> Entry:
     """Store the arrays; `contents` is their hash.
 
@@ -146,7 +146,7 @@ def _lock(name: str) -> Iterator[None]:
         yield
 
 
-def _write_arrays(entry: Entry, arrays: Arrays, report: Report) -> None:
+def _write_arrays(entry: Entry, arrays: Arrays, report: OnProgress) -> None:
     target = path_of(entry)
     temporary = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=target.parent))
     try:

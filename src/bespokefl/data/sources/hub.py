@@ -10,7 +10,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, said
 from bespokefl.data.readers import files
-from bespokefl.data.readers.files import Arrays, Report
+from bespokefl.data.readers.files import Arrays, OnProgress
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def installed() -> bool:
     return importlib.util.find_spec("datasets") is not None
 
 
-def fetch(repository: Repository, report: Report = files.no_report) -> Arrays:
+def fetch(repository: Repository, report: OnProgress = files.no_report) -> Arrays:
     """The training and test examples together."""
     try:
         datasets = importlib.import_module("datasets")

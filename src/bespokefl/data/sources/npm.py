@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.readers import archive, files
-from bespokefl.data.readers.files import Report
+from bespokefl.data.readers.files import OnProgress
 
 TIMEOUT = 900  # seconds
 CLIENT = "npm"
@@ -29,7 +29,7 @@ def installed() -> bool:
     return shutil.which(CLIENT) is not None
 
 
-def fetch(package: Package, directory: Path, report: Report = files.no_report) -> None:
+def fetch(package: Package, directory: Path, report: OnProgress = files.no_report) -> None:
     """Download the package, check its hash and unpack it into the directory, without running any of its scripts."""
     client = shutil.which(CLIENT)
     if client is None:

@@ -73,8 +73,8 @@ def draw(figure: Figure, numbers: Numbers, formats: Sequence[str], state: str = 
     from matplotlib.figure import Figure as CanvasFigure
 
     kinds: dict[str, Draw] = {
-        **import_module("bespokefl.report.export.plots").KINDS,
-        **import_module("bespokefl.report.export.method_plots").KINDS,
+        **import_module("bespokefl.report.export.plots").DRAW,
+        **import_module("bespokefl.report.export.method_plots").DRAW,
     }
     with matplotlib.rc_context(STYLE | {"font.family": _fonts()}):
         canvas = CanvasFigure(figsize=(HALF_WIDTH if figure.half else WIDTH, HEIGHT), layout="constrained")

@@ -71,14 +71,14 @@ def export(
         raise InputError("a diagnosis has an HTML page only; leave out --format and --figures.")
     found = contents(read_document(path), citations or {})
     single = len(formats) == 1 and formats[0] in FILE_NAMES and not pictures
-    place = path if path.is_dir() else path.parent
+    folder = path if path.is_dir() else path.parent
     if single:
         name = FILE_NAMES[formats[0]]
-        output = place / name if target is None else Path(target)
+        output = folder / name if target is None else Path(target)
         return _Writer(found, output.parent if not output.is_dir() else output).write(
             formats, (), output.name if not output.is_dir() else name
         )
-    return _Writer(found, place / DIRECTORY if target is None else Path(target)).write(formats, pictures)
+    return _Writer(found, folder / DIRECTORY if target is None else Path(target)).write(formats, pictures)
 
 
 class _Writer:

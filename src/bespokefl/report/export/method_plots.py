@@ -161,7 +161,7 @@ def _client_scatter(canvas: Canvas, x: Sequence[Any], y: Sequence[Any], across: 
     axes.scatter(_array(x), _array(y), 22, color=colours()["c0"], alpha=0.65, linewidth=0)
 
 
-KINDS: dict[str, Draw] = {
+DRAW: dict[str, Draw] = {
     "heat": heat,
     "silhouette": silhouette,
     "grid": grid,

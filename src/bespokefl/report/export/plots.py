@@ -235,7 +235,7 @@ def _ridges(canvas: Canvas, methods: Sequence[Mapping[str, Any]], label: str) ->
     return axes
 
 
-KINDS: dict[str, Draw] = {
+DRAW: dict[str, Draw] = {
     "curves": curves,
     "convergence": convergence,
     "scatter": scatter,

@@ -12,5 +12,6 @@ result          `Comparison`: scores, gains, tests and verdicts
 statistics      the figures of one method
 qualification   what limits a verdict: untuned methods, and unequal work
 demo            the comparison that `bespoke demo` shows
+description     the comparison in sentences for a paper
 document        compare.json, with the rounds of each run and remarks on the figures
 """

@@ -11,7 +11,7 @@ from bespokefl import trackers
 from bespokefl.core.errors import InputError, spell
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
-from bespokefl.engines.outcome import Report
+from bespokefl.engines.outcome import OnProgress
 from bespokefl.metrics.metric import check_metric
 from bespokefl.metrics.verdict import MIN_SEEDS
 from bespokefl.workflows.compare import budget as budgets
@@ -45,7 +45,7 @@ def compare(
     metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
-    progress: jobs.Report | None = None,
+    progress: jobs.OnProgress | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train every method with every seed on the same clients, and compare them client by client.
@@ -100,7 +100,7 @@ def compare(
     start = None if settings.get("start") is None else initial_weights.read(settings["start"])
     given = settings | {"eval_every": config.eval_every, "start": start}
 
-    def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
+    def train(one: Candidate, seed: int, path: Path, workers: int, report: OnProgress) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
         result = run(one.method, clients, **(given | one.options | own))
         if not result.interrupted:
@@ -124,7 +124,7 @@ def compare_config(
     budget: str = "steps",
     grids: Mapping[str, Grid] | None = None,
     metric: str | None = None,
-    progress: jobs.Report | None = None,
+    progress: jobs.OnProgress | None = None,
 ) -> Comparison:
     """Compare methods as a config says: its seed is that of the split, its `set` has keys like "ditto.prox_weight"."""
     score = None if metric is None else check_metric(metric)
@@ -146,7 +146,7 @@ def compare_config(
     clients = load_clients(config)
     common = replace(config, split=str(target / run_directory.SPLIT_FILE), overwrite=True, set={})
 
-    def train(one: Candidate, seed: int, path: Path, workers: int, report: Report) -> Result:
+    def train(one: Candidate, seed: int, path: Path, workers: int, report: OnProgress) -> Result:
         hyper = {name: value for name, value in one.method.hyper().items() if value is not None}
         own = replace(
             common,

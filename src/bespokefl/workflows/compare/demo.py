@@ -46,7 +46,7 @@ def demo_clients() -> Clients:
 
 
 def demo(
-    clients: Clients, *, everything: bool = False, rounds: int = ROUNDS, seed: int = 0, progress: jobs.Report | None
+    clients: Clients, *, everything: bool = False, rounds: int = ROUNDS, seed: int = 0, progress: jobs.OnProgress | None
 ) -> Comparison:
     """Compare the methods of the demonstration, or all, with three seeds from `seed` on."""
     names = methods.REGISTRY if everything else HYPER

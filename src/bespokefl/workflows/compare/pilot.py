@@ -60,7 +60,7 @@ def _by_gradients(plan: "ComparisonPlan", processes: int, workers: int) -> dict[
     return {name: budgets.equal_rounds(plan.config.rounds, own, reference) for name, own in work.items()}
 
 
-def _count(plan: "ComparisonPlan", one: Candidate, workers: int, report: jobs.Report) -> dict[int, int]:
+def _count(plan: "ComparisonPlan", one: Candidate, workers: int, report: jobs.OnProgress) -> dict[int, int]:
     """Return the gradients that short runs compute, by their number of rounds."""
     found = {}
     for rounds in budgets.PILOT_ROUNDS:
@@ -109,7 +109,7 @@ def _by_time(plan: "ComparisonPlan", path: Path) -> dict[str, int]:
     return known
 
 
-def _measure(plan: "ComparisonPlan", one: Candidate, report: jobs.Report) -> dict[str, float]:
+def _measure(plan: "ComparisonPlan", one: Candidate, report: jobs.OnProgress) -> dict[str, float]:
     """Return the processor time of the parts of a short run in this process; on a GPU, wall-clock time."""
     clock = time.process_time if find_device(plan.config.device).type == "cpu" else time.perf_counter
     ends: list[tuple[str, float]] = []  # phase and end of every round

@@ -14,7 +14,7 @@ from typing import Any
 from bespokefl import methods as registry
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.data.clients import Clients
-from bespokefl.engines.outcome import Report
+from bespokefl.engines.outcome import OnProgress
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.metric import choose_metric, metrics_of
 from bespokefl.workflows.compare import budget as budgets
@@ -45,7 +45,7 @@ MAY_CHANGE |= {"checkpoint_every", "log", *NOT_ACCEPTED}
 
 MIN_POINTS = 10  # of a curve, between round 0 and the last round
 
-Train = Callable[[Candidate, int, Path, int, Report], Result]  # candidate, seed, directory, workers, report
+Train = Callable[[Candidate, int, Path, int, OnProgress], Result]  # candidate, seed, directory, workers, report
 Time = bool | str | float | None  # for tuning: False for none, True and None for the default
 
 
@@ -214,7 +214,7 @@ def run_comparison(
     grids: Mapping[str, Grid],
     out: Path | None,
     overwrite: bool,
-    progress: jobs.Report | None,
+    progress: jobs.OnProgress | None,
 ) -> Comparison:
     """Tune, train what is missing, and compare. Without `out`, runs are kept in a temporary directory."""
     plan.apply_budget()
@@ -255,7 +255,7 @@ class _Runner:
     path: Path
     processes: int
     workers: int  # of each process
-    progress: jobs.Report | None
+    progress: jobs.OnProgress | None
     resumable: bool
 
     def run(self, grid_of: Mapping[str, Grid], given: frozenset[str], limit: float | None) -> bool:
@@ -283,14 +283,14 @@ class _Runner:
             return True
         return False
 
-    def _shifted(self, before: int, total: int) -> jobs.Report | None:
+    def _shifted(self, before: int, total: int) -> jobs.OnProgress | None:
         """Report the progress of a part as progress of the whole comparison."""
         report = self.progress
         if report is None:
             return None
         return lambda step: report(replace(step, number=before + step.number, done=before + step.done, total=total))
 
-    def _train(self, one: Candidate, seed: int, report: jobs.Report) -> str | None:
+    def _train(self, one: Candidate, seed: int, report: jobs.OnProgress) -> str | None:
         """Train one run into its directory. If it fails, write the error there instead and return it."""
         path = storage.run_path(self.path, one, seed)
         try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bespokefl.workflows.compare.plan import ComparisonPlan
 
 Shifted = Callable[
-    [int], jobs.Report | None
+    [int], jobs.OnProgress | None
 ]  # progress of a part of the comparison that begins after so many trainings
 
 
@@ -183,7 +183,12 @@ class Tuner:
         race.alive, race.rounds = [trainings[at][0] for at in found.ranked(known)], trainings[0][1]
 
     def _train(
-        self, race: _Race, trainings: Sequence[tuple[int, int]], num_seeds: int, deadline: float, report: jobs.Report
+        self,
+        race: _Race,
+        trainings: Sequence[tuple[int, int]],
+        num_seeds: int,
+        deadline: float,
+        report: jobs.OnProgress,
     ) -> dict[str, Any]:
         """Train what has no scores yet, in a process of its own."""
         plan, one = self.plan, race.one

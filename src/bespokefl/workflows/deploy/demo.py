@@ -21,7 +21,7 @@ from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import START_TIMEOUT, Process, end, spawn
 from bespokefl.workflows.results.result import Result, load_run
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 CLIENTS_BY_NODE: dict[str, int] = {"hospital-a": 3, "hospital-b": 2, "hospital-c": 1}
 SPLIT = "dirichlet(alpha=0.4)"
@@ -41,7 +41,7 @@ def demo(method: str, rounds: int, seed: int, out: Path, say: Say) -> Result:
         say(f"certificates, keys and configurations: {deployment.root}")
         with running(deployment, list(CLIENTS_BY_NODE)) as processes:
             say(f"server and {len(CLIENTS_BY_NODE)} nodes on {deployment.local_address}, with TLS and keys")
-            name = runs.start(deployment, Config(method=method, rounds=rounds, seed=seed, data="deployment"))
+            name = runs.start(deployment, RunSettings(method=method, rounds=rounds, seed=seed, data="deployment"))
             follow(deployment, name, processes, say)
             shutil.copytree(deployment.run_directory(name) / runs.RESULT, out)
         say("all processes have ended")

@@ -41,7 +41,7 @@ from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.workflows.deploy.layout import NODE_ID, TABLE_OPTIONS, NodeSettings, host_of, is_loopback
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
-from bespokefl.workflows.results.models import HOME, PERSONAL, PRECISIONS, SavedModels, no_client, read_about
+from bespokefl.workflows.results.models import NODE_ENTRY, PERSONAL, PRECISIONS, SavedModels, no_client, read_about
 from bespokefl.workflows.run.client_loading import table_options
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
 from bespokefl.workflows.run.task_builder import TaskSpec
@@ -164,7 +164,7 @@ class LocalHost:
         side = ClientSide(method, task, data, plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
-        return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {HOME: kept})
+        return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {NODE_ENTRY: kept})
 
     # -- inside
 
@@ -251,9 +251,9 @@ def predict(
     if name not in names:
         raise no_client(name, names)
     model = SavedModels(directory).module(names.index(name))
-    home = about[HOME]
-    preparation = None if home["preparation"] is None else Preparation.from_json(home["preparation"])
-    return name, by_model(model, name, data, home["examples"], preparation)
+    entry = about[NODE_ENTRY]
+    preparation = None if entry["preparation"] is None else Preparation.from_json(entry["preparation"])
+    return name, by_model(model, name, data, entry["examples"], preparation)
 
 
 def _run_directory(state: Path, run: str | None) -> Path:

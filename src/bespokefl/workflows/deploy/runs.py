@@ -24,7 +24,7 @@ from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import END_TIMEOUT, kill
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.settings import Config, Mark
+from bespokefl.workflows.run.settings import Mark, RunSettings
 
 LOCK, STOP, STATUS = "lock", "stop", "status.json"  # files in the directory of a run
 RESULT = "result"  # the directory with a finished run's result
@@ -38,7 +38,7 @@ def connect(deployment: Deployment) -> AbstractContextManager[Control]:
     return adapter.connect_control(deployment.local_address, deployment.root_certificate)
 
 
-def start(deployment: Deployment, config: Config, name: str | None = None) -> str:
+def start(deployment: Deployment, config: RunSettings, name: str | None = None) -> str:
     """Start a run, or resume a stopped run of this name; return its name."""
     with connect(deployment) as link:
         directory = _make_directory(deployment, config, name)
@@ -146,7 +146,7 @@ def _existing(deployment: Deployment, name: str) -> tuple[Path, dict[str, Any]]:
     return directory, status
 
 
-def _make_directory(deployment: Deployment, config: Config, name: str | None) -> Path:
+def _make_directory(deployment: Deployment, config: RunSettings, name: str | None) -> Path:
     if name is not None:
         directory = deployment.run_directory(name)
         directory.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def _make_directory(deployment: Deployment, config: Config, name: str | None) ->
             return directory
 
 
-def _check_resumable(directory: Path, config: Config) -> None:
+def _check_resumable(directory: Path, config: RunSettings) -> None:
     """Reject a run that is done, and settings other than those it was started with."""
     if read_status(directory).get("state") == "done":
         raise InputError(
@@ -166,8 +166,8 @@ def _check_resumable(directory: Path, config: Config) -> None:
             "another name."
         )
     file = directory / "config.toml"
-    started = Config.of(configs.read(file))
-    for one in fields(Config):
+    started = RunSettings.of(configs.read(file))
+    for one in fields(RunSettings):
         before, now = getattr(started, one.name), getattr(config, one.name)
         if Mark.WRITING not in one.metadata["marks"] and before != now:
             raise InputError(

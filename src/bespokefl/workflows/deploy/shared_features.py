@@ -10,14 +10,14 @@ from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.features import Features, merge_features
 from bespokefl.engines.transports.flower.messenger import NodeInfo
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 
 log = logging.getLogger("bespokefl")
 
 MAX_NODES = 5  # that a message lists
 
 
-def agree_on_features(nodes: Mapping[str, NodeInfo], config: Config) -> tuple[Preparation, list[str] | None]:
+def agree_on_features(nodes: Mapping[str, NodeInfo], config: RunSettings) -> tuple[Preparation, list[str] | None]:
     """The preprocessing and the labels for all nodes of a run.
 
     All nodes must have the same columns. The values of a categorical column, the classes, and the sums from which means
@@ -46,7 +46,7 @@ def _labels(abouts: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
     return union
 
 
-def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: Config) -> Preparation:
+def _preparation(abouts: Mapping[str, Mapping[str, Any]], config: RunSettings) -> Preparation:
     by_node = {name: Features.from_dict(about["features"]) for name, about in abouts.items()}
     if any(one.kind == "text" for one in by_node.values()):
         raise InputError("texts cannot be deployed, as each node would number words in its own way; use tokens.")

@@ -34,7 +34,7 @@ from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.client import Data
-from bespokefl.engines.outcome import Progress, Report
+from bespokefl.engines.outcome import OnProgress, Progress
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import UCFL, Local
@@ -70,7 +70,7 @@ def diagnose(
     metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
     **settings: Any,
 ) -> Diagnosis:
     """Predict what each client gains by federating, which clients are similar, and which method fits.
@@ -134,7 +134,7 @@ def diagnose(
     return found
 
 
-def diagnose_config(config: RunSettings, *, progress: Report | None = None, **plan: Any) -> tuple[Diagnosis, Path]:
+def diagnose_config(config: RunSettings, *, progress: OnProgress | None = None, **plan: Any) -> tuple[Diagnosis, Path]:
     """Diagnose the clients of a config and write the result to its output directory.
 
     `plan` are the arguments steps, lr, trial_rounds and metric of `diagnose`.
@@ -176,7 +176,7 @@ def _check(steps: int, lr: float, trial_rounds: int) -> None:
 
 
 def _diagnose(
-    clients: Clients, config: RunSettings, given: dict[str, Any], plan: _Plan, report: Report
+    clients: Clients, config: RunSettings, given: dict[str, Any], plan: _Plan, report: OnProgress
 ) -> tuple[Diagnosis, dict[str, Any]]:
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
     ready, preparation = prepare(clients, **config.select(Mark.PREPARATION))

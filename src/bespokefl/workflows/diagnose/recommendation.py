@@ -8,7 +8,7 @@ import numpy as np
 
 from bespokefl.metrics.metric import METRICS, SHARES
 from bespokefl.workflows.diagnose.similarity import ALIKE, GROUPS, PARTLY_GROUPED
-from bespokefl.workflows.diagnose.trials import COMMON, GROUPED, LOCAL, PERSONAL, Candidate, Trials
+from bespokefl.workflows.diagnose.trials import COMMON, GROUPED, LOCAL, PERSONAL, TrialResult, Trials
 
 if TYPE_CHECKING:
     from bespokefl.workflows.diagnose.result import Diagnosis
@@ -75,7 +75,7 @@ def _by_trials(trials: Trials, by_rule: Recommendation) -> Recommendation:
     return Recommendation(chosen.method, chosen.hyper, tuple(reasons), (*others[:2], *more[:1]), verdict)
 
 
-def _by_score(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _by_score(candidates: Sequence[TrialResult]) -> list[TrialResult]:
     """Return the candidates that were judged, by decreasing gain; Local has gain 0."""
     return sorted((one for one in candidates if one.lr is not None), key=lambda one: -(one.gain or 0.0))
 

@@ -42,7 +42,7 @@ Candidates = Mapping[str, Mapping[str, Any]]  # hyper-parameters by method
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialResult:
     """What the trials of one method showed. A gain is the mean over clients, relative to Local; positive is better."""
 
     method: str
@@ -60,7 +60,7 @@ class Trials:
 
     metric: str
     rounds: int
-    candidates: tuple[Candidate, ...]  # Local first
+    candidates: tuple[TrialResult, ...]  # Local first
     scores: dict[str, list[float | None]]  # held-out score of each client by method; None: nothing was held out
     predicted: list[float | None]  # gain of each client with the best federated method
     low: list[float | None]
@@ -71,7 +71,7 @@ class Trials:
     rates: tuple[float, ...] = RATES
 
     @property
-    def rival(self) -> Candidate:
+    def rival(self) -> TrialResult:
         """The federated method with the best mean score."""
         return _best(self.candidates)
 
@@ -261,9 +261,9 @@ def _summary(
         if name in found:
             own = found[name]
             compared = (None, None, None) if name == LOCAL else (own.mean, own.low, own.high)
-            listed.append(Candidate(name, dict(hyper), rates[name], float(np.nanmean(pooled[name])), *compared))
+            listed.append(TrialResult(name, dict(hyper), rates[name], float(np.nanmean(pooled[name])), *compared))
         else:
-            listed.append(Candidate(name, dict(hyper), None, None, None, None, None))
+            listed.append(TrialResult(name, dict(hyper), None, None, None, None, None))
     best = found[_best(listed).method]
     return Trials(
         metric=metric,
@@ -276,7 +276,7 @@ def _summary(
     )
 
 
-def _best(candidates: Sequence[Candidate]) -> Candidate:
+def _best(candidates: Sequence[TrialResult]) -> TrialResult:
     federated = [one for one in candidates if one.gain is not None]
     return max(federated, key=lambda one: one.gain if one.gain is not None else -np.inf)
 

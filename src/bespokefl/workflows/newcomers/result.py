@@ -17,11 +17,11 @@ from torch import nn
 
 from bespokefl.core.errors import InputError, count
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
 from bespokefl.workflows.results import models, run_directory, score_tables
 from bespokefl.workflows.results.models import NEWCOMERS, START, InMemoryModels, SavedModels
 from bespokefl.workflows.results.score_tables import Scores, Sizes
 
-KINDS = ("personal", "finetune")
 ABOUT, TABLE = "newcomers.json", "newcomers.csv"
 PREPARATION = "preparation.json"
 MARKERS, KIND = (ABOUT, TABLE, NEWCOMERS), "newcomers' models"
@@ -68,7 +68,7 @@ class Newcomers:
     def __repr__(self) -> str:
         figures = self.summary()
         title = f"{count(len(self.names), 'newcomer')} to {self.origin['method']} on {self.origin['data']}"
-        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in KINDS})])
+        return "\n".join([title, *score_tables.in_words({kind: figures[kind] for kind in NEWCOMER_MODELS})])
 
     def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
         """Write models and scores to a new directory and return it. It appears complete or not at all."""
@@ -115,9 +115,9 @@ def read_newcomers(
     source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: models.Model | None
 ) -> Newcomers:
     """Read newcomers from a directory with their table and models."""
-    names, sizes, scores = score_tables.read_clients(source / TABLE, KINDS)
+    names, sizes, scores = score_tables.read_clients(source / TABLE, NEWCOMER_MODELS)
     return Newcomers(
-        about={name: value for name, value in about.items() if name not in KINDS},
+        about={name: value for name, value in about.items() if name not in NEWCOMER_MODELS},
         origin=origin,
         names=names,
         sizes=sizes,

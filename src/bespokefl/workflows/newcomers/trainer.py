@@ -20,7 +20,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
 
-KINDS = ("personal", "finetune")
+NEWCOMER_MODELS = ("personal", "finetune")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def train_newcomers(
         tuned = local_sgd(task.gradient, start, work, lr, momentum=momentum, steps=steps)
         scores = {
             f"{kind}/{name}": values
-            for kind, rows in zip(KINDS, (personal, tuned), strict=True)
+            for kind, rows in zip(NEWCOMER_MODELS, (personal, tuned), strict=True)
             for name, values in side.score(cohort, rows, final=True).items()
         }
         return {"rows": personal, **scores}
@@ -77,7 +77,7 @@ def train_newcomers(
         found = [under(kind, values) for values in answers]
         return {name: torch.cat([one[name] for one in found])[back] for name in found[0]}
 
-    personal, finetune = (joined(kind) for kind in KINDS)
+    personal, finetune = (joined(kind) for kind in NEWCOMER_MODELS)
     refuse_non_finite(personal, data, number)
     losses = ((finetune[f"{part}_loss"], getattr(data, part).sizes) for part in PARTS)
     diverged = torch.stack([without_number(loss, sizes) for loss, sizes in losses]).any(0)

@@ -28,11 +28,11 @@ from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 Model = str | nn.Module | Callable[..., nn.Module]
 
 ABOUT = "bespoke"  # the metadata entry: JSON with the clients' names and the blueprint
-HOME = "home"  # an entry that nodes add to that JSON: preprocessing of examples, and names of labels
+NODE_ENTRY = "home"  # an entry that nodes add to that JSON: preprocessing of examples, and names of labels
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 NEWCOMERS, BLUEPRINT = "newcomers.safetensors", "blueprint.json"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -63,9 +63,9 @@ class Recipe:
 
     blueprint: Blueprint
     model: Model
-    shared: State
+    shared: StateDict
 
-    def build(self, weights: State) -> nn.Module:
+    def build(self, weights: StateDict) -> nn.Module:
         """Return a module with these weights, on the CPU, in evaluation mode."""
         about = self.blueprint
         factory = models.build(self.model, about.shape, about.outputs, about.tokens)
@@ -151,7 +151,7 @@ class SavedModels:
             refuse_pipe(path)
         try:
             known = json.loads(path.read_text(encoding="utf-8") if path == separate else read_about(path))
-            return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", HOME)})
+            return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", NODE_ENTRY)})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
@@ -179,7 +179,7 @@ def described(model: Model) -> str:
     return f"<{name or type(model).__name__}>"
 
 
-def untrained(module: nn.Module, names: tuple[str, ...]) -> State:
+def untrained(module: nn.Module, names: tuple[str, ...]) -> StateDict:
     """Return frozen parameters and buffers: the state dict without trained parameters, also under other names."""
     trained = {id(value) for name, value in module.named_parameters() if name in names}
     state = module.state_dict(keep_vars=True)
@@ -188,7 +188,7 @@ def untrained(module: nn.Module, names: tuple[str, ...]) -> State:
     }
 
 
-def fingerprint(state: State) -> str:
+def fingerprint(state: StateDict) -> str:
     """Return a hash of names and values; "" if the state is empty."""
     if not state:
         return ""
@@ -236,7 +236,7 @@ def read_about(path: Path) -> str:
         raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 
 
-def read_state(path: Path) -> State:
+def read_state(path: Path) -> StateDict:
     """Read the tensors of a safetensors file."""
     refuse_pipe(path)
     try:

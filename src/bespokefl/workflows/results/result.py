@@ -44,7 +44,7 @@ from bespokefl.workflows.run.settings import RunSettings, read
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-KINDS = ("personal", "global")
+MODEL_KINDS = ("personal", "global")
 PREPARATION = newcomers.PREPARATION
 CLIENT_SCORES = "client_scores.jsonl"
 
@@ -184,7 +184,7 @@ class Result:
             f"model {about['model']}, {count(about['rounds_done'], 'round')}"
             f"{' (interrupted)' if self.interrupted else ''}, seed {about['seed']}"
         )
-        kinds = {kind: figures[kind] for kind in KINDS}
+        kinds = {kind: figures[kind] for kind in MODEL_KINDS}
         if self.constant is not None:
             kinds[score_tables.constant_title(self.constant)] = figures[CONSTANT]
         return "\n".join([title, *score_tables.in_words(kinds)])
@@ -288,7 +288,7 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
         raise InputError(f"{str(path)!r} is not the directory of a run: it has no {' and '.join(run_directory.SIGNS)}.")
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        names, sizes, scores = score_tables.read_clients(source / "clients.csv", (*KINDS, CONSTANT))
+        names, sizes, scores = score_tables.read_clients(source / "clients.csv", (*MODEL_KINDS, CONSTANT))
         notes, curves, held_out = source / "client_rounds.jsonl", source / CLIENT_SCORES, about["newcomers"]
         return Result(
             config=RunSettings.of(read(source / "config.toml")),

@@ -22,12 +22,12 @@ from bespokefl.core.plugins import short
 from bespokefl.data.clients import Clients
 from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts
-from bespokefl.engines.outcome import Report
+from bespokefl.engines.outcome import OnProgress
 from bespokefl.engines.storage.checkpoints import OtherRunError
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import Model, described
 from bespokefl.workflows.results.result import Result
-from bespokefl.workflows.run import resume as unfinished
+from bespokefl.workflows.run import resume as finding
 from bespokefl.workflows.run.client_loading import load_clients
 from bespokefl.workflows.run.initial_weights import Start
 from bespokefl.workflows.run.settings import RunSettings
@@ -69,7 +69,7 @@ def run(
     device: str | torch.device = RunSettings.device,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: str | int = RunSettings.checkpoint_every,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
@@ -183,7 +183,7 @@ def _callbacks(settings: RunSettings, given: Sequence[Callback]) -> list[Callbac
 
 def run_config(
     settings: RunSettings,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
     *,
     resumed: bool = False,
     clients: Clients | None = None,
@@ -248,7 +248,7 @@ def _inputs(settings: RunSettings, clients: Clients | None) -> RunInputs:
 
 def resume(
     path: str | PathLike[str],
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
     *,
     state_dir: str | PathLike[str] | None = None,
     workers: int | None = None,
@@ -275,11 +275,11 @@ def resume(
         If the directory has no interrupted run, or if its files or data have changed.
     """
     directory = run_directory.stable_path(Path(path))
-    settings = unfinished.read(directory)
+    settings = finding.read(directory)
     states = settings.state_dir if state_dir is None else str(state_dir)
     processes = settings.workers if workers is None else workers
     changed = replace(settings, out=str(directory), state_dir=states, workers=processes)
     try:
         return run_config(changed, progress, resumed=True, callbacks=callbacks)
     except OtherRunError as error:
-        raise unfinished.rejected(error, directory, settings) from None
+        raise finding.rejected(error, directory, settings) from None

@@ -12,12 +12,12 @@ from bespokefl.core.errors import InputError, listing, spell
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import GLOBAL, State, read_state, untrained
+from bespokefl.workflows.results.models import GLOBAL, StateDict, read_state, untrained
 
 Start = Mapping[str, Any] | nn.Module | str | PathLike[str]
 
 
-def read(start: Start) -> State:
+def read(start: Start) -> StateDict:
     """Return a state dict from a state dict, a module, a .safetensors file, or the global model of a run."""
     if isinstance(start, Mapping):
         try:
@@ -48,7 +48,7 @@ def read(start: Start) -> State:
     return read_state(path)
 
 
-def load_into(task: Task, state: State) -> None:
+def load_into(task: Task, state: StateDict) -> None:
     """Replace the task's initial weights, and its frozen parameters and buffers if they are given."""
     parameters = task.layout.names
     shared = untrained(task.module, task.layout.names)

@@ -44,8 +44,8 @@ class Step:
     done: float = 0.0  # trainings done, including the finished part of those that are running
 
 
-Report = Callable[[Step], None]
-Outcome = Any  # the value that a job returned, or the BespokeError that it raised
+OnProgress = Callable[[Step], None]
+JobOutcome = Any  # the value that a job returned, or the BespokeError that it raised
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Job:
     """A function to call and the number of trainings it makes."""
 
     name: str
-    work: Callable[[Report], Any]
+    work: Callable[[OnProgress], Any]
     size: int = 1
 
 
@@ -72,12 +72,12 @@ def num_processes(parameters: int, workers: int, device: str) -> int:
     return workers or cores()
 
 
-def report_rounds(report: Report) -> Callable[[Progress], None]:
+def report_rounds(report: OnProgress) -> Callable[[Progress], None]:
     """Turn a job's report into the `progress` argument of a single training."""
     return lambda now: report(Step("", 1, 1, now, now.done / now.total))
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, report: Report | None = None) -> Iterator[tuple[Job, Outcome]]:
+def run_jobs(jobs: Sequence[Job], processes: int, report: OnProgress | None = None) -> Iterator[tuple[Job, JobOutcome]]:
     """Yield every job with its outcome as it ends; with one process, run them here one after the other."""
     display = _Display(jobs, report)
     yield from _run_here(jobs, display) if processes < 2 or not can_fork() else _run_forked(jobs, processes, display)
@@ -86,7 +86,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, report: Report | None = None) 
 class _Display:
     """Add up the progress of all jobs."""
 
-    def __init__(self, jobs: Sequence[Job], report: Report | None) -> None:
+    def __init__(self, jobs: Sequence[Job], report: OnProgress | None) -> None:
         self._report, self._total = report, sum(job.size for job in jobs)
         self._ended, self._running = 0, dict[str, float]()
 
@@ -105,7 +105,7 @@ class _Display:
             self._report(Step(text, number, self._total, rounds, done))
 
 
-def _run_here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Outcome]]:
+def _run_here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, JobOutcome]]:
     for job in jobs:
         try:
             outcome = _call(job, lambda step, job=job: display.update(job, step))  # type: ignore[misc]
@@ -117,7 +117,7 @@ def _run_here(jobs: Sequence[Job], display: _Display) -> Iterator[tuple[Job, Out
         yield job, outcome
 
 
-def _call(job: Job, report: Report) -> Any:
+def _call(job: Job, report: OnProgress) -> Any:
     """Return the result of the work; raise a DiskError wherever the disk turns out to be full."""
     try:
         return job.work(report)
@@ -144,7 +144,7 @@ class _Child:
         return message
 
 
-def _run_forked(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, Outcome]]:
+def _run_forked(jobs: Sequence[Job], processes: int, display: _Display) -> Iterator[tuple[Job, JobOutcome]]:
     waiting, running = list(jobs)[::-1], dict[Any, _Child]()
     logged, died = set[str](), set[Job]()
     stopped = False
@@ -195,7 +195,7 @@ def _run_forked(jobs: Sequence[Job], processes: int, display: _Display) -> Itera
             child.process.join()
 
 
-def _outcome(job: Job, kind: str, values: Sequence[Any]) -> Outcome:
+def _outcome(job: Job, kind: str, values: Sequence[Any]) -> JobOutcome:
     if kind == "done":
         return values[0]
     if kind == "crash":

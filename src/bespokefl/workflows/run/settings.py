@@ -303,7 +303,6 @@ class RunSettings:
         return toml.dumps(written, comments, title)
 
 
-Config = RunSettings  # the name in earlier versions
 LOADING = RunSettings.marked(Mark.LOADING)
 
 

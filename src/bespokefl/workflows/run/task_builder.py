@@ -9,7 +9,7 @@ from bespokefl.core.nn.losses import Loss, fitting
 from bespokefl.core.task import Task
 from bespokefl.models import build as build_model
 from bespokefl.workflows.results import models
-from bespokefl.workflows.results.models import Model, Recipe, State
+from bespokefl.workflows.results.models import Model, Recipe, StateDict
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.settings import RunSettings
 
@@ -44,7 +44,7 @@ class TaskSpec:
         """The loss, chosen by the kind of labels if none is given."""
         return fitting(self.loss, self.classes)
 
-    def build(self, start: State | None = None) -> Task:
+    def build(self, start: StateDict | None = None) -> Task:
         """Build the task; `start` replaces the random initial weights."""
         task = Task(
             build_model(self.model, self.shape, self.outputs, self.tokens),

@@ -27,14 +27,14 @@ from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.client import Data
-from bespokefl.engines.outcome import Outcome, Report
+from bespokefl.engines.outcome import OnProgress, Outcome
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.differential_privacy import check_accountant
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
-from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, State, write_state
+from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, StateDict, write_state
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import convert, initial_weights
 from bespokefl.workflows.run.client_loading import hold_back
@@ -91,7 +91,7 @@ class BuiltRun:
     clients: Clients  # those that train, preprocessed
     newcomers: Clients | None  # those that are held out of training
     preparation: Preparation
-    start: State | None  # given initial weights
+    start: StateDict | None  # given initial weights
     spec: TaskSpec
     task: Task
     data: Data
@@ -206,7 +206,9 @@ def build(inputs: RunInputs) -> BuiltRun:
     return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
 
 
-def simulate(run: BuiltRun, progress: Report | None = None, storage: RunStorage | None = None) -> tuple[Outcome, float]:
+def simulate(
+    run: BuiltRun, progress: OnProgress | None = None, storage: RunStorage | None = None
+) -> tuple[Outcome, float]:
     """Run all rounds, from the start or from the last checkpoint; return the outcome and the seconds it took."""
     checkpoints = None
     if storage is not None:
@@ -272,7 +274,7 @@ def _prepare(everyone: Clients, settings: RunSettings) -> tuple[Clients, Clients
     return *hold_back(prepared, settings.newcomers, settings.seed), preparation
 
 
-def _write_inputs(clients: Clients, start: State | None, directory: Path) -> None:
+def _write_inputs(clients: Clients, start: StateDict | None, directory: Path) -> None:
     clients.save_split(directory / run_directory.SPLIT_FILE)
     if start is not None:
         write_state(start, directory / START)

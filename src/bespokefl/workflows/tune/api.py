@@ -53,7 +53,7 @@ def tune(
     metric: str | None = None,
     out: str | PathLike[str] | None = None,
     overwrite: bool = False,
-    progress: jobs.Report | None = None,
+    progress: jobs.OnProgress | None = None,
     **settings: Any,
 ) -> Tuning:
     """Train every point of a grid and choose the one with the best mean validation score.
@@ -121,7 +121,7 @@ def train_points(
     settings: dict[str, Any],
     seeds: Sequence[int] | int | None,
     table: StoredTable,
-    progress: jobs.Report | None = None,
+    progress: jobs.OnProgress | None = None,
     *,
     metric: str | None = None,
     deadline: float = inf,
@@ -153,7 +153,7 @@ def tune_config(
     config: RunSettings,
     grid: Grid,
     seeds: Sequence[int] | None,
-    progress: jobs.Report | None = None,
+    progress: jobs.OnProgress | None = None,
     metric: str | None = None,
 ) -> Tuning:
     """Tune the method of a config and write the table to its output directory."""
@@ -190,7 +190,7 @@ def _train_missing(
     config: RunSettings,
     settings: Mapping[str, Any],
     out: str | PathLike[str] | None,
-    progress: jobs.Report | None,
+    progress: jobs.OnProgress | None,
     deadline: float,
 ) -> Tuning:
     """Train what has no scores yet, and write the table after every training."""
@@ -202,7 +202,7 @@ def _train_missing(
     settings = {**settings, "workers": 1 if processes > 1 else config.workers}
 
     def job(point: Point, seed: int) -> jobs.Job:
-        def work(report: jobs.Report) -> dict[str, Any] | None:
+        def work(report: jobs.OnProgress) -> dict[str, Any] | None:
             if any(cells.get(point.key(other), {}).get("failed") for other in seeds):
                 return None  # with another seed the point has failed since, so there is no mean to compute
             shown = jobs.report_rounds(report)

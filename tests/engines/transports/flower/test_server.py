@@ -328,7 +328,7 @@ def test_a_node_under_another_name_than_its_key_s_is_left_out(tmp_path: Path, ca
     grid = local_grid(Ditto(), DATA, tmp_path)
     grid.names[WEST] = "east"
     server, _ = deployment(Ditto(), DATA, tmp_path, grid=grid, timeouts=replace(QUICK, gather=0.5))
-    assert server.homes.keys() == {"north", "south"} and "its key belongs to 'east'" in caplog.text
+    assert server.clients_by_node.keys() == {"north", "south"} and "its key belongs to 'east'" in caplog.text
 
 
 def test_two_nodes_with_the_same_client(tmp_path: Path) -> None:

@@ -109,11 +109,11 @@ class Node:
 
     def _cohort(self, side: ClientSide, values: Values) -> tuple[list[str], list[int]]:
         names: list[str] = json.loads(values["clients"])
-        place = {name: at for at, name in enumerate(side.data.names)}
-        unknown = [name for name in names if name not in place]
+        position = {name: at for at, name in enumerate(side.data.names)}
+        unknown = [name for name in names if name not in position]
         if unknown:
             raise InputError(f"node {self.host.name} has no client {listing(unknown)}.")
-        return names, [place[name] for name in names]
+        return names, [position[name] for name in names]
 
     def _train(self, plan: RunPlan, prepared: Prepared, values: Values) -> Values:
         side, states = prepared.side, self._states

@@ -28,16 +28,16 @@ class Server(RoundLoop):
     def __init__(
         self, method: Method, task: Task, settings: Settings, messenger: NodeMessenger, run: str, recipe: Any
     ) -> None:
-        self.task, self.homes, self.data = task, homes(messenger), remote_data(messenger)
+        self.task, self.clients_by_node, self.data = task, clients_by_node(messenger), remote_data(messenger)
         if method.needs_groups and self.data.groups is None:
             raise InputError(f"{method.name} needs the clients' true groups: every node must name them.")
         groups = self.data.groups if method.needs_groups else None
         plan = RunPlan.of(run, self.data.names, groups, settings, recipe)
-        transport = FlowerTransport(messenger, self.homes, self.data, task, plan)
+        transport = FlowerTransport(messenger, self.clients_by_node, self.data, task, plan)
         super().__init__([Federation(method, task.start, self.data, settings)], transport)
 
 
-def homes(messenger: NodeMessenger) -> dict[str, list[str]]:
+def clients_by_node(messenger: NodeMessenger) -> dict[str, list[str]]:
     """The clients of every node. Raises InputError if two nodes name the same client."""
     found: dict[str, str] = {}
     for node in sorted(messenger.known):

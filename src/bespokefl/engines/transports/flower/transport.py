@@ -37,19 +37,25 @@ JOINED_BYTES = 1 << 30  # of uploads that are joined into one matrix
 class FlowerTransport:
     """Exchanges messages with the nodes that a messenger knows.
 
-    `homes` are the clients' names by node. `data` has numbers of examples, but no examples. The model in `task` is
+    `clients_by_node` has the clients' names. `data` has numbers of examples, but no examples. The model in `task` is
     compared with the nodes' and sent as start.
     """
 
     remote = True
 
     def __init__(
-        self, messenger: NodeMessenger, homes: Mapping[str, Sequence[str]], data: Data, task: Task, plan: RunPlan
+        self,
+        messenger: NodeMessenger,
+        clients_by_node: Mapping[str, Sequence[str]],
+        data: Data,
+        task: Task,
+        plan: RunPlan,
     ) -> None:
-        self.messenger, self.homes, self.data, self.task, self.plan = messenger, homes, data, task, plan
+        self.messenger, self.clients_by_node = messenger, clients_by_node
+        self.data, self.task, self.plan = data, task, plan
         self.accepted = dict.fromkeys(data.names, 0)  # by client: the round of the state that it continues from
         position = {name: at for at, name in enumerate(data.names)}
-        self._node_of = {position[name]: node for node, names in homes.items() for name in names}
+        self._node_of = {position[name]: node for node, names in clients_by_node.items() for name in names}
         self._answered: set[int] = set()  # clients whose replies of the current round have come
         self._head = {"plan": plan.text(), "fingerprint": fingerprint(task, warm=plan.warm)}
 
@@ -57,8 +63,8 @@ class FlowerTransport:
 
     def open(self) -> None:
         """Have every node build the model: a node whose model differs is found before the first round."""
-        answers = self.messenger.exchange(dict.fromkeys(self.homes, {"what": SETUP} | self._head), 0)
-        silent = [name for name in self.homes if name not in answers]
+        answers = self.messenger.exchange(dict.fromkeys(self.clients_by_node, {"what": SETUP} | self._head), 0)
+        silent = [name for name in self.clients_by_node if name not in answers]
         if silent:
             log.warning("nodes %s have not answered yet", listing(silent))
         errors = [str(values["error"]) for values in answers.values() if "error" in values]
@@ -116,7 +122,7 @@ class FlowerTransport:
         self.accepted = dict(checkpoint.record["accepted"])
 
     def execution(self) -> Execution:
-        return Execution(Executor(0, False, "the nodes choose for themselves"), len(self.homes), "nodes")
+        return Execution(Executor(0, False, "the nodes choose for themselves"), len(self.clients_by_node), "nodes")
 
     # -- requests
 

@@ -38,7 +38,7 @@ from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
 from bespokefl.workflows.run.convert import engine_settings, make_result
-from bespokefl.workflows.run.settings import Config
+from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
 log = logging.getLogger("bespokefl")
@@ -73,7 +73,7 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
     log.addHandler(handler)
     torch.set_num_threads(1)
     try:
-        config = Config.of(configs.read(directory / "config.toml"))
+        config = RunSettings.of(configs.read(directory / "config.toml"))
         done = read_status(directory).get("round", 0)
         update_status(directory, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
         messenger = NodeMessenger(grid, deployment.settings, stopped=lambda: stop_requested(directory))
@@ -94,7 +94,7 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
         handler.close()
 
 
-def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set[str]) -> Result:
+def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected: set[str]) -> Result:
     """Wait for the expected nodes, train, and return what the server knows of the result."""
     watching = trackers.of(config.log)  # report mistakes before nodes train
     messenger.hello = {"missing": config.missing}
@@ -156,9 +156,14 @@ def run(messenger: NodeMessenger, config: Config, directory: Path, expected: set
 
 
 def _about(
-    config: Config, method: Method, server: Server, outcome: Outcome, timing: dict[str, Any], examples: dict[str, Any]
+    config: RunSettings,
+    method: Method,
+    server: Server,
+    outcome: Outcome,
+    timing: dict[str, Any],
+    examples: dict[str, Any],
 ) -> dict[str, Any]:
-    nodes = count(len(server.homes), "node")
+    nodes = count(len(server.clients_by_node), "node")
     notes = [f"Clients' own models are at {nodes}, in personal.safetensors in the run's directory."]
     if outcome.unscored:
         notes.append(f"Clients whose last models could not be scored: {listing(outcome.unscored)}.")
@@ -173,4 +178,4 @@ def _about(
         timing=timing,
         packages=("bespokefl", "torch", "numpy", "flwr"),
     )
-    return found | {"nodes": server.homes}
+    return found | {"nodes": server.clients_by_node}
