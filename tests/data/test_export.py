@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import InputError
 from bespokefl.data import Clients, Dataset
 from bespokefl.data.export import export
 
-PARTS = ("train", "validation", "test")
 X = np.random.default_rng(0).random((60, 1, 2, 2), dtype=np.float32)
 DATASET = Dataset.from_arrays(X, np.arange(60) % 3, name="mine")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import precision_recall_fscore_support
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.scores import measures
-from bespokefl.engines.client import PARTS
 from bespokefl.methods import Ditto, FedAvg
 from tests.federations import CLASSES, federation, line, run, same_bits
 

@@ -13,7 +13,6 @@ from bespokefl.metrics.significance import (
     UNCLEAR,
     WORSE,
     bootstrap,
-    bootstrap_difference,
     holm,
     mean_score,
     resampled,
@@ -109,7 +108,6 @@ class TestBootstrap:
     def test_the_same_seed_gives_the_same_interval(self) -> None:
         values = np.random.default_rng(0).random(20)
         assert bootstrap(values, seed=3) == bootstrap(values, seed=3) != bootstrap(values, seed=4)
-        assert bootstrap_difference(values, values / 2, seed=3) == bootstrap(values - values / 2, seed=3)
 
     def test_bad_input(self) -> None:
         with pytest.raises(InputError, match="level must be between 0 and 1, got 95"):

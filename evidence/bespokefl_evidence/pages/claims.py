@@ -99,23 +99,6 @@ def read() -> list[Claim]:
     ]
 
 
-def misspelled(claims: Sequence[Claim], experiments: Studies) -> list[str]:
-    """Scenarios and rows that claims name and existing experiments do not have."""
-    found = []
-    for one in experiments:
-        if isinstance(one, SyntheticStudy):
-            known = one.pairs()
-        else:
-            known = {(scenario.name, row.label) for scenario, row in one.pairs()}
-        for claim in claims:
-            for test in claim.comparisons:
-                if test.experiment == one.name:
-                    found += [
-                        f"{claim.id}: {one.name}, {': '.join(pair)}" for pair in test.named() if pair not in known
-                    ]
-    return list(dict.fromkeys(found))
-
-
 def judge_all(claims: Sequence[Claim], experiments: Studies, store: CellStore) -> list[Judgement]:
     """Judge all claims."""
     evidence = Evidence(experiments, store)

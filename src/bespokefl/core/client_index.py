@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+PARTS = ("train", "validation", "test")  # of each client's data
+
 
 @dataclass(frozen=True)
 class ClientIndex:

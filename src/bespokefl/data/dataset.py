@@ -22,7 +22,6 @@ Fractions = tuple[float, float, float]  # of the parts
 Locate = Callable[[int], str]  # describes the origin of an example in error messages: "row 7 of 'a.csv'"
 
 FRACTIONS: Fractions = (0.6, 0.2, 0.2)
-PARTS = ("train", "validation", "test")
 HASHED_IDS = 1 << 16  # ids that are hashed at once: as text they take ten times their memory
 
 

@@ -23,12 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.files import sync
 from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
-from bespokefl.data.dataset import PARTS
 
 
 def export(clients: Clients, to: str, out: str | PathLike[str]) -> Path:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError
-from bespokefl.data.dataset import PARTS, Array, Dataset, as_array
+from bespokefl.data.dataset import Array, Dataset, as_array
 from bespokefl.data.splits.split import client_names
 from bespokefl.data.splits.transform import Parts
 

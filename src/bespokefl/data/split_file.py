@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import refuse_pipe, write_text
 from bespokefl.data.clients import Clients, build_clients, client_index, split_hash
-from bespokefl.data.dataset import PARTS, Dataset
+from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits import Transform
 
 FORMAT = "bespoke split"

@@ -63,7 +63,7 @@ class Callbacks:
         self._call("on_run_end", RunEnd(status, outcome.rounds_done, _flat(found)))
 
     def failed(self, error: BaseException, rounds: int) -> None:
-        """Report that an error ended the run, or its user."""
+        """Report that the run ended by an error or an interrupt."""
         stopped = isinstance(error, StoppedError | KeyboardInterrupt)
         if self._begun:
             self._call("on_run_end", RunEnd(INTERRUPTED if stopped else FAILED, rounds, {}))

@@ -23,7 +23,7 @@ SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to 
 FULL_STEP = 12e6  # multiply-adds of a stacked step; beyond, more rows hardly make a row cheaper
 ROWS = (13, 2048)  # the fewest and the most rows of a chunk
 CELLS = 32e6  # numbers in a stacked step, weights and inputs together, at most
-SCORED = 2e8  # multiply-adds of a chunk that is scored: about 20 ms, large beside its overhead
+SCORED = 2e8  # multiply-adds of a chunk that is scored: about 20 ms, large compared with its overhead
 REUSED = 16  # how often a heavy layer uses a weight for an example, at least
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.cohort_data import BatchSchedule, CohortData
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
@@ -18,8 +18,6 @@ from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.client_states import repeat_single_rows
-
-PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import TrainingError, listing
-from bespokefl.engines.client import PARTS, Data
+from bespokefl.engines.client import Data
 
 log = logging.getLogger("bespokefl")
 

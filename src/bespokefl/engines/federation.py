@@ -22,7 +22,7 @@ from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply
 
 WORK = ("gradient_steps", "gradients", "head_gradients")  # names in the history of what `WorkCounter` counts
-DROPPED, TOO_LATE = "dropped out", "too late"  # reasons why an upload is lost, beside those of the screening
+DROPPED, TOO_LATE = "dropped out", "too late"  # reasons why an upload is lost, besides those of the screening
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Federation:
         count, key = len(self.data), (self.settings.seed, "cohort", number - self._rounds_without_draw(number))
         sampling = "bernoulli" if self.settings.stragglers else phase.sampling
         drawn = rngs.sample(count, self.settings.participation, *key, sampling=sampling).tolist()
-        # a client without a state that does not report would train in vain
+        # Without client states, training a client that does not report has no effect.
         all_train = phase.trains == ALL or (self.settings.stragglers and self._has_client_states)
         trains = list(range(count)) if all_train else drawn
         dropped = [client for client in trains if self._fault(number, client) == "drop"]
@@ -169,7 +169,7 @@ class Federation:
         if not missing:
             return draw
         if not replies or any(reply.upload for reply in replies):
-            # a reply that did not arrive, or arrived too late, may have left its client all the same
+            # The upload may have left its client although no reply arrived in time.
             reporting = set(draw.reports)
             self.uploaded.update(self.data.names[client] for client in missing if client in reporting)
         reports = [client for client in draw.reports if client in answered]
@@ -205,7 +205,7 @@ class Federation:
         """A chunk of uploads after simulated faults."""
         clients, upload = entry
         faults = [self._fault(number, client) for client in clients]
-        if not upload or not any(faults):  # a client that sends nothing sends nothing broken
+        if not upload or not any(faults):  # Nothing to break: the client uploads nothing.
             return [entry]
         sound = [at for at, fault in enumerate(faults) if fault is None]
         entries = [select(entry, sound)] if sound else []
@@ -274,7 +274,7 @@ class Federation:
     # -- checkpoints
 
     def record(self) -> dict[str, Any]:
-        """All that a checkpoint needs beside tensors, for JSON."""
+        """A checkpoint's content except tensors, for JSON."""
         return {
             "communication": asdict(self.communication),
             "history": [dict(line) for line in self.history],
@@ -297,7 +297,7 @@ class Federation:
         self.by_client = set(record["by_client"])
         self.lost = {client: Counter(reasons) for client, reasons in record["lost"].items()}
         self.initial, self.client_scores = record.get("initial", {}), record.get("client_scores", [])
-        self.uploaded = Counter(record.get("uploaded", {}))  # earlier versions, which had no noise, did not keep it
+        self.uploaded = Counter(record["uploaded"])
 
 
 def _work(replies: Sequence[TrainReply]) -> dict[str, int]:

@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import InputError, listing, unknown
-
-PARTS = ("train", "validation", "test")  # prefixes of scores; those on test data may have none
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ METRICS = {one.name: one for one in (*CLASSIFICATION, Metric("loss", "loss", hig
 def split_name(score: str) -> tuple[str, str]:
     """Return the part of the data and the metric of a score: "validation_auc" is ("validation", "auc")."""
     part, _, name = score.partition("_")
-    return (part, name) if part in PARTS else ("", score)
+    return (part, name) if part in PARTS else ("", score)  # scores on test data may have no prefix
 
 
 def metric_of(score: str) -> Metric:

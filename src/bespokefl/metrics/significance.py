@@ -101,14 +101,6 @@ def bootstrap(values: Values, *, seed: int = 0, level: float = 0.95, resamples: 
     return float(low), float(high)
 
 
-def bootstrap_difference(
-    first: Values, second: Values, *, seed: int = 0, level: float = 0.95, resamples: int = 2000
-) -> Interval | None:
-    """Return the `bootstrap` interval of the mean difference first − second of paired scores."""
-    one, other = same_shape(("first", first), ("second", second))
-    return bootstrap(one - other, seed=seed, level=level, resamples=resamples)
-
-
 def standing(
     scores: Mapping[str, Values], *, level: float = 0.05, higher_is_better: bool = True, margin: float | None = None
 ) -> Standing:

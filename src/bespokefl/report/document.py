@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import mixed_model, round_records, spread, summarize
 from bespokefl.metrics.communication import SYSTEMS
@@ -28,7 +29,6 @@ RUN_FILES = ("config.toml", "result.json")
 CHECKPOINTS = "checkpoints/round-*/record.json"
 MODELS = {"personal": "personal model", "global": "global model"}
 CONSTANT = "constant"
-PARTS = ("train", "validation", "test")
 
 
 def read_document(path: Path) -> Document:

@@ -14,12 +14,11 @@ Weights, example counts and distances have the clients as their last axis, so `w
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
 from bespokefl.core.errors import InputError
-
-Array = NDArray[np.float64]
+from bespokefl.theory.two_level import Array
 
 
 def theorem1(

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.data import Clients, Dataset
-
-PARTS = ("train", "validation", "test")
 
 
 def pictures(labels: np.ndarray, test_every: int = 5, side: int = 2) -> Dataset:

@@ -1,5 +1,6 @@
 """Claims: the rule of verdicts, intervals over seeds and clients, and the names in claims.toml."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -294,12 +295,29 @@ def test_the_verdict_of_a_claim(verdicts: list[str], expected: str) -> None:
     assert claims.Judgement(claims.Claim("X1", "toy", "", [one]), found).verdict == expected
 
 
+def misspelled(claims: Sequence[claims.Claim], experiments: Sequence[Experiment | SyntheticStudy]) -> list[str]:
+    """Scenarios and rows that claims name and existing experiments do not have."""
+    found = []
+    for one in experiments:
+        if isinstance(one, SyntheticStudy):
+            known = one.pairs()
+        else:
+            known = {(scenario.name, row.label) for scenario, row in one.pairs()}
+        for claim in claims:
+            for test in claim.comparisons:
+                if test.experiment == one.name:
+                    found += [
+                        f"{claim.id}: {one.name}, {': '.join(pair)}" for pair in test.named() if pair not in known
+                    ]
+    return list(dict.fromkeys(found))
+
+
 def test_claims_name_rows_that_exist() -> None:
     experiments = [one for one in studies.find([]) if isinstance(one, Experiment | SyntheticStudy)]
     assert {test.experiment for claim in claims.read() for test in claim.comparisons} <= {
         one.name for one in experiments
     }
-    assert claims.misspelled(claims.read(), experiments) == []
+    assert misspelled(claims.read(), experiments) == []
 
 
 def test_a_misspelled_row_is_listed() -> None:
@@ -309,7 +327,7 @@ def test_a_misspelled_row_is_listed() -> None:
         Comparison("toy", "three", "Local"),
         Comparison("else", "s", "a"),
     ]
-    found = claims.misspelled([claims.Claim("X1", "toy", "", tests)], [one])
+    found = misspelled([claims.Claim("X1", "toy", "", tests)], [one])
     assert found == ["X1: toy, two: FedAgv", "X1: toy, three: Local"]
 
 

@@ -606,7 +606,7 @@ def test_default_grids_fit_their_methods() -> None:
     assert set(candidates.GRIDS) <= set(methods.REGISTRY)
     for one in candidates.of(list(methods.REGISTRY)):
         grid = candidates.grid_of(one, True, {})
-        assert len(candidates.points(one, grid)) == candidates.num_points(grid) == candidates.NUM_POINTS
+        assert len(candidates.points(one, grid)) == candidates.num_points(grid) == 12
     fixed = candidates.of([methods.FedProx(prox_weight=0.7)])[-1]
     assert list(candidates.grid_of(fixed, True, {})) == ["lr"]
     assert candidates.grid_of(fixed, False, {}) == {}

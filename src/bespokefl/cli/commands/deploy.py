@@ -291,7 +291,7 @@ def _timed_print() -> Callable[[str], None]:
 
 
 def _foreground(work: Callable[[threading.Event], Any]) -> None:
-    """Work until Ctrl-C or SIGTERM, and print log messages."""
+    """Run until Ctrl-C or SIGTERM, and print log messages."""
     from bespokefl.cli import terminal
     from bespokefl.workflows.deploy import processes
 

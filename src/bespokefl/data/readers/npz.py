@@ -11,7 +11,7 @@ from bespokefl.core.files import refuse_pipe
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays
 
-PARTS = ("x_train", "y_train", "x_test", "y_test")
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def read(
@@ -42,19 +42,19 @@ def read(
 
 def read_parts(path: Path) -> Arrays | None:
     """Images from arrays x_train, y_train, x_test and y_test, a common layout, with channels first or last."""
-    found = read(path, PARTS)
+    found = read(path, ARRAYS)
     if not found:
         return None
-    missing = [key for key in PARTS if key not in found]
+    missing = [key for key in ARRAYS if key not in found]
     if missing:
-        raise InputError(f"{str(path)!r} must have arrays {', '.join(PARTS)}, but has no {missing[0]}")
-    x_train, y_train, x_test, y_test = (found[key] for key in PARTS)
+        raise InputError(f"{str(path)!r} must have arrays {', '.join(ARRAYS)}, but has no {missing[0]}")
+    x_train, y_train, x_test, y_test = (found[key] for key in ARRAYS)
     y_train, y_test = y_train.reshape(len(y_train), -1), y_test.reshape(len(y_test), -1)
     fits = x_train.ndim in (3, 4) and x_train.shape[1:] == x_test.shape[1:] and y_train.shape[1] == 1 == y_test.shape[1]
     if not fits or len(x_train) != len(y_train) or len(x_test) != len(y_test):
         raise InputError(
             f"{str(path)!r} must hold images of one size and a label for each, got shapes "
-            + ", ".join(f"{key} {found[key].shape}" for key in PARTS)
+            + ", ".join(f"{key} {found[key].shape}" for key in ARRAYS)
         )
     x, y, test = files.join_parts((x_train, y_train[:, 0]), (x_test, y_test[:, 0]))
     if x.ndim == 3:

@@ -12,10 +12,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from bespokefl.core.client_index import ClientIndex
+from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError, listing
 from bespokefl.data.clients import Clients, build_clients, client_index
-from bespokefl.data.dataset import PARTS, Dataset, Fractions
+from bespokefl.data.dataset import Dataset, Fractions
 from bespokefl.data.tables import table as tables
 from bespokefl.data.tables import table_files
 from bespokefl.data.tables.features import Table, is_missing

@@ -20,7 +20,6 @@ from bespokefl.workflows.tune.grid import Grid, Point, expand
 from bespokefl.workflows.tune.shared_settings import flags, literal, seeds_text, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
-NUM_POINTS = 12  # of every default grid
 LR_FACTORS = tuple(2.0**power for power in range(-5, 7))  # of the default lr of a method that has no grid
 MORE_STEPS = 5  # times the run's local steps, which a baseline tries if the budget does not limit it
 GRIDS: dict[str, dict[str, list[Any]]] = tomllib.loads(

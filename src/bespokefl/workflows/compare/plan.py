@@ -17,13 +17,14 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import OnProgress
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.metric import choose_metric, metrics_of
+from bespokefl.models import Model
 from bespokefl.workflows.compare import budget as budgets
 from bespokefl.workflows.compare import candidates, pilot, storage
 from bespokefl.workflows.compare.candidates import Candidate
 from bespokefl.workflows.compare.result import BASELINES, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.compare.tuning import Tuner
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import Model, fingerprint
+from bespokefl.workflows.results.models import fingerprint
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.results.summary import origin_of
 from bespokefl.workflows.run import initial_weights, jobs, toml
@@ -83,7 +84,7 @@ class ComparisonPlan:
 
     @property
     def tunes(self) -> bool:
-        """Whether all methods are tuned: unless it was asked for, not without validation data."""
+        """Whether all methods are tuned; by default if the clients have validation data."""
         if self.tune is None:
             return bool(int(self.clients.validation.sizes.sum()))
         return self.tune is not False

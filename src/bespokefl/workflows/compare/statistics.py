@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05  # of significance
 TEST, VALIDATION = tuple(METRICS), ("validation_accuracy", "validation_loss")
-WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval, beside the score compared
+WITH_INTERVAL = ("accuracy", "loss", "f1")  # measures that get a confidence interval, besides the score compared
 BEST = "best"
 IMPROVEMENTS = (
     improvement.improved_share,

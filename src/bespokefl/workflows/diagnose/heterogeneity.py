@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from bespokefl.core import rng
 from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
+from bespokefl.metrics.client_values import Array
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 SKETCH_WIDTH = 128  # coordinates that inputs are projected to

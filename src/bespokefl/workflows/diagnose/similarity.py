@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bespokefl.core import rng
 from bespokefl.core.rows import Rows
+from bespokefl.metrics.client_values import Array
 
-Array = NDArray[np.float64]
 Groups = NDArray[np.int64]
 
 PRIOR = 100  # weight of the pooled v² in a client's own, in examples

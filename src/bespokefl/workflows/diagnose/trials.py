@@ -25,6 +25,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
+from bespokefl.metrics.client_values import Array
 from bespokefl.metrics.metric import METRICS
 
 log = logging.getLogger("bespokefl")
@@ -37,7 +38,6 @@ NUM_PARTS = 4  # with the usual fractions .6, .2, .2, a trial trains on as many 
 LEVEL = 0.95  # of intervals
 LOCAL, COMMON, PERSONAL, GROUPED = "local", "fedavg", "fedavg-ft", ("ucfl", "ifca", "cfl")
 
-Array = NDArray[np.float64]
 Candidates = Mapping[str, Mapping[str, Any]]  # hyper-parameters by method
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError, said, unknown
+from bespokefl.models import Model
 from bespokefl.workflows.export import model_card
 from bespokefl.workflows.export.checking import Examples, ExampleSource, difference
 from bespokefl.workflows.export.formats import FORMATS, Source, check_installed
@@ -21,7 +22,6 @@ from bespokefl.workflows.newcomers.personalize import check_finished
 from bespokefl.workflows.newcomers.predict import Predictions, answer, load_models
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import Model
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import dumps
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from bespokefl.core.errors import InputError
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.models import Model
 from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.personalize import check_finished, read_examples
 from bespokefl.workflows.newcomers.result import Newcomers, load_newcomers
 from bespokefl.workflows.results import run_directory, score_tables
-from bespokefl.workflows.results.models import Model
 from bespokefl.workflows.results.result import Result, load_run
 
 BATCH = 256

@@ -17,6 +17,7 @@ from torch import nn
 
 from bespokefl.core.errors import InputError, count
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.models import Model
 from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
 from bespokefl.workflows.results import models, run_directory, score_tables
 from bespokefl.workflows.results.models import NEWCOMERS, START, InMemoryModels, SavedModels
@@ -97,7 +98,7 @@ class Newcomers:
             shutil.copyfile(self.weights.folder / NEWCOMERS, into / NEWCOMERS)
 
 
-def load_newcomers(path: str | PathLike[str], model: models.Model | None = None) -> Newcomers:
+def load_newcomers(path: str | PathLike[str], model: Model | None = None) -> Newcomers:
     """Load what `Newcomers.save` wrote; `model` is needed if the model was a Python object."""
     source = Path(path)
     if not run_directory.is_run(source, MARKERS):
@@ -111,9 +112,7 @@ def load_newcomers(path: str | PathLike[str], model: models.Model | None = None)
     return found
 
 
-def read_newcomers(
-    source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: models.Model | None
-) -> Newcomers:
+def read_newcomers(source: Path, about: Mapping[str, Any], origin: Mapping[str, Any], model: Model | None) -> Newcomers:
     """Read newcomers from a directory with their table and models."""
     names, sizes, scores = score_tables.read_clients(source / TABLE, NEWCOMER_MODELS)
     return Newcomers(

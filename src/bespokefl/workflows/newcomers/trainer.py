@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines import chunks
-from bespokefl.engines.client import PARTS, ClientSide, Data
+from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite, without_number
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers

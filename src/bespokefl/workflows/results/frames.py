@@ -1,18 +1,17 @@
 """Tidy tables of runs: one row per round, or per evaluated round and client; as pandas data frames."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import round_records
+from bespokefl.metrics.round_records import Lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from bespokefl.workflows.results.result import Result
-
-Lines = Sequence[Mapping[str, Any]]
 
 
 def frame(rows: Lines) -> "DataFrame":

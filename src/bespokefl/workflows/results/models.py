@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from bespokefl.core.errors import InputError, listing
 from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
 from bespokefl.engines.storage.safetensors_writer import write_tensors
+from bespokefl.models import Model
 
 StateDict = dict[str, Tensor]
-Model = str | nn.Module | Callable[..., nn.Module]
 
 ABOUT = "bespoke"  # the metadata entry: JSON with the clients' names and the blueprint
 NODE_ENTRY = "home"  # an entry that nodes add to that JSON: preprocessing of examples, and names of labels

@@ -32,11 +32,12 @@ from torch import nn
 
 from bespokefl.core.errors import InputError, count
 from bespokefl.data.preprocessing.transform import Preparation
+from bespokefl.models import Model
 from bespokefl.workflows.newcomers import result as newcomers
 from bespokefl.workflows.newcomers.result import Newcomers
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.frames import client_round_lines, frame, round_lines
-from bespokefl.workflows.results.models import InMemoryModels, Model, SavedModels, no_client
+from bespokefl.workflows.results.models import InMemoryModels, SavedModels, no_client
 from bespokefl.workflows.results.score_tables import CONSTANT, Scores, Sizes, dumps
 from bespokefl.workflows.results.server_artifact import ServerArtifact
 from bespokefl.workflows.run.settings import RunSettings, read
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MODEL_KINDS = ("personal", "global")
-PREPARATION = newcomers.PREPARATION
 CLIENT_SCORES = "client_scores.jsonl"
 
 
@@ -250,7 +250,7 @@ class Result:
             score_tables.write_lines(into / CLIENT_SCORES, self.client_scores)
         self.weights.write(into, self.names)
         if self.preparation is not None:
-            (into / PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
+            (into / newcomers.PREPARATION).write_text(self.preparation.to_json(), encoding="utf-8")
         if self.final is not None:
             self.final.write(into)
         if self.newcomers is not None:

@@ -1,4 +1,4 @@
-"""The content of result.json beside scores: what was trained, on which clients, and at what cost."""
+"""The content of result.json except scores: what was trained, on which clients, and at what cost."""
 
 import logging
 import platform

@@ -24,8 +24,9 @@ from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.outcome import OnProgress
 from bespokefl.engines.storage.checkpoints import OtherRunError
+from bespokefl.models import Model
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import Model, described
+from bespokefl.workflows.results.models import described
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import resume as finding
 from bespokefl.workflows.run.client_loading import load_clients

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core.errors import InputError, listing
-from bespokefl.core.method import Method
+from bespokefl.core.errors import InputError, listing, spell
+from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.data.clients import Clients
@@ -77,6 +77,14 @@ def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
         reference=settings.engine == "reference",
         warm=warm,
     )
+
+
+def check_keep_rounds(settings: RunSettings, method: Method, server: State) -> None:
+    """Raise an error if the global model of every round is to be kept, but there is none."""
+    if settings.keep_rounds and method.global_model(server) is None:
+        raise InputError(
+            f"{settings.method} has no global model to keep of every round; leave {spell('keep_rounds')} out."
+        )
 
 
 def find_device(name: str) -> torch.device:

@@ -7,9 +7,10 @@ import torch
 
 from bespokefl.core.nn.losses import Loss, fitting
 from bespokefl.core.task import Task
+from bespokefl.models import Model
 from bespokefl.models import build as build_model
 from bespokefl.workflows.results import models
-from bespokefl.workflows.results.models import Model, Recipe, StateDict
+from bespokefl.workflows.results.models import Recipe, StateDict
 from bespokefl.workflows.run import initial_weights
 from bespokefl.workflows.run.settings import RunSettings
 

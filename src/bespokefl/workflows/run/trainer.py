@@ -16,7 +16,7 @@ from torch import nn
 
 from bespokefl import methods
 from bespokefl.core.callback import Callback, RunInfo
-from bespokefl.core.errors import BespokeError, InputError, count, listing, spell
+from bespokefl.core.errors import BespokeError, InputError, count, listing
 from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
@@ -32,9 +32,10 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.differential_privacy import check_accountant
+from bespokefl.models import Model
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
-from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, Model, StateDict, write_state
+from bespokefl.workflows.results.models import PRECISIONS, START, InMemoryModels, StateDict, write_state
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.run import convert, initial_weights
 from bespokefl.workflows.run.client_loading import hold_back
@@ -139,7 +140,7 @@ class BuiltRun:
         return partial(_write_inputs, self.inputs.clients, self.start)
 
     def write_config(self, directory: Path) -> None:
-        """Write what `bespoke resume` needs beside checkpoints."""
+        """Write what `bespoke resume` needs besides checkpoints."""
         self.write_inputs(directory)
         run_directory.write_text(directory / "config.toml", self.saved_settings.to_toml(self.comments))
 
@@ -199,10 +200,7 @@ def build(inputs: RunInputs) -> BuiltRun:
     data = convert.engine_data(clients, spec.device, PRECISIONS[settings.precision])
     warm = start is not None or isinstance(inputs.model, nn.Module)
     simulation = Simulation(method, task, data, convert.engine_settings(settings, warm=warm), clients.classes)
-    if settings.keep_rounds and method.global_model(simulation.server) is None:
-        raise InputError(
-            f"{settings.method} has no global model to keep of every round; leave {spell('keep_rounds')} out."
-        )
+    convert.check_keep_rounds(settings, method, simulation.server)
     return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
 
 

@@ -11,9 +11,9 @@ from bespokefl.core import rng
 from bespokefl.core.errors import InputError, spell, unknown
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
-from bespokefl.models import build
+from bespokefl.models import Model, build
 from bespokefl.workflows.results import run_directory
-from bespokefl.workflows.results.models import Model, described
+from bespokefl.workflows.results.models import described
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import Mark, RunSettings

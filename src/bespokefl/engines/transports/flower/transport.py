@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.core.work import SIZE
 from bespokefl.engines.chunks import Executor
-from bespokefl.engines.client import PARTS, Data
+from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot

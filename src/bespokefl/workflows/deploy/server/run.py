@@ -19,7 +19,6 @@ from bespokefl.core.errors import (
     count,
     listing,
     settings_written_in,
-    spell,
 )
 from bespokefl.core.method import Method
 from bespokefl.engines.callbacks import Callbacks
@@ -37,7 +36,7 @@ from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.summary import summarize_run
 from bespokefl.workflows.run import initial_weights as starts
 from bespokefl.workflows.run import settings as configs
-from bespokefl.workflows.run.convert import engine_settings, make_result
+from bespokefl.workflows.run.convert import check_keep_rounds, engine_settings, make_result
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.run.task_builder import TaskSpec
 
@@ -123,10 +122,7 @@ def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected
         "preparation": preparation.to_json(),
     }
     server = Server(method, task, settings, messenger, directory.name, recipe)
-    if config.keep_rounds and method.global_model(server.server) is None:
-        raise InputError(
-            f"{config.method} has no global model to keep of each round; leave {spell('keep_rounds')} out."
-        )
+    check_keep_rounds(config, method, server.server)
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(directory / run_directory.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
