@@ -131,6 +131,41 @@ def test_packages_list_their_modules() -> None:
     assert missing == []
 
 
+CLASSES = {node.name: node for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def documented_elsewhere(one: ast.ClassDef) -> set[str]:
+    """Methods of base classes, of protocols, and those that torch calls."""
+    bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in one.bases]
+    names = {"forward"}
+    for base in [CLASSES[name] for name in bases if name in CLASSES and name != one.name]:
+        names |= documented_elsewhere(base) | {node.name for node in base.body if isinstance(node, ast.FunctionDef)}
+    protocols = [
+        other for other in CLASSES.values() if "Protocol" in map(ast.unparse, other.bases) and other is not one
+    ]
+    return names | {node.name for other in protocols for node in other.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_public_functions_classes_and_methods_have_docstrings() -> None:
+    """Other than those of `bf`, also in modules that users do not import."""
+    found: list[tuple[Path, ast.stmt]] = []
+    for name, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                found.append((name, node))
+                if isinstance(node, ast.ClassDef):
+                    known = documented_elsewhere(node)
+                    found += [(name, member) for member in node.body if getattr(member, "name", "") not in known]
+    missing = {
+        f"{name.as_posix()}:{node.name}"
+        for name, node in found
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    }
+    assert missing == set()
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'dito'"):
         bespokefl.dito  # noqa: B018

@@ -25,10 +25,12 @@ class Limit:
 
 
 def at_least(least: float, symbol: str = "") -> Limit:
+    """A finite number from `least` on."""
     return Limit(f">= {least}", lambda value: least <= value < inf, symbol)
 
 
 def above(least: float, symbol: str = "") -> Limit:
+    """A finite number greater than `least`."""
     return Limit(f"> {least}", lambda value: least < value < inf, symbol)
 
 
@@ -40,6 +42,7 @@ def interval(text: str, symbol: str = "") -> Limit:
 
 
 def one_of(*values: Any) -> Limit:
+    """One of these values."""
     *most, last = map(repr, values)
     return Limit(f"{', '.join(most)} or {last}", lambda value: value in values)
 

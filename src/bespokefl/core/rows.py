@@ -42,6 +42,7 @@ class Layout:
 
     @property
     def base(self) -> tuple[str, ...]:
+        """The parameters that do not belong to the head."""
         return tuple(name for name in self.names if name not in self.head)
 
     def columns(self, name: str) -> slice:

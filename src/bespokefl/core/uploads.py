@@ -60,6 +60,7 @@ class Scalar:
 
     @property
     def is_logarithmic(self) -> bool:
+        """Whether it is clipped and noised on a logarithmic scale: it cannot be negative."""
         return self.minimum >= 0
 
     def signature(self, start: Rows) -> tuple[object, ...]:

@@ -54,6 +54,7 @@ class Callbacks:
         self._call("on_round_end", {name: value for name, value in line.items() if name not in SCORES}, _flat(line))
 
     def checkpoint_written(self, number: int, path: Path) -> None:
+        """Report that a checkpoint is on disk."""
         self._call("on_checkpoint", number, path)
 
     def ended(self, outcome: Outcome) -> None:

@@ -36,4 +36,5 @@ class Settings:
 
     @property
     def privacy(self) -> Privacy:
+        """Clipping and noise."""
         return Privacy(self.clip, self.noise)

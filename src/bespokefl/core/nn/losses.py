@@ -13,6 +13,7 @@ FEW_CLASSES = 16  # fewer do not fill a vector register of the CPU
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each example; `targets` are classes."""
     plain = outputs.dim() == 2 and targets.dim() == 1 and not outputs.requires_grad
     if plain and outputs.shape[1] < FEW_CLASSES:
         # With classes as the outer dimension it is the same up to rounding, and eight times as fast for ten classes.
@@ -21,6 +22,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared error of each example, the mean over its outputs."""
     return (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).square().mean(1)
 
 

@@ -26,6 +26,7 @@ class FeatureSums:
 
     @classmethod
     def zeros(cls, *shape: int) -> "FeatureSums":
+        """The sums over no examples."""
         return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
     @classmethod
@@ -85,6 +86,7 @@ class FeatureSums:
         return np.where(variance <= CONSTANT * mean**2, 0.0, np.sqrt(np.maximum(variance, 0.0)))
 
     def to_dict(self) -> dict[str, Any]:
+        """The sums as JSON values."""
         return {"count": self.count.tolist(), "total": self.total.tolist(), "squares": self.squares.tolist()}
 
     @classmethod

@@ -17,6 +17,7 @@ MAX_FILES = 100_000
 
 
 def is_archive(path: Path) -> bool:
+    """Whether the path is a file with the name of a tar or zip archive."""
     return path.is_file() and (path.suffix in (".tgz", ".tar", ".zip") or path.name.endswith((".tar.gz", ".tar.xz")))
 
 

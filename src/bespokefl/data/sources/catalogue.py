@@ -50,6 +50,7 @@ class DatasetInfo:
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return len(self.label_names)
 
 

@@ -15,6 +15,8 @@ from bespokefl.data.readers.files import Arrays, OnProgress
 
 @dataclass(frozen=True)
 class Repository:
+    """A data set of images on the hub."""
+
     name: str
     image: str  # the column with the images
     labels: Mapping[str, str]  # our column names and the hub's
@@ -25,6 +27,7 @@ class Repository:
 
 
 def installed() -> bool:
+    """Whether the package `datasets` is installed."""
     return importlib.util.find_spec("datasets") is not None
 
 

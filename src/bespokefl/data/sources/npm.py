@@ -16,6 +16,8 @@ CLIENT = "npm"
 
 @dataclass(frozen=True)
 class Package:
+    """An npm package of a fixed version."""
+
     name: str
     version: str
     sha256: str  # of the packed file

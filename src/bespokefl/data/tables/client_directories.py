@@ -31,6 +31,7 @@ class ClientFile:
 
     @property
     def client(self) -> str:
+        """The client's name: that of the file's directory."""
         return self.path.parent.name
 
     @property

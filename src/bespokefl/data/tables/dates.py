@@ -19,6 +19,7 @@ CENTURY = 69  # two digits of a year: 69 to 99 are 1969 to 1999, as in POSIX
 
 
 def are_dates(texts: Collection[str]) -> bool:
+    """Whether all texts are dates or times; False if there is none."""
     return bool(texts) and all(DATE.fullmatch(one) for one in texts)
 
 

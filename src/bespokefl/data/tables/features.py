@@ -114,10 +114,12 @@ class Features:
         return np.where(index >= 0, x[:, index], absent)
 
     def to_dict(self) -> dict[str, Any]:
+        """The features as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
+        """Restore the features from what `to_dict` returned."""
         columns = tuple(Column(**{**column, "values": tuple(column["values"])}) for column in content["columns"])
         reading = Reading.from_dict(content["reading"]) if "reading" in content else Reading()  # earlier versions: none
         return cls(columns, tuple(content["shape"]), content["label"], content["client"], reading)

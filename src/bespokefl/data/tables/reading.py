@@ -30,6 +30,7 @@ class Reading:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Reading":
+        """Restore the reading from JSON values."""
         dates = tuple((str(name), str(order)) for name, order in content["dates"])
         return cls(tuple(content["missing_values"]), tuple(content["as_number"]), dates)
 
@@ -58,9 +59,11 @@ class Remarks:
     rows: Counter[str] = field(default_factory=Counter)  # by column
 
     def add(self, sentence: str) -> None:
+        """Add a sentence to be logged."""
         self.sentences.append(sentence)
 
     def log(self) -> None:
+        """Log the remarks, the same one of several files once."""
         if self.sentences:
             same = f" (the same in {len(self.sentences)} files)" if len(self.sentences) > 1 else ""
             log.warning("%s%s", self.sentences[0], same)

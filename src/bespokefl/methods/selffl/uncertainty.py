@@ -30,6 +30,7 @@ def wanted_steps(variance: Any, inverse_sum_others: Any, lr: float, batch_size: 
 
 
 def rounded_steps(wanted: Tensor, max_steps: int) -> Tensor:
+    """Steps as integers from 1 to `max_steps`, which undefined ones get."""
     return wanted.nan_to_num(nan=math.inf).round().clamp(1, max_steps).long()
 
 

@@ -178,6 +178,7 @@ def other_local_steps(one: Candidate, config: RunSettings, limited: bool) -> dic
 
 
 def num_points(grid: Grid) -> int:
+    """Return the number of points of a grid."""
     return prod(len(values) for values in grid.values())
 
 

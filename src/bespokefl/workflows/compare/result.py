@@ -58,6 +58,7 @@ class Entry:
 
     @property
     def is_baseline(self) -> bool:
+        """Whether the method is one of those that gains are measured against."""
         return self.method in BASELINES
 
 

@@ -33,6 +33,7 @@ ADVICE = "use another directory, or --overwrite to replace it."
 
 
 def run_path(path: Path, one: Candidate, seed: int) -> Path:
+    """Return the directory of a candidate's run with this seed."""
     return path / "runs" / f"{one.slug}-{seed}"
 
 
@@ -84,6 +85,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
+    """Read the plan of a comparison from its directory."""
     try:
         found: dict[str, Any] = json.loads((path / PLAN).read_text(encoding="utf-8"))
         return found | {"config": dict(found["config"]), "split_hash": str(found["split_hash"])}

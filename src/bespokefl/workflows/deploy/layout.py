@@ -53,6 +53,7 @@ class ServerSettings(Timeouts):
 
     @property
     def port(self) -> int:
+        """The port of the address."""
         return _parse(self.address)[1]
 
 
@@ -99,6 +100,7 @@ class Deployment:
 
     @classmethod
     def at(cls, directory: Path) -> "Deployment":
+        """Return the deployment in a directory; raise InputError if there is none."""
         if not (directory / "server" / "server.toml").is_file():
             raise InputError(
                 f"{str(directory)!r} is not the directory of a deployment: it has no server/server.toml; write one "
@@ -108,10 +110,12 @@ class Deployment:
 
     @property
     def server(self) -> Path:
+        """The server's directory."""
         return self.root / "server"
 
     @property
     def settings(self) -> ServerSettings:
+        """The server's settings, read from server.toml."""
         return ServerSettings(**_read(self.server / "server.toml", ServerSettings))
 
     @property
@@ -126,6 +130,7 @@ class Deployment:
 
     @property
     def local_address(self) -> str:
+        """The server's address on this machine."""
         host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
         return f"{host}:{self.settings.port}"
 
@@ -135,6 +140,7 @@ class Deployment:
         return {path.stem: path for path in sorted((self.server / "keys").glob("*.pub"))}
 
     def run_directory(self, name: str) -> Path:
+        """Return the directory of a run; raise InputError if the name is invalid."""
         if name == NODE_ID:
             raise InputError(f"a run cannot be named {name!r}: nodes have a file of that name; choose another.")
         return self.server / "runs" / check_name(name, "a run")
@@ -178,6 +184,7 @@ def _is_host(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host name or address stands for this machine itself."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -75,6 +75,7 @@ class LocalHost:
 
     @property
     def name(self) -> str:
+        """The node's name, from node.toml."""
         return self.settings.name
 
     @property

@@ -31,14 +31,17 @@ class Child:
         self.process: Process | None = None
 
     def start(self) -> None:
+        """Start the process."""
         self.process = spawn(self.command, self.output, self.environment, append=True)
 
     def restart_if_dead(self) -> None:
+        """Start the process again if it has ended."""
         if self.process is not None and self.process.poll() is not None:
             log.warning("%s ended with code %d and is restarted", self.name, self.process.returncode)
             self.start()
 
     def stop(self) -> None:
+        """End the process if it was started."""
         if self.process is not None:
             end(self.process)
             self.process = None

@@ -215,18 +215,22 @@ def locking_pid(directory: Path) -> int | None:
 
 
 def request_stop(directory: Path) -> None:
+    """Ask the server to stop a run."""
     write_text(directory / STOP, "")
 
 
 def stop_requested(directory: Path) -> bool:
+    """Whether the server was asked to stop a run."""
     return (directory / STOP).exists()
 
 
 def withdraw_stop_request(directory: Path) -> None:
+    """Withdraw a request to stop a run, if there is one."""
     (directory / STOP).unlink(missing_ok=True)
 
 
 def update_status(directory: Path, **changes: Any) -> None:
+    """Change entries of a run's status, and its time."""
     status = read_status(directory) | {"time": time.time()} | changes
     write_text(directory / STATUS, json.dumps(status, indent=2) + "\n")
 

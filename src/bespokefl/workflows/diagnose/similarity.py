@@ -47,6 +47,7 @@ class Similarity:
 
     @property
     def num_groups(self) -> int:
+        """The number of groups."""
         return len(np.unique(self.groups))
 
 

@@ -37,6 +37,7 @@ class Source(NamedTuple):
 
     @property
     def graph(self) -> ExportedModel:
+        """The module that is exported, with preprocessing and probabilities."""
         return ExportedModel(self.model, self.inputs, classifies=self.classifies)
 
 

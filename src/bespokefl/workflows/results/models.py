@@ -98,14 +98,17 @@ class InMemoryModels:
         return self.recipe.build(self.personal.state(position))
 
     def global_module(self) -> nn.Module | None:
+        """Return the global model as a module; None if there is none."""
         return None if self.global_rows is None else self.recipe.build(self.global_rows.state())
 
     def write(self, folder: Path, names: tuple[str, ...], file: str = PERSONAL) -> None:
+        """Write the personal models and the global model to a directory."""
         about = {"clients": names, **asdict(self.recipe.blueprint)}
         write_rows(self.personal, folder / file, json.dumps(about, ensure_ascii=False))
         self.write_global(folder)
 
     def write_global(self, folder: Path) -> None:
+        """Write the global model to a directory, if there is one."""
         module = self.global_module()
         if module is not None:
             write_state(module.state_dict(), folder / GLOBAL)
@@ -127,6 +130,7 @@ class SavedModels:
         return self.recipe.build(weights)
 
     def global_module(self) -> nn.Module | None:
+        """Return the global model as a module; None if there is none."""
         if not (self.folder / GLOBAL).exists():
             return None
         recipe, state = self.recipe, read_state(self.folder / GLOBAL)
@@ -134,6 +138,7 @@ class SavedModels:
 
     @property
     def recipe(self) -> Recipe:
+        """How the models are built; needs `model` if the run's was a Python object."""
         blueprint = self._blueprint()
         if self.model is None and blueprint.model.startswith("<"):
             raise InputError(

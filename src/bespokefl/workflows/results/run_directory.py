@@ -64,6 +64,7 @@ class ReplacedFolder:
         self.path, self.unchanged = path, path.is_dir() and any(path.iterdir())
 
     def replace(self, fill: Callable[[Path], None]) -> None:
+        """Replace the directory by a new one that `fill` fills."""
         write(self.path, fill, overwrite=True)
         self.unchanged = False
 

@@ -127,6 +127,7 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with a JSON object per line."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -140,4 +141,5 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as a CSV file."""
     path.write_text(csv_text(rows), encoding="utf-8", newline="")

@@ -62,6 +62,7 @@ class Interrupted(Exception):  # noqa: N818 (it is not an error)
 
 
 def can_fork() -> bool:
+    """Whether the operating system can fork processes."""
     return "fork" in multiprocessing.get_all_start_methods()
 
 

@@ -51,6 +51,7 @@ class Check(NamedTuple):
 
 
 def one_of(*values: str) -> Check:
+    """Return the check that a value is one of these."""
     return Check(lambda value: value in values, " or ".join(map(repr, values)))
 
 

@@ -71,6 +71,7 @@ class RunStorage:
 
     @property
     def checkpoints(self) -> Path:
+        """The directory of the checkpoints."""
         return self.directory / run_directory.CHECKPOINTS
 
     def add_advice(self, error: Exception) -> None:

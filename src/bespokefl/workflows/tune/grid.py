@@ -63,6 +63,7 @@ def expand(method: Method, grid: Grid, options: Mapping[str, Any]) -> list[Point
 
 
 def in_words(values: Mapping[str, Any]) -> str:
+    """Return values as text, such as "lr=0.1, rounds=5"."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 

@@ -29,6 +29,7 @@ def output_directory(config: RunSettings, name: str) -> Path:
 
 
 def check_clients_type(clients: Any) -> None:
+    """Raise an error for anything but `Clients`."""
     if not isinstance(clients, Clients):
         raise InputError(f"clients must be Clients, got {type(clients).__name__}; data.split(...) makes them.")
 
@@ -105,11 +106,13 @@ def flags(config: RunSettings, without: Collection[str] = ()) -> list[str]:
 
 
 def flag(name: str, value: Any) -> str:
+    """Return a setting as a flag of the command line."""
     switch = f"--{name.replace('_', '-')}"
     return switch if value is True else f"{switch} {shlex.quote(literal(value))}"
 
 
 def set_flag(name: str, value: Any) -> str:
+    """Return a hyper-parameter as the flag --set."""
     return f"--set {shlex.quote(f'{name}={literal(value)}')}"
 
 

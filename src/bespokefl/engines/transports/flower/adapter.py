@@ -96,9 +96,11 @@ class FleetClient:
         return int(self._http.ActivateNode(request).node_id)
 
     def deactivate(self, node_id: int) -> None:
+        """Tell the SuperLink that a node goes offline."""
         self._http.DeactivateNode(fleet_proto.DeactivateNodeRequest(node_id=node_id))
 
     def send_heartbeat(self, node_id: int) -> None:
+        """Tell the SuperLink that a node is online."""
         request = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=HEARTBEAT_LEASE)
         self._http.SendNodeHeartbeat(request)
 
@@ -209,6 +211,7 @@ class Control:
             return int(self._http.StartRun(request).run_id)
 
     def stop(self, run_id: int) -> None:
+        """Stop a run."""
         with _explained("cannot stop the run"):
             self._http.StopRun(control_proto.StopRunRequest(run_id=run_id))
 

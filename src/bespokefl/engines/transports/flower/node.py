@@ -47,7 +47,8 @@ class Host(Protocol):
     """A node's clients, and how to build a method and a model for them."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The node's name."""
 
     def about(self, missing: str = "refuse") -> dict[str, Any]:
         """The clients with their numbers of examples, and the kind of examples, for JSON.

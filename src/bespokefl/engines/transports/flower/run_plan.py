@@ -63,6 +63,7 @@ class RunPlan:
 
     @property
     def settings(self) -> Settings:
+        """The settings that nodes share with the server."""
         return Settings(**{name: getattr(self, name) for name in SHARED_SETTINGS})
 
     def round(self, number: int, phase: str, method: Method) -> Round:

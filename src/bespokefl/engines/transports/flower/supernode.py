@@ -65,6 +65,7 @@ def serve_messages(
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a node's private key; raise InputError if the file is unreadable or another kind of key."""
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except OSError as error:
