@@ -18,7 +18,7 @@ from bespokefl.core.nn.pooling import max_of_windows, max_pool
 MAX_WIDTH = 64  # pixels; in wider images most of the matrix product would be with zeros
 BLOCK = 16  # channels that torch's convolutions compute together; the last block is padded
 MAX_COLORS = 3  # channels of images whose convolution is computed together with the pooling
-MIN_OUTPUTS = 75_000  # of such a convolution for a batch; for fewer, the larger kernels cost as much as they save
+MIN_OUTPUTS = 150_000  # of such a convolution for a batch; for fewer, the larger kernels cost as much as they save
 MIN_PIXELS = 150_000  # of a batch, in training; for fewer, torch's single kernel for maximum pooling is as fast
 
 
