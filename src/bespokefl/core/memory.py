@@ -1,5 +1,6 @@
 """The available memory: that of the machine, or the limit of a control group, such as a container's."""
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -8,6 +9,9 @@ from pathlib import Path, PurePosixPath
 
 GROUPS = Path("/proc/self/cgroup")  # of this process: number:controllers:directory
 LIMITS = Path("/sys/fs/cgroup")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+KEPT = 256 << 20  # bytes at the end of the heap that are kept when freed; a step of training needs less
+ON_HEAP = 32 << 20  # bytes of an allocation up to which it is made on the heap, the most that glibc allows
 
 
 def limit() -> float:
@@ -16,6 +20,19 @@ def limit() -> float:
         return math.inf
     machine = float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_allowed()])
+
+
+def keep_freed() -> bool:
+    """Let this process keep up to 256 MB of freed memory for later allocations; return whether glibc agreed.
+
+    Otherwise the buffers of each training step are given back to the system, and every page is cleared and mapped again
+    in the next step. It has no effect with other C libraries.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # no glibc
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, ON_HEAP) and mallopt(M_TRIM_THRESHOLD, KEPT))
 
 
 def _allowed() -> Iterator[float]:

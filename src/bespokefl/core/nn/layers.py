@@ -12,9 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bespokefl.core.nn.pooling import max_pool
+from bespokefl.core.nn.convolution import convolve_windows
+from bespokefl.core.nn.pooling import max_of_windows, max_pool
 
 MAX_WIDTH = 64  # pixels; in wider images most of the matrix product would be with zeros
+BLOCK = 16  # channels that torch's convolutions compute together; the last block is padded
+MAX_COLORS = 3  # channels of images whose convolution is computed together with the pooling
+MIN_OUTPUTS = 150_000  # of such a convolution for a batch; for fewer, the larger kernels cost as much as they save
 MIN_PIXELS = 150_000  # of a batch, in training; for fewer, torch's single kernel for maximum pooling is as fast
 
 
@@ -28,6 +32,10 @@ class MatrixAvgPool2d(nn.AvgPool2d):
             return super().forward(input)
         averages = _averages(width, window, input.dtype)
         return (input.reshape(-1, window * width) @ averages).reshape(*front, height // window, width // window)
+
+    def halves(self) -> bool:
+        """Whether windows are 2 × 2, adjacent and not padded."""
+        return self._window() == 2
 
     def _window(self) -> int:
         """The side of the windows, or 0 if they overlap, are padded or not square."""
@@ -47,28 +55,37 @@ class PairwiseMaxPool2d(nn.MaxPool2d):
         return F.relu(output) if relu else output
 
     def _suits(self, input: Tensor) -> bool:
-        options = (*_pair(self.kernel_size), *_pair(self.stride), *_pair(self.padding), *_pair(self.dilation))
         even = input.dim() in (3, 4) and input.shape[-1] % 2 == input.shape[-2] % 2 == 0
         usual = input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64)
         large = input.numel() >= MIN_PIXELS or not (input.requires_grad and torch.is_grad_enabled())
-        return options == (2, 2, 2, 2, 0, 0, 1, 1) and not self.return_indices and even and usual and large
+        return self.halves() and even and usual and large
+
+    def halves(self) -> bool:
+        """Whether windows are 2 × 2, adjacent and not padded, and only maxima are returned."""
+        options = (*_pair(self.kernel_size), *_pair(self.stride), *_pair(self.padding), *_pair(self.dilation))
+        return options == (2, 2, 2, 2, 0, 0, 1, 1) and not self.return_indices
+
+
+QuickPool = MatrixAvgPool2d | PairwiseMaxPool2d
 
 
 class QuickSequential(nn.Sequential):
-    """Layers in a row; a ReLU before maximum pooling is computed after it, on a quarter of the pixels.
+    """Layers in a row, some of which are computed together or in another order; not if they have hooks.
 
-    Layers with hooks are called in their places.
+    A ReLU before maximum pooling is computed after it, on a quarter of the pixels. A first convolution and the pooling
+    after it, with or without a ReLU between them, are computed together.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        layers = list(self)
-        output, postponed = input, False
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
-            if postponed:
-                output, postponed = layer(output, relu=True), False
-            elif type(layer) is nn.ReLU and isinstance(following, PairwiseMaxPool2d):
-                postponed = not following.return_indices and not _hooked(layer) and not _hooked(following)
-                output = output if postponed else layer(output)
+        output, rest = input, list(self)
+        while rest:
+            layer, *rest = rest
+            relu = len(rest) > 1 and type(rest[0]) is nn.ReLU and not _hooked(rest[0])
+            pool = rest[int(relu)] if rest and not _hooked(layer, rest[int(relu)]) else None
+            if type(layer) is nn.Conv2d and isinstance(pool, QuickPool) and _together(layer, pool, output):
+                output, rest = _pooled(layer, pool, output, relu=relu), rest[relu + 1 :]
+            elif type(layer) is nn.ReLU and isinstance(pool, PairwiseMaxPool2d) and not (relu or pool.return_indices):
+                output, rest = pool(output, relu=True), rest[1:]
             else:
                 output = layer(output)
         return output
@@ -100,6 +117,35 @@ def quick(module: nn.Module, *, stacked: bool = False) -> nn.Module:
     return twin
 
 
+def _together(layer: nn.Conv2d, pool: QuickPool, input: Tensor) -> bool:
+    """Whether a convolution and the pooling after it can be computed as one, and faster.
+
+    It is faster for images of few channels, if the convolution's last block of channels is at most half full: then four
+    times as many channels fill blocks better. The gradient of such an input would be slower.
+    """
+    plain = {*layer.stride, *layer.dilation, layer.groups} == {1} and layer.padding_mode == "zeros"
+    if not plain or isinstance(layer.padding, str) or input.dim() != 4 or not pool.halves():
+        return False
+    usual = input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64)
+    first = layer.in_channels <= MAX_COLORS and not (input.requires_grad and torch.is_grad_enabled())
+    sides = input.shape[2:], layer.padding, layer.kernel_size
+    height, width = (side + 2 * padding - kernel + 1 for side, padding, kernel in zip(*sides, strict=True))
+    even = height > 0 < width and height % 2 == width % 2 == 0
+    large = len(input) * layer.out_channels * height * width >= MIN_OUTPUTS and min(layer.kernel_size) > 1
+    return usual and first and even and large and 0 < layer.out_channels % BLOCK <= BLOCK // 2
+
+
+def _pooled(layer: nn.Conv2d, pool: QuickPool, x: Tensor, *, relu: bool) -> Tensor:
+    """Return pool(layer(x)), or with `relu` pool(relu(layer(x)))."""
+    weight, bias = layer.weight, layer.bias
+    padding = _pair(layer.padding)  # type: ignore[arg-type]  # not a string: _together
+    if isinstance(pool, PairwiseMaxPool2d):
+        return max_of_windows(convolve_windows(x, weight, bias, padding), 1, 2, relu=relu)
+    # relu(y) / 4 = relu(y / 4), and a kernel is smaller than an image
+    windows = convolve_windows(x, weight / 4, None if bias is None else bias / 4, padding)
+    return (F.relu(windows) if relu else windows).sum((1, 2))
+
+
 @lru_cache(maxsize=64)
 def _averages(width: int, window: int, dtype: torch.dtype) -> Tensor:
     """The matrix that maps `window` concatenated rows of pixels to the averages of their windows."""
@@ -109,8 +155,10 @@ def _averages(width: int, window: int, dtype: torch.dtype) -> Tensor:
     return matrix
 
 
-def _hooked(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+def _hooked(*layers: nn.Module) -> bool:
+    return any(
+        one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks for one in layers
+    )
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, ...]:

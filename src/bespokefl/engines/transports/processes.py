@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from bespokefl.core import memory
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, in_brief
 from bespokefl.core.task import Task
 from bespokefl.engines.settings import Settings
@@ -71,6 +72,7 @@ class Pool:
         self._answer, self._in_process = answer, size <= 1
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        memory.keep_freed()  # here, so that workers inherit it
         self._workers: list[_Worker] = []
         for _ in range(0 if self._in_process else size):
             self._start_worker()
