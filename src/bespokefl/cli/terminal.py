@@ -190,7 +190,7 @@ def comparison_table(found: Comparison) -> Table:
 
     "steps" are gradient steps per client and round, "gradients" those of one example in the whole run.
     """
-    first = "method (untuned)" if found.untuned else "method"
+    first = f"method ({found.tuning_state})" if found.untuned else "method"
     title = "\n".join(textwrap.wrap(f"test {column_title(found.score)}", MAX_TITLE_WIDTH))
     columns = [first, title, "SD", "worst 10 %", "better/worse", "Jain", "steps", "gradients", "sent", "seconds"]
     rows: list[list[str | Text]] = []

@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from bespokefl import cli, methods
+from bespokefl.cli import terminal
 from bespokefl.cli.commands.compare import with_tuning_time
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError
 from bespokefl.data.clients import Clients
+from bespokefl.report.document import read_document
+from bespokefl.report.page import comparison_html, contents
 from bespokefl.workflows.compare import budget, candidates, pilot, tuning
 from bespokefl.workflows.compare.api import compare
+from bespokefl.workflows.compare.existing_runs import compare_runs, compare_unfinished
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import schedule
@@ -164,6 +168,40 @@ def test_without_validation_data_only_an_explicit_time_is_an_error(clients: Clie
     assert compare(["ditto"], blind, **QUICK).untuned
     with pytest.raises(InputError, match=r"tuning needs validation data to choose by, .* use --no-tune"):
         compare(["ditto"], blind, tune="1m", **QUICK)
+
+
+@pytest.mark.slow
+def test_a_partly_tuned_comparison_names_the_untuned_methods(clients: Clients, tmp_path: Path) -> None:
+    """The grid of one method is given, the others have their default hyper-parameters."""
+    own = QUICK | {"tune": False, "grids": {"ditto": {"prox_weight": (0.1, 1)}}, "out": tmp_path / "c"}
+    found = compare(["ditto"], clients, **own)
+    again, same = compare(["ditto"], clients, **own), compare_runs([tmp_path / "c"])
+    html = comparison_html(contents(read_document(tmp_path / "c"), {}))
+    assert "A partly tuned comparison" in html and "Method (partly tuned)" in html and "<strong>Partly tuned:" in html
+    (tmp_path / "c" / "compare.json").unlink()
+    for one in (found, again, same, compare_unfinished(tmp_path / "c")):
+        assert one.untuned_methods == ["local", "fedavg"] and one.tuning_state == "partly tuned"
+        assert (
+            one.page()["title"].startswith("Partly tuned comparison: ") and "3 partly tuned methods" in one.description
+        )
+        for verdict in (one.best, one.fairest):
+            assert verdict.sentence.startswith("Partly tuned: ") and not verdict.conclusive
+            assert "Local, fedavg are not tuned, so that this is no statement about the methods." in verdict.sentence
+    assert "2 points of a grid for ditto, compared after" in found.notes[0]
+    assert found.notes[1] == "local, fedavg are not tuned and have given or default hyper-parameters."
+    table = terminal.comparison_table(found)
+    assert table.columns[0].header == "method (partly tuned)"
+    more = compare(["ditto", "apfl"], clients, **own)  # nothing is left to tune
+    assert more.untuned_methods == ["local", "fedavg", "apfl"]
+    assert compare_runs([tmp_path / "c"]).untuned_methods == more.untuned_methods
+
+
+@pytest.mark.slow
+def test_methods_without_anything_to_tune_are_named(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(candidates.GRIDS, "local", {"lr": [0.1, 0.3, 1.0]})
+    monkeypatch.setitem(candidates.GRIDS, "fedavg", {"lr": [0.1, 0.3, 1.0]})
+    found = compare([methods.FedAvg(lr=0.2), methods.Oracle()], clients, **QUICK)
+    assert found.untuned_methods == ["fedavg"] and "Fedavg is not tuned" in found.best.sentence
 
 
 # -- tuning

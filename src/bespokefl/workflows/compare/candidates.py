@@ -39,12 +39,17 @@ class Candidate:
     @property
     def slug(self) -> str:
         """The name as part of a path."""
-        return re.sub(r"[^\w.=,-]+", "-", self.name).strip("-")
+        return slug(self.name)
 
     @property
     def registered(self) -> bool:
         """Whether the method is built in."""
         return registry.REGISTRY.get(self.method.name) is type(self.method)
+
+
+def slug(name: str) -> str:
+    """Return the name of a candidate as part of a path."""
+    return re.sub(r"[^\w.=,-]+", "-", name).strip("-")
 
 
 def of(given: Sequence[Method | str]) -> list[Candidate]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.metric import METRICS, metric_of
+from bespokefl.workflows.compare.qualification import UNTUNED
 from bespokefl.workflows.compare.statistics import LEVEL
 from bespokefl.workflows.tune.duration import in_words
 
@@ -45,7 +46,7 @@ def _state(found: "Comparison") -> list[str]:
 
 def _compared(found: "Comparison") -> str:
     data, total = found.facts.data, {part: int(sizes.sum()) for part, sizes in found.sizes.items()}
-    untuned = "untuned " if found.untuned else ""
+    untuned = f"{found.tuning_state} " if found.untuned else ""
     return (
         f"We compared {len(found.methods)} {untuned}methods ({_listed(found.methods)}) on {data['name']}, split by "
         f"{data['split']} (split seed {data['split_seed']}) into {count(data['clients'], 'client')} with "
@@ -94,7 +95,7 @@ def _tuned(found: "Comparison") -> list[str]:
     entries = {name: one for name, one in found.entries.items() if one.tuned}
     if tuning is None and not entries:
         return []
-    if not entries and tuning is not None and tuning["tuned"] is not False:
+    if not entries and tuning is not None and (found.tuning_state != UNTUNED or tuning.get("unknown")):
         return list(tuning["sentences"])
     if not entries:
         return ["The methods were not tuned: all have their given or default hyper-parameters."]

@@ -7,7 +7,7 @@ carefully than another.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -127,6 +127,7 @@ class Tuner:
     def run(self, shifted: Shifted) -> None:
         """Run all stages, widen grids, and give every candidate the chosen point."""
         if not self.races:
+            self._update_summary()
             return
         began, before = time.monotonic(), self._seconds_before()
         deadline = inf if self.limit is None else began + max(0.0, self.limit - before)
@@ -264,39 +265,60 @@ class Tuner:
                 "widened": race.widened,
             }
             found[race.one.name] = {"grid": grid, "tuned": score_tables.plain(tuned)}
-        self.plan.tuning = self._summary(complete, spent, edges)
+        untuned = self._untuned({name for name, one in found.items() if one["tuned"] is not None})
+        self.plan.tuning = self._summary(complete, spent, edges, untuned)
         for race in self.races:
             self._use(race.one, found[race.one.name])
         storage.write_tuned(self.path, found, self.plan.tuning)
 
+    def _untuned(self, chosen: Set[str]) -> list[str]:
+        """Return the candidates that keep their given or default hyper-parameters."""
+        gone = {name for name, _ in self.plan.failed} | set(self.plan.left_out)
+        return [one.name for one in self.plan.candidates if one.name not in {*self.plan.tuned, *chosen, *gone}]
+
+    def _update_summary(self) -> None:
+        """Name the candidates that were added to a tuned comparison without a grid of their own."""
+        summary, untuned = self.plan.tuning, self._untuned(set())
+        if summary is not None and summary.get("untuned") != untuned:
+            self.plan.tuning = summary | {"untuned": untuned}
+            storage.write_tuned(self.path, {}, self.plan.tuning)
+
     def _summary(
-        self, complete: Sequence[Stage], spent: float, edges: Mapping[str, Mapping[str, Any]]
+        self, complete: Sequence[Stage], spent: float, edges: Mapping[str, Mapping[str, Any]], untuned: Sequence[str]
     ) -> dict[str, Any]:
         """Return what was tuned and how, with sentences for the report."""
         limit = "" if self.limit is None else f" of {in_words(self.limit)}"
-        sentences = []
+        sentences: list[str] = []
+        summary = {"seconds": spent, "limit": self.limit, "untuned": untuned, "sentences": sentences}
+        who = "all methods" if len(untuned) == len(self.plan.candidates) else listing(untuned, len(untuned))
         if not complete:
             first = count(self.stages[0].rounds, "round")
             sentences.append(
-                f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so all "
-                "methods have their given or default hyper-parameters; give more time with --tune."
+                f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so "
+                f"{who} {_verb(untuned, 'has', 'have')} given or default hyper-parameters; give more time with --tune."
             )
-            return {"tuned": False, "seconds": spent, "limit": self.limit, "sentences": sentences}
+            return {"tuned": False, **summary}
         sizes = sorted({candidates.num_points(race.grid) for race in self.races})
         num = "" if len(sizes) == 1 else f"{sizes[0]} to "
         stages = [str(one.rounds) for one in complete if one.seeds == 1]
         when = " and ".join(stages)
         halving = " (the best third of the points goes on from one to the next)" if len(stages) > 1 else ""
         several = complete[-1].seeds
+        tuned = (
+            "each method" if not untuned else listing([race.one.name for race in self.races if race.best is not None])
+        )
         repeated = f", the best of them with {several} seeds" if several > 1 else ""
         beyond = f", and at most {schedule.WIDENINGS} times values beyond its edge" * any(
             race.widens for race in self.races
         )
         sentences.append(
             f"Tuned on validation data with seed {self.plan.seeds[0]}{limit and f', in at most{limit[3:]}'}: {num}"
-            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{repeated}"
+            f"{count(sizes[-1], 'point')} of a grid for {tuned}, compared after {when} rounds{halving}{repeated}"
             f"{beyond}."
         )
+        if untuned:
+            verb = _verb(untuned, "is not tuned and has", "are not tuned and have")
+            sentences.append(f"{who} {verb} given or default hyper-parameters.")
         if self.out_of_time:
             left = [str(one.rounds) for one in self.stages if one.seeds == 1 and one not in complete]
             more = complete[-1] != self.stages[-1]
@@ -307,7 +329,7 @@ class Tuner:
             sentences.append(
                 f"The best point of {name} lies on the edge of what was tried ({values}): values beyond may be better."
             )
-        return {"tuned": True, "seconds": spent, "limit": self.limit, "sentences": sentences}
+        return {"tuned": True, **summary}
 
     def _use(self, one: Candidate, known: Mapping[str, Any]) -> None:
         """Give a candidate the chosen hyper-parameters and settings."""
@@ -344,3 +366,7 @@ class Tuner:
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue  # reported when it is used
         return total / self.processes
+
+
+def _verb(names: Sequence[str], one: str, several: str) -> str:
+    return one if len(names) == 1 else several
