@@ -47,13 +47,15 @@ class _Race:
     widens: bool  # a given grid is not widened
     seeds: Sequence[int]  # of the comparison
     metric: str | None  # that decides; None: accuracy, or loss for regression
-    untried: dict[str, Any] = field(default_factory=dict)  # values that are not in the grid, tried at the best point
+    untried: dict[str, Any] = field(default_factory=dict)  # local steps that are tried once, at the best point
+    tried_steps: dict[str, Any] = field(default_factory=dict)  # of these, what was tried
     alive: list[int] = field(default_factory=list)  # indices of the points of the present stage
     trained: dict[tuple[int, int], int] = field(default_factory=dict)  # number of seeds by point and rounds
     cells: Cells | None = None
     best: int | None = None
     rounds: int = 0  # after which the best point was chosen
-    widened: int = 0
+    widened: int = 0  # how often values beyond an edge were tried
+    beyond_edge: bool = False  # whether the points added last have such values
     closed: set[str] = field(default_factory=set)  # keys that have no valid value beyond their edge
 
     def tuning(self, trainings: Sequence[tuple[int, int]], num_seeds: int) -> Tuning:
@@ -226,20 +228,25 @@ class Tuner:
                 return
             for race in self.races:
                 if race.one.name in todo:
-                    race.best, race.widened = race.alive[0], race.widened + 1
+                    race.best = race.alive[0]
+                    race.widened += race.beyond_edge
+                    race.tried_steps |= race.untried
+                    race.untried = {}
 
     def _beyond(self, race: _Race) -> list[int]:
         """Add points beyond the edges of a race's best point; a value that is invalid closes its edge."""
         assert race.best is not None
         added = []
         best = {key: (value,) for key, value in race.points[race.best].values.items()}
-        values, race.untried = race.untried | race.edge(), {}
-        for key, value in values.items():
+        edge, race.beyond_edge = race.edge(), False
+        for key, value in (race.untried | edge).items():
             try:
                 race.points += candidates.points(race.one, best | {key: (value,)}, self._options(race.one))
                 added.append(len(race.points) - 1)
+                race.beyond_edge |= key in edge
             except InputError:
                 race.closed.add(key)
+                race.untried.pop(key, None)
         return added
 
     # -- results
@@ -263,6 +270,7 @@ class Tuner:
                 "rounds": race.rounds,
                 "edge": list(edge),
                 "widened": race.widened,
+                "other_steps": race.tried_steps,
             }
             found[race.one.name] = {"grid": grid, "tuned": score_tables.plain(tuned)}
         untuned = self._untuned({name for name, one in found.items() if one["tuned"] is not None})
@@ -329,7 +337,7 @@ class Tuner:
             sentences.append(
                 f"The best point of {name} lies on the edge of what was tried ({values}): values beyond may be better."
             )
-        return {"tuned": True, **summary}
+        return {"tuned": True, "stages": [[one.rounds, one.seeds] for one in complete], **summary}
 
     def _use(self, one: Candidate, known: Mapping[str, Any]) -> None:
         """Give a candidate the chosen hyper-parameters and settings."""
