@@ -15,7 +15,7 @@ from bespokefl import cli, methods
 from bespokefl.cli import terminal
 from bespokefl.cli.commands.compare import with_tuning_time
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.report.document import read_document
 from bespokefl.report.page import comparison_html, contents
@@ -23,6 +23,7 @@ from bespokefl.workflows.compare import budget, candidates, pilot, tuning
 from bespokefl.workflows.compare.api import compare
 from bespokefl.workflows.compare.existing_runs import compare_runs, compare_unfinished
 from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import schedule
 
@@ -99,6 +100,77 @@ def test_time_is_measured_once_and_kept(clients: Clients, tmp_path: Path, monkey
     (out / "budget.json").write_text("no JSON", encoding="utf-8")
     with pytest.raises(InputError, match=r"budget.json' is damaged"):
         compare(["ditto", "apfl"], clients, **own)
+
+
+DIVERGED = "the weights became absurdly large: use a smaller learning rate."
+
+
+def diverging(names: tuple[str, ...], least: float) -> Any:
+    """Replace `run` of the short runs: these methods diverge with learning rates from `least` on."""
+
+    def short_run(method: Any, *others: Any, **settings: Any) -> Any:
+        if method.name in names and method.lr >= least:
+            raise TrainingError(DIVERGED)
+        return run(method, *others, **settings)
+
+    return short_run
+
+
+@pytest.mark.slow
+def test_short_runs_that_diverge_are_repeated_with_the_smallest_learning_rate(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pilot, "run", diverging(("fedavg", "ditto"), 0.02))
+    grids = {"fedavg": {"lr": (0.01, 0.1)}, "ditto": {"lr": (0.1, 0.01)}}
+    own = QUICK | {"tune": False, "budget": "gradients", "grids": grids}
+    found = compare(["ditto"], clients, **own)
+    assert not any(entry.failed for entry in found.entries.values())
+    assert {name: found.result(name, 0).config.rounds for name in found.methods} == {
+        "local": 4,
+        "fedavg": 4,
+        "ditto": 2,
+    }
+    monkeypatch.setattr(pilot, "run", diverging(("fedavg",), 0.02))
+    assert compare(["ditto"], clients, **own | {"grids": {}}).result("ditto", 0).config.rounds == 2  # of default grids
+    monkeypatch.setattr(pilot, "run", diverging(("ditto",), 0.0))
+    failed = compare(["ditto"], clients, **own).entries["ditto"]
+    assert failed.failed == {
+        0: "training failed in the short runs that measure its work, also with the smallest learning rates of its "
+        f"grid: {DIVERGED}"
+    }
+    assert failed.tuned is None
+    for budget_name in ("gradients", "time"):
+        monkeypatch.setattr(pilot, "run", diverging(("fedavg",), 0.0))
+        with pytest.raises(
+            TrainingError, match=rf"^the budget '{budget_name}' is that of fedavg, .* --budget steps\.$"
+        ):
+            compare(["ditto"], clients, **own | {"budget": budget_name})
+
+
+@pytest.mark.slow
+def test_methods_are_measured_again_if_tuning_changes_their_work(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one inner step, pFedMe computes what FedAvg computes, a fifth of its default."""
+    own = QUICK | {"rounds": 10, "tune": False, "grids": {"pfedme": {"inner_steps": (1,)}}}
+    counted = compare(["pfedme"], clients, budget="gradients", **own)
+    assert counted.result("pfedme", 0).config.rounds == 10
+    work = {line["method"]: line["gradients"] for line in counted.table}
+    assert work["pfedme"] == work["fedavg"]
+    measured: list[str] = []
+
+    def measure(plan: Any, one: candidates.Candidate, report: Any) -> dict[str, float]:
+        measured.append(one.name)
+        return {"start": 0.0, "round": 0.1 * getattr(one.method, "inner_steps", 1), "end": 0.0}
+
+    monkeypatch.setattr(pilot, "_measure", measure)
+    out = tmp_path / "timed"
+    for _ in range(2):
+        timed = compare(["pfedme"], clients, budget="time", out=out, **own)
+        assert timed.result("pfedme", 0).config.rounds == 10
+    assert measured == ["fedavg", "local", "pfedme"] * 3 + ["fedavg", "pfedme"] * 3  # and never again
+    stored = json.loads((out / "budget.json").read_text(encoding="utf-8"))["pfedme"]
+    assert (stored["rounds"], stored["tuned"]["rounds"]) == (2, 10)
 
 
 def test_the_parts_of_a_short_run_are_measured(clients: Clients) -> None:

@@ -5,7 +5,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,14 @@ def grid_of(one: Candidate, tune: bool, grids: Mapping[str, Grid]) -> Grid:
     if not tried and isinstance(hyper.get("lr"), float):
         tried["lr"] = tuple(float(f"{hyper['lr'] * factor:.3g}") for factor in LR_FACTORS)
     return {key: values for key, values in tried.items() if key not in changed}
+
+
+def with_smallest_rates(one: Candidate, grid: Grid) -> Candidate:
+    """Return a candidate with the smallest learning rates of its grid; if that is empty, of its default grid."""
+    tried = grid or grid_of(one, True, {})
+    hyper = one.method.hyper()
+    rates = {key: (min(hyper[key], *tried[key]),) for key in tried if key == "lr" or key.endswith(("_lr", "_rate"))}
+    return replace(one, method=points(one, rates)[0].method) if rates else one
 
 
 def other_local_steps(one: Candidate, config: RunSettings, limited: bool) -> dict[str, int]:

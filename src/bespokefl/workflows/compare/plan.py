@@ -263,11 +263,15 @@ class _Runner:
         """Tune, then train; return whether it was interrupted."""
         plan = self.plan
         try:
-            if plan.budget in (budgets.GRADIENTS, budgets.TIME):
-                pilot.equalise(plan, self.path, self.processes, self.workers)
+            equal = plan.budget in (budgets.GRADIENTS, budgets.TIME)
+            short_runs = pilot.Pilot(plan, self.path, self.processes, self.workers, grid_of)
+            if equal:
+                short_runs.equalise()
             tuner = Tuner(plan, self.path, self.processes, self.workers, limit, grid_of, given)
             total = tuner.num_trainings + len(plan.candidates) * len(plan.seeds)
             tuner.run(lambda before: self._shifted(before, total))
+            if equal and plan.tuned:
+                short_runs.equalise(tuned=True)
             todo = {
                 jobs.Job(f"{one.name}, seed {seed}", partial(self._train, one, seed)): (one, seed)
                 for seed in plan.seeds

@@ -101,7 +101,8 @@ class Tuner:
 
     def __post_init__(self) -> None:
         stored = storage.read_tuned(self.path)
-        for one in list(self.plan.candidates):
+        gone = {name for name, _ in self.plan.failed} | set(self.plan.left_out)
+        for one in [one for one in self.plan.candidates if one.name not in gone]:
             grid = score_tables.plain(dict(self.grids[one.name]))
             known = stored.get(one.name)
             if grid and known is not None and known["grid"] == grid:
