@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
 from bespokefl.report.document import read_document
 from bespokefl.report.page import comparison_html, contents
-from bespokefl.workflows.compare import budget, candidates, pilot, tuning
+from bespokefl.workflows.compare import api, budget, candidates, pilot, tuning
 from bespokefl.workflows.compare.api import compare
 from bespokefl.workflows.compare.existing_runs import compare_runs, compare_unfinished
 from bespokefl.workflows.run import jobs
@@ -100,6 +101,22 @@ def test_time_is_measured_once_and_kept(clients: Clients, tmp_path: Path, monkey
     (out / "budget.json").write_text("no JSON", encoding="utf-8")
     with pytest.raises(InputError, match=r"budget.json' is damaged"):
         compare(["ditto", "apfl"], clients, **own)
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_says_its_rounds(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gradients", "time"):
+        monkeypatch.setattr(
+            pilot, "_measure", lambda plan, one, report: {"start": 0, "round": 1 + (one.name == "ditto"), "end": 0}
+        )
+        out = tmp_path / name
+        found = compare(["ditto"], clients, budget=name, tune=False, out=out, **QUICK)
+        (out / "compare.json").unlink()
+        shutil.rmtree(out / "runs" / "local-0")
+        killed = compare_unfinished(out)
+        assert "methods ran fewer than 4 rounds: ditto 2." in found.facts.notes[0]
+        assert found.facts.notes[0] in killed.facts.notes and killed.facts.config["rounds"] == 4
+        assert "for 4 rounds (ditto 2), with all clients" in killed.description
 
 
 DIVERGED = "the weights became absurdly large: use a smaller learning rate."
@@ -402,3 +419,21 @@ def test_flags_that_are_rejected(flags: list[str], sentence: str, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", "ditto", *flags])
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "hinted"),
+    [([], False), (["--seeds", "2"], True), (["--seeds", "2", "--quiet"], False), (["--seeds", "5"], False)],
+)
+def test_few_seeds_are_told_at_once(
+    flags: list[str], hinted: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(*args: Any, **options: Any) -> Any:
+        raise InputError("nothing is trained.")
+
+    monkeypatch.setattr(api, "compare_config", stops)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "ditto", *flags])
+    printed = capsys.readouterr()
+    assert ("With fewer than 5 seeds no method can be called best." in printed.err) == hinted
+    assert "nothing is trained" in printed.err and not printed.out

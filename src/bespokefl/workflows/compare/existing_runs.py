@@ -9,7 +9,7 @@ from typing import Any
 from bespokefl import methods as registry
 from bespokefl.core.errors import InputError, listing
 from bespokefl.metrics.metric import check_metric
-from bespokefl.workflows.compare import candidates, storage
+from bespokefl.workflows.compare import budget, candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE, UNTUNED
 from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.results import run_directory, score_tables
@@ -70,6 +70,13 @@ def compare_unfinished(path: Path) -> Comparison:
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
     about: dict[str, Any] = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None}
     about |= {"budget": plan["config"].get("budget"), "metric": plan.get("metric")}
+    about["rounds"] = plan["config"].get("rounds") or max(result.about["rounds"] for result in results)
+    if about["budget"] in (budget.GRADIENTS, budget.TIME):
+        names = {candidates.slug(name): name for name in methods}
+        own = {_slug(result): result.about["rounds"] for result in results}
+        notes += budget.round_notes(
+            {names.get(slug, slug): own[slug] for slug in own}, about["rounds"], about["budget"]
+        )
     return _compare(results, summary=_tuning_of_comparison(path), seeds=seeds, notes=notes, interrupted=True, **about)
 
 
@@ -77,9 +84,10 @@ def _compare(
     results: Sequence[Result],
     notes: Sequence[str] = (),
     summary: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
     **metadata: Any,
 ) -> Comparison:
-    """Put runs together; `summary` says how they were tuned if they are those of one comparison."""
+    """Put runs together; `summary` and `rounds` are how they were tuned and planned if they are of one comparison."""
     first = results[0]
     for other in results[1:]:
         if other.about["split_hash"] != first.about["split_hash"]:
@@ -96,7 +104,7 @@ def _compare(
     differs = [f"The methods differ in more than the method: {differing}."] if differing else []
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
-    config = {"rounds": about["rounds"], **settings}
+    config = {"rounds": rounds or about["rounds"], **settings}
     facts = ComparisonMetadata(
         tuning={**_tuning_of(entries), **(summary or {}), "untuned": _in_state(entries, NOT_TUNED)},
         data=data_of(about),
@@ -174,9 +182,13 @@ def _state_of(result: Result) -> str:
         return NOT_KNOWN
     if "untuned" not in tuning:
         return TUNED if tuning["tuned"] else NOT_TUNED
+    return NOT_TUNED if _slug(result) in map(candidates.slug, tuning["untuned"]) else TUNED
+
+
+def _slug(result: Result) -> str:
+    """Return the name of the method as in the directory of a run of a comparison, METHOD-SEED."""
     assert result.path is not None
-    untuned = {f"{candidates.slug(name)}-{result.about['seed']}" for name in tuning["untuned"]}
-    return NOT_TUNED if result.path.name in untuned else TUNED
+    return result.path.name.removesuffix(f"-{result.about['seed']}")
 
 
 def _tuning_of_run(result: Result) -> dict[str, Any] | None:

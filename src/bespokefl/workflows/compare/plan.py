@@ -162,6 +162,7 @@ class ComparisonPlan:
                 raise KeyboardInterrupt
             error = next((error for entry in entries for error in entry.failed.values()), "nothing was trained.")
             raise TrainingError(f"no method could be trained; the first error: {error}")
+        own_rounds = {one.name: one.options.get("rounds", self.config.rounds) for one in self.candidates}
         untuned = [entry.name for entry in entries if entry.tuned is None and not entry.failed]
         clients, config, common = self.clients, self.config, self._common()
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
@@ -177,7 +178,7 @@ class ComparisonPlan:
             command=self.command,
             interrupted=interrupted,
             planned=len(entries) * len(self.seeds),
-            notes=tuple(budgets.round_notes(self.candidates, config.rounds, self.budget)),
+            notes=tuple(budgets.round_notes(own_rounds, config.rounds, self.budget)),
             budget=self.budget,
             tuning=(self.tuning or {"tuned": False, "sentences": [UNTUNED]}) | {"untuned": untuned},
             metric=self.metric,
