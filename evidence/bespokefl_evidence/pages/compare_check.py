@@ -24,19 +24,19 @@ those that are missing. DIR has the data as NPZ files: *har_geotec_windows* is t
 GeoTecINIT/sp-sw-har-dataset, *landmine_29tasks* that of daizhongxiang/Federated_Bayesian_Optimization,
 *femnist_by_writer* LEAF's FEMNIST.
 
-*Compare* is [`bespoke compare`](compare.md) with its default budget and grids, {minutes} minutes for tuning (the default
-is 10) and five seeds. *Search* trains every point of the grids below, with each number of local epochs, for all rounds
-with three seeds, chooses by mean validation score, and trains the choice with the five seeds of the comparison. *Same
-work* are the local epochs of the comparison or half of them, *more work* three times as many, too. Scores are on test
-data, mean over clients and seeds ± standard error over seeds, in per cent; no choice uses test data. "–" is not
-computed yet.
+*Compare* is [`bespoke compare`](compare.md) with its default budget and grids, {minutes} minutes for tuning (the
+default is 10) and five seeds. *Search* trains every point of the grids below, with each number of local epochs, for
+all rounds with three seeds, chooses by mean validation score, and trains the choice with the five seeds of the
+comparison. *Same work* are the local epochs of the comparison or half of them, *more work* three times as many, too.
+Scores are on test data, mean over clients and seeds ± standard error over seeds, in per cent; no choice uses test
+data. "–" is not computed yet.
 
 Compare chooses most points after fewer rounds, keeps the number of local epochs, except for Local and FedAvg, which try
 half of them, and widens its grids at their edges. The search does not widen them.
 """
 DIFFERENT = (
-    "Not all values of compare's grids are among those of the search: for pfedvem the search varies `head_lr`, compare\n"
-    "`mean_head_lr`, and for ucfl the search has `lr` 1 instead of 0.001."
+    "Not all values of compare's grids are among those of the search: for pfedvem the search varies `head_lr`, "
+    "compare `mean_head_lr`, and for ucfl the search has `lr` 1 instead of 0.001."
 )
 
 Scores = dict[str, np.ndarray]
