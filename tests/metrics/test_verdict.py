@@ -195,6 +195,12 @@ class TestFairest:
         assert found.method is None and "even comes closest" in found.sentence
         assert found.sentence.endswith("2 seeds are too few to conclude about other seeds; run at least 5.")
 
+    def test_reservations(self) -> None:
+        scores = {"even": spreading(0.8, 0.05), "uneven": spreading(0.805, 0.1)}
+        found = fairest(self.gains(scores), scores, reservations=["the methods are untuned"])
+        assert found.method is None and not found.conclusive and "even comes closest" in found.sentence
+        assert found.sentence.endswith(". The methods are untuned.")
+
     def test_losses(self) -> None:
         scores = {"even": spreading(0.8, 0.05), "uneven": spreading(0.799, 0.1)}
         found = fairest({name: 1 - one for name, one in scores.items()}, scores, higher_is_better=False)

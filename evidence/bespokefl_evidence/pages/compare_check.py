@@ -10,9 +10,10 @@ from bespokefl.metrics.metric import METRICS
 from bespokefl.metrics.significance import MARGIN, Standing, standing
 from bespokefl.metrics.spread import standard_error
 from bespokefl.metrics.verdict import best_performing
+from bespokefl.workflows.compare.candidates import GRIDS
 from bespokefl_evidence.pages.scores import NO_VALUE
 from bespokefl_evidence.studies.cells import Cell, CellStore
-from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, Scenario
+from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, Scenario, points
 from bespokefl_evidence.studies.runner import status
 
 PAGE = "compare-check.md"
@@ -23,13 +24,20 @@ those that are missing. DIR has the data as NPZ files: *har_geotec_windows* is t
 GeoTecINIT/sp-sw-har-dataset, *landmine_29tasks* that of daizhongxiang/Federated_Bayesian_Optimization,
 *femnist_by_writer* LEAF's FEMNIST.
 
-*Compare* is [`bespoke compare`](compare.md) with its default budget, grids and tuning, and five seeds. *Search* trains
-every point of a much larger grid (learning rates × momentum or the method's own parameters × local epochs) for all
-rounds with three seeds, chooses by mean validation score, and trains the choice with the five seeds of the comparison.
-*Same work* are at most the local epochs of the comparison, *more work* three times as many, too. Scores are on test
-data, mean over clients and seeds ± standard error over seeds, in per cent; no choice uses test data. "–" is not
-computed yet.
+*Compare* is [`bespoke compare`](compare.md) with its default budget and grids, {minutes} minutes for tuning (the
+default is 10) and five seeds. *Search* trains every point of the grids below, with each number of local epochs, for
+all rounds with three seeds, chooses by mean validation score, and trains the choice with the five seeds of the
+comparison. *Same work* are the local epochs of the comparison or half of them, *more work* three times as many, too.
+Scores are on test data, mean over clients and seeds ± standard error over seeds, in per cent; no choice uses test
+data. "–" is not computed yet.
+
+Compare chooses most points after fewer rounds, keeps the number of local epochs, except for Local and FedAvg, which try
+half of them, and widens its grids at their edges. The search does not widen them.
 """
+DIFFERENT = (
+    "Not all values of compare's grids are among those of the search: for pfedvem the search varies `head_lr`, "
+    "compare `mean_head_lr`, and for ucfl the search has `lr` 1 instead of 0.001."
+)
 
 Scores = dict[str, np.ndarray]
 
@@ -41,8 +49,24 @@ def page(study: CompareCheck, store: CellStore) -> str:
     missing = "all are computed" if done == total else f"{total - done} are missing"
     cells = f"{done} of {total} cells, {missing}; {spent / 60:.0f} minutes of processor time.\n"
     return "\n".join(
-        [INTRODUCTION, cells, *(_section(study, one, store) for one in study.scenarios), _all_methods(study, store)]
+        [
+            _introduction(study),
+            cells,
+            *(_section(study, one, store) for one in study.scenarios),
+            _all_methods(study, store),
+        ]
     )
+
+
+def _introduction(study: CompareCheck) -> str:
+    """Say what was compared, and what the search contains beside the grids of a comparison."""
+    lines = ["| method | search: points | search: values | compare: points |", "|---|---:|---|---:|"]
+    for name in study.methods:
+        grid = {key: values for key, values in study.grids[name].items() if len(values) > 1}
+        values = "; ".join(f"`{key}` {', '.join(map(str, own))}" for key, own in grid.items())
+        lines.append(f"| {name} | {len(points(grid))} | {values} | {len(points(GRIDS[name]))} |")
+    lines += ["", DIFFERENT, ""]
+    return INTRODUCTION.format(minutes=study.tune.removesuffix("m")) + "\n" + "\n".join(lines)
 
 
 def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
@@ -137,6 +161,8 @@ def agreement(ours: Scores, theirs: Scores) -> str:
         f"they disagree on whether {listing(wrong)} can be told from the best"
         if wrong
         else "the same methods are significantly behind the best"
+        if any(_is_behind(full, name) for name in ours)
+        else "no method is significantly behind the best in either"
     )
     follow = f"who follows the comparison loses {100 * lost:.1f} points by the search's scores"
     within = " (within the margin of 1 point)" if lost <= MARGIN else ""

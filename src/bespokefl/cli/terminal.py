@@ -146,7 +146,7 @@ def score_table(kinds: Mapping[str, Mapping[str, Any] | None]) -> Table:
 
 
 def tuning_table(tuning: Tuning) -> Table:
-    """Return a table of the points of a tuning; a star marks the chosen one."""
+    """Return a table of the points of a tuning, and of the constant predictor; a star marks the chosen point."""
     keys = list(tuning.points[0].values)
     shown = tuning.scores
     scores = [name for name in shown if any(line[name] is not None for line in tuning.table)] or shown[:1]
@@ -155,6 +155,9 @@ def tuning_table(tuning: Tuning) -> Table:
         mark = "*" if at == tuning.chosen else ""
         found = ["failed" if line["failed"] else format_score(line[name], name) for name in scores]
         rows.append([mark, *(literal(line[key]) for key in keys), *found, f"{line['seconds']:.1f}"])
+    if tuning.constant is not None:
+        values = [format_score(tuning.constant.get(name), name) for name in scores]
+        rows.append(["", tuning.constant["name"], *[""] * (len(keys) - 1), *values, ""])
     columns = ["", *keys, *(column_title(name) for name in scores), "seconds"]
     return table(columns, rows, left=1 + len(keys))
 
@@ -190,7 +193,7 @@ def comparison_table(found: Comparison) -> Table:
 
     "steps" are gradient steps per client and round, "gradients" those of one example in the whole run.
     """
-    first = "method (untuned)" if found.untuned else "method"
+    first = f"method ({found.tuning_state})" if found.untuned else "method"
     title = "\n".join(textwrap.wrap(f"test {column_title(found.score)}", MAX_TITLE_WIDTH))
     columns = [first, title, "SD", "worst 10 %", "better/worse", "Jain", "steps", "gradients", "sent", "seconds"]
     rows: list[list[str | Text]] = []

@@ -191,6 +191,7 @@ def fairest(
     higher_is_better: bool = True,
     margin: float | None = None,
     percent: bool = False,
+    reservations: Sequence[str] = (),
 ) -> Verdict:
     """Choose the fairest method, as defined above.
 
@@ -208,6 +209,8 @@ def fairest(
         How far a mean may be behind the best mean. Default: `significance.default_margin`.
     percent : bool
         Whether the sentence prints scores in percent.
+    reservations : sequence of str
+        Other reasons not to call a method fairest, as parts of a sentence.
     """
     averaged = fairness_choice.per_client(by_name(gains, "gains"))
     votes = fairness_choice.preferred(averaged)
@@ -228,7 +231,7 @@ def fairest(
     if winner is None:
         reason = choice.reason(within, lambda value: show(sign * value), points)
         reason += f". PersFL's measures of the gains: {measures}" if measures else ""
-        return Verdict(None, (), None, votes, f"No method can be called fairest: {reason}.")
+        return Verdict(None, (), None, votes, _joined(f"No method can be called fairest: {reason}", reservations))
     support = support_of(arrays, choice, seed, resamples)
     num = len(choice.candidates)
     figures = (
@@ -241,7 +244,7 @@ def fairest(
         against.append(f"PersFL's measures of the gains do not all prefer it: {measures}")
     if support < MIN_SUPPORT:
         against.append(f"this holds in only {100 * support:.3g} % of resamples of clients and seeds")
-    limits = _too_few_seeds(len(arrays[winner]))
+    limits = [*_too_few_seeds(len(arrays[winner])), *reservations]
     if against or limits:
         but = f", but {'; and '.join(against)}" if against else ""
         sentence = _joined(f"No method can be called fairest. {winner} comes closest: {figures}{but}", limits)

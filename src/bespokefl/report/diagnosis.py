@@ -95,6 +95,8 @@ def _gain_card(diagnosis: Mapping[str, Any]) -> Card:
         f"Mean {METRICS[metric].title} of the clients with {best['method']} minus that with Local, in trials of "
         f"{trials['rounds']} rounds, on held-out training and validation data."
     )
+    if interval and trials.get("coverage"):
+        text += f" The interval is too narrow: {trials['coverage']}."
     verdict = diagnosis["recommendation"].get("verdict")
     return Card("Predicted gain", _gain(best["gain"], metric), ", ".join(filter(None, (verdict, interval))), text)
 

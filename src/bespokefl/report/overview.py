@@ -82,8 +82,13 @@ def _better_off(document: Document, methods: Sequence[Document]) -> list[Card]:
     return [Card("Better off?", answer, figure, sentence, shares=(better, worse))]
 
 
+def tuning_state(document: Document) -> str:
+    """Return "untuned" or "partly tuned", or nothing if all methods are tuned or it is unknown."""
+    return str(document.get("tuning_state", "untuned" if document.get("untuned") else ""))
+
+
 def warnings(document: Document) -> list[tuple[str, str]]:
-    """Return what limits the results, one word and one sentence each: unfinished, untuned, or with one seed only."""
+    """Return what limits the results, a word and a sentence each: unfinished, untuned, or with one seed only."""
     single, found = document["kind"] == "run", []
     runs = [run for method in document["methods"] for run in finished_runs(method)]
     if not document["finished"] and single:
@@ -97,7 +102,8 @@ def warnings(document: Document) -> list[tuple[str, str]]:
         sentence = f"{len(runs)} of {planned} runs are available{parts}. These are the results so far; the same "
         found.append(("Unfinished", f"{sentence}command continues the comparison."))
     if document.get("untuned"):
-        found.append(("Untuned", "tuning may change the order of the methods."))
+        state = tuning_state(document)
+        found.append((state.capitalize(), "tuning may change the order of the methods."))
     if not single and len(document["seeds"]) == 1:
         sentence = "One seed: there is no standard error, and the randomness of training is not accounted for."
         found.append(("", sentence))

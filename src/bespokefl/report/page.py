@@ -115,6 +115,7 @@ def comparison_html(found: Contents) -> str:
         styles=found.styles,
         sections=found.sections,
         warnings=found.warnings,
+        tuning_state=overview.tuning_state(document),
         cards=found.cards,
         level=f"{document['level']:.2g}".lstrip("0"),
         margin=tables.format_margin(document),

@@ -47,6 +47,11 @@ def assert_close(found: Outcome, expected: Outcome) -> None:
         assert apart(found.global_rows, expected.global_rows) < 1e-10
     for name, values in expected.personal.items():
         assert torch.allclose(found.personal[name].double(), values.double(), rtol=1e-8, atol=1e-10, equal_nan=True)
+    assert found.initial == pytest.approx(expected.initial, rel=1e-8)
+    assert [line["round"] for line in found.client_scores] == [line["round"] for line in expected.client_scores]
+    for ours, theirs in zip(found.client_scores, expected.client_scores, strict=True):
+        for name in ("accuracy", "loss"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-6, nan_ok=True)
 
 
 def without_seconds(outcome: Outcome) -> list[dict[str, Any]]:
@@ -55,10 +60,11 @@ def without_seconds(outcome: Outcome) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "selffl", "ucfl", "pfedvem", "persfl"])
 def test_the_result_is_that_of_one_process(make: Make, name: str, tmp_path: Path) -> None:
-    settings = {"rounds": 3, "participation": 0.5}
+    settings = {"rounds": 3, "participation": 0.5, "eval_every": 1}
     expected = in_process(REGISTRY[name](), tmp_path, **settings).run()
     found = make(REGISTRY[name](), tmp_path / "run", **settings).run()
     assert_close(found, expected)
+    assert expected.initial and [line["round"] for line in expected.client_scores][:2] == [0, 1]
     assert found.communication == expected.communication
     assert [line["reported"] for line in found.history] == [line["reported"] for line in expected.history]
 

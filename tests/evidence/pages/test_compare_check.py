@@ -33,6 +33,8 @@ def test_disagreement_is_said() -> None:
     noise = np.random.default_rng(0).normal(0, 0.002, (3, 5, 20))
     search = {"local": 0.9 + noise[0], "fedavg": 0.8 + noise[1], "ditto": 0.7 + noise[2]}
     assert "both have the best mean with local; the same methods" in compare_check.agreement(search, search)
+    equal = {"local": 0.9 + noise[0], "fedavg": 0.9 + noise[1]}
+    assert "; no method is significantly behind the best in either;" in compare_check.agreement(equal, equal)
     compared = search | {"local": 0.6 + noise[0]}
     said = compare_check.agreement(compared, search)
     assert "the best means are those of fedavg and of local" in said

@@ -7,6 +7,8 @@ from bespokefl_evidence.pages.diagnose_calibration import FILE, cases, page
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.diagnose_calibration import CalibrationStudy, Federation
 
+from bespokefl.workflows.diagnose import trials
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -33,6 +35,13 @@ def invented(gain: float, realised: list[float], advised: str = "fedavg") -> dic
 def test_the_page_in_docs_is_that_of_the_cells() -> None:
     text = page(CalibrationStudy.read(), CellStore(ROOT / "evidence" / "cells"))
     assert (ROOT / "docs" / FILE).read_text(encoding="utf-8") == text
+
+
+def test_the_coverage_that_is_told_is_that_of_the_cells() -> None:
+    found = cases(CalibrationStudy.read(), CellStore(ROOT / "evidence" / "cells"))
+    assert (sum(one.covered for one in found), len(found)) == (trials.COVERED, trials.CALIBRATED)
+    text = " ".join((ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8").split())
+    assert f"it had the gain on test data in {trials.COVERED} of {trials.CALIBRATED} cases" in text
 
 
 def test_predicted_and_realised(tmp_path: Path) -> None:

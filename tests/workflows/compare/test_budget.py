@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,18 @@ import pytest
 import torch
 
 from bespokefl import cli, methods
+from bespokefl.cli import terminal
 from bespokefl.cli.commands.compare import with_tuning_time
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
-from bespokefl.workflows.compare import budget, candidates, pilot, tuning
+from bespokefl.report.document import read_document
+from bespokefl.report.page import comparison_html, contents
+from bespokefl.workflows.compare import api, budget, candidates, pilot, tuning
 from bespokefl.workflows.compare.api import compare
+from bespokefl.workflows.compare.existing_runs import compare_runs, compare_unfinished
 from bespokefl.workflows.run import jobs
+from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune import schedule
 
@@ -97,6 +103,93 @@ def test_time_is_measured_once_and_kept(clients: Clients, tmp_path: Path, monkey
         compare(["ditto", "apfl"], clients, **own)
 
 
+@pytest.mark.slow
+def test_a_killed_comparison_says_its_rounds(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gradients", "time"):
+        monkeypatch.setattr(
+            pilot, "_measure", lambda plan, one, report: {"start": 0, "round": 1 + (one.name == "ditto"), "end": 0}
+        )
+        out = tmp_path / name
+        found = compare(["ditto"], clients, budget=name, tune=False, out=out, **QUICK)
+        (out / "compare.json").unlink()
+        shutil.rmtree(out / "runs" / "local-0")
+        killed = compare_unfinished(out)
+        assert "methods ran fewer than 4 rounds: ditto 2." in found.facts.notes[0]
+        assert found.facts.notes[0] in killed.facts.notes and killed.facts.config["rounds"] == 4
+        assert "for 4 rounds (ditto 2), with all clients" in killed.description
+
+
+DIVERGED = "the weights became absurdly large: use a smaller learning rate."
+
+
+def diverging(names: tuple[str, ...], least: float) -> Any:
+    """Replace `run` of the short runs: these methods diverge with learning rates from `least` on."""
+
+    def short_run(method: Any, *others: Any, **settings: Any) -> Any:
+        if method.name in names and method.lr >= least:
+            raise TrainingError(DIVERGED)
+        return run(method, *others, **settings)
+
+    return short_run
+
+
+@pytest.mark.slow
+def test_short_runs_that_diverge_are_repeated_with_the_smallest_learning_rate(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pilot, "run", diverging(("fedavg", "ditto"), 0.02))
+    grids = {"fedavg": {"lr": (0.01, 0.1)}, "ditto": {"lr": (0.1, 0.01)}}
+    own = QUICK | {"tune": False, "budget": "gradients", "grids": grids}
+    found = compare(["ditto"], clients, **own)
+    assert not any(entry.failed for entry in found.entries.values())
+    assert {name: found.result(name, 0).config.rounds for name in found.methods} == {
+        "local": 4,
+        "fedavg": 4,
+        "ditto": 2,
+    }
+    monkeypatch.setattr(pilot, "run", diverging(("fedavg",), 0.02))
+    assert compare(["ditto"], clients, **own | {"grids": {}}).result("ditto", 0).config.rounds == 2  # of default grids
+    monkeypatch.setattr(pilot, "run", diverging(("ditto",), 0.0))
+    failed = compare(["ditto"], clients, **own).entries["ditto"]
+    assert failed.failed == {
+        0: "training failed in the short runs that measure its work, also with the smallest learning rates of its "
+        f"grid: {DIVERGED}"
+    }
+    assert failed.tuned is None
+    for budget_name in ("gradients", "time"):
+        monkeypatch.setattr(pilot, "run", diverging(("fedavg",), 0.0))
+        with pytest.raises(
+            TrainingError, match=rf"^the budget '{budget_name}' is that of fedavg, .* --budget steps\.$"
+        ):
+            compare(["ditto"], clients, **own | {"budget": budget_name})
+
+
+@pytest.mark.slow
+def test_methods_are_measured_again_if_tuning_changes_their_work(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one inner step, pFedMe computes what FedAvg computes, a fifth of its default."""
+    own = QUICK | {"rounds": 10, "tune": False, "grids": {"pfedme": {"inner_steps": (1,)}}}
+    counted = compare(["pfedme"], clients, budget="gradients", **own)
+    assert counted.result("pfedme", 0).config.rounds == 10
+    work = {line["method"]: line["gradients"] for line in counted.table}
+    assert work["pfedme"] == work["fedavg"]
+    measured: list[str] = []
+
+    def measure(plan: Any, one: candidates.Candidate, report: Any) -> dict[str, float]:
+        measured.append(one.name)
+        return {"start": 0.0, "round": 0.1 * getattr(one.method, "inner_steps", 1), "end": 0.0}
+
+    monkeypatch.setattr(pilot, "_measure", measure)
+    out = tmp_path / "timed"
+    for _ in range(2):
+        timed = compare(["pfedme"], clients, budget="time", out=out, **own)
+        assert timed.result("pfedme", 0).config.rounds == 10
+    assert measured == ["fedavg", "local", "pfedme"] * 3 + ["fedavg", "pfedme"] * 3  # and never again
+    stored = json.loads((out / "budget.json").read_text(encoding="utf-8"))["pfedme"]
+    assert (stored["rounds"], stored["tuned"]["rounds"]) == (2, 10)
+
+
 def test_the_parts_of_a_short_run_are_measured(clients: Clients) -> None:
     plan = SimpleNamespace(
         config=RunSettings(method="compare"),
@@ -164,6 +257,40 @@ def test_without_validation_data_only_an_explicit_time_is_an_error(clients: Clie
     assert compare(["ditto"], blind, **QUICK).untuned
     with pytest.raises(InputError, match=r"tuning needs validation data to choose by, .* use --no-tune"):
         compare(["ditto"], blind, tune="1m", **QUICK)
+
+
+@pytest.mark.slow
+def test_a_partly_tuned_comparison_names_the_untuned_methods(clients: Clients, tmp_path: Path) -> None:
+    """The grid of one method is given, the others have their default hyper-parameters."""
+    own = QUICK | {"tune": False, "grids": {"ditto": {"prox_weight": (0.1, 1)}}, "out": tmp_path / "c"}
+    found = compare(["ditto"], clients, **own)
+    again, same = compare(["ditto"], clients, **own), compare_runs([tmp_path / "c"])
+    html = comparison_html(contents(read_document(tmp_path / "c"), {}))
+    assert "A partly tuned comparison" in html and "Method (partly tuned)" in html and "<strong>Partly tuned:" in html
+    (tmp_path / "c" / "compare.json").unlink()
+    for one in (found, again, same, compare_unfinished(tmp_path / "c")):
+        assert one.untuned_methods == ["local", "fedavg"] and one.tuning_state == "partly tuned"
+        assert (
+            one.page()["title"].startswith("Partly tuned comparison: ") and "3 partly tuned methods" in one.description
+        )
+        for verdict in (one.best, one.fairest):
+            assert verdict.sentence.startswith("Partly tuned: ") and not verdict.conclusive
+            assert "Local, fedavg are not tuned, so that this is no statement about the methods." in verdict.sentence
+    assert "2 points of a grid for ditto, compared after" in found.notes[0]
+    assert found.notes[1] == "local, fedavg are not tuned and have given or default hyper-parameters."
+    table = terminal.comparison_table(found)
+    assert table.columns[0].header == "method (partly tuned)"
+    more = compare(["ditto", "apfl"], clients, **own)  # nothing is left to tune
+    assert more.untuned_methods == ["local", "fedavg", "apfl"]
+    assert compare_runs([tmp_path / "c"]).untuned_methods == more.untuned_methods
+
+
+@pytest.mark.slow
+def test_methods_without_anything_to_tune_are_named(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(candidates.GRIDS, "local", {"lr": [0.1, 0.3, 1.0]})
+    monkeypatch.setitem(candidates.GRIDS, "fedavg", {"lr": [0.1, 0.3, 1.0]})
+    found = compare([methods.FedAvg(lr=0.2), methods.Oracle()], clients, **QUICK)
+    assert found.untuned_methods == ["fedavg"] and "Fedavg is not tuned" in found.best.sentence
 
 
 # -- tuning
@@ -292,3 +419,21 @@ def test_flags_that_are_rejected(flags: list[str], sentence: str, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", "ditto", *flags])
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "hinted"),
+    [([], False), (["--seeds", "2"], True), (["--seeds", "2", "--quiet"], False), (["--seeds", "5"], False)],
+)
+def test_few_seeds_are_told_at_once(
+    flags: list[str], hinted: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(*args: Any, **options: Any) -> Any:
+        raise InputError("nothing is trained.")
+
+    monkeypatch.setattr(api, "compare_config", stops)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "ditto", *flags])
+    printed = capsys.readouterr()
+    assert ("With fewer than 5 seeds no method can be called best." in printed.err) == hinted
+    assert "nothing is trained" in printed.err and not printed.out

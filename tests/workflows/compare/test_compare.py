@@ -688,7 +688,11 @@ def test_runs_know_whether_they_were_tuned(found: Comparison, tmp_path: Path) ->
     assert "Hyper-parameters are of unknown origin, perhaps not tuned: local, fedavg." in unknown.notes
     assert "unknown whether the methods were tuned" in unknown.best.sentence
     mixed = compare_runs([*single, *(found.result("ditto", seed).path or "" for seed in SEEDS)])
-    assert mixed.untuned
+    assert mixed.untuned_methods == ["ditto"]
+    local = found.result("local", 1).path or ""  # in the same method as a run of unknown origin, not tuned
+    twice = compare_runs([*single, local, *(found.result("ditto", seed).path or "" for seed in SEEDS)])
+    assert twice.untuned_methods == ["local", "ditto"]
+    assert "Hyper-parameters are not tuned: local, ditto; of unknown origin, perhaps not tuned: fedavg." in twice.notes
 
 
 def test_runs_of_different_splits_are_refused_with_both_hashes(clients: Clients, tmp_path: Path) -> None:

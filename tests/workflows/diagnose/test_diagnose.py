@@ -25,7 +25,7 @@ from bespokefl.data.clients import Clients
 from bespokefl.engines.client import Data
 from bespokefl.theory.two_level import bayes_gain, gain
 from bespokefl.workflows.diagnose import api as diagnose
-from bespokefl.workflows.diagnose import heterogeneity, similarity
+from bespokefl.workflows.diagnose import heterogeneity, similarity, trials
 from bespokefl.workflows.diagnose.recommendation import recommend_by_rule
 from bespokefl.workflows.diagnose.result import MIN_GAIN, STAY, Diagnosis
 from tests.requirements import require_fashion_mnist
@@ -311,6 +311,9 @@ def test_command_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[
         main(["diagnose", *split, "--clients", "9", "--seed", "7", "--trial-rounds", "4", "--out", str(target)])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
+    assert trials.COVERAGE in " ".join(printed.split())
+    page = (target / "diagnosis.html").read_text(encoding="utf-8")
+    assert f"The interval is too narrow: {trials.COVERAGE}." in page
     assert "They form 2 groups" in printed
     assert "Concept shift" in printed
     assert "Recommended: " in printed

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import bespokefl as bf
 from bespokefl import cli, methods
+from bespokefl.cli import terminal
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data.clients import Clients
@@ -52,6 +53,20 @@ def clients() -> Clients:
 @pytest.fixture(scope="module")
 def tuning(clients: Clients) -> Tuning:
     return tune("ditto", clients, grid=GRID, **QUICK)
+
+
+def test_the_table_ends_with_the_constant_predictor(clients: Clients, tuning: Tuning, tmp_path: Path) -> None:
+    known = run("local", clients, **QUICK).constant
+    assert known is not None and tuning.constant is not None
+    expected = float(np.nanmean(known["validation_accuracy"]))
+    assert tuning.constant["validation_accuracy"] == pytest.approx(expected)
+    table = terminal.tuning_table(tuning)
+    columns = [[*column.cells] for column in table.columns]
+    assert columns[1][-1] == "majority class" and f"{100 * expected:.2f}" in [column[-1] for column in columns]
+    assert columns[0][-1] == "" and len(columns[0]) == len(tuning.points) + 1
+    for cell in tuning.cells.values():
+        cell_without = {key: value for key, value in cell.items() if key != "constant"}
+        assert Tuning({}, tuning.points, (0,), {"": cell_without}, True).constant is None  # of earlier versions
 
 
 # -- what is compared, and how it is chosen

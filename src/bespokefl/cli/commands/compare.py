@@ -116,6 +116,7 @@ def _record(found: "Comparison", target: Path) -> None:
     output.record(
         path=target,
         untuned=found.untuned,
+        untuned_methods=found.untuned_methods,
         interrupted=found.interrupted,
         seeds=found.seeds,
         methods=found.table,
@@ -206,7 +207,7 @@ def _show(found: "Comparison", target: Path, quiet: bool) -> None:
         data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
         terminal.say(
             f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.facts.model}, "
-            f"seed{'s' * (len(found.seeds) != 1)} {seeds}{', untuned' if found.untuned else ''}"
+            f"seed{'s' * (len(found.seeds) != 1)} {seeds}{f', {found.tuning_state}' if found.untuned else ''}"
         )
         terminal.console().print(terminal.comparison_table(found))
         sentences = [found.best.sentence, found.fairest.sentence, *found.notes]

@@ -59,8 +59,8 @@ def compare(
         Seeds of initial weights, client draws and batches; 5, the default, means 0 to 4. For one seed they are the same
         for all methods. Fewer than five are too few to call a method best.
     tune : bool, str or float, optional
-        The time in which the hyper-parameters of all methods are chosen on validation data first, with the first seed:
-        "10m", "1h" or a number of seconds. Default, and True: 10 minutes. False: the comparison is untuned.
+        The time in which all methods are tuned on validation data first, with the first seed (the best points with up
+        to three): "10m", "1h" or a number of seconds. Default, and True: 10 minutes. False: the comparison is untuned.
     budget : {"steps", "gradients", "time", "none"}
         What is the same for all methods: the local steps of a client and round, the total number of gradients or the
         processor time (methods that take more than FedAvg get fewer rounds), or nothing, so that methods may set their

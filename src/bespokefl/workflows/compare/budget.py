@@ -69,14 +69,14 @@ def timed_rounds(rounds: int, own: Seconds, reference: Seconds) -> int:
     return max(1, min(rounds, round((available - once) / own.round)))
 
 
-def round_notes(candidates: Sequence[Candidate], rounds: int, budget: str = GRADIENTS) -> list[str]:
-    """Return a sentence on the methods that got fewer rounds."""
-    fewer = {one.name: one.options["rounds"] for one in candidates if one.options.get("rounds", rounds) < rounds}
+def round_notes(own_rounds: Mapping[str, int], rounds: int, budget: str | None = GRADIENTS) -> list[str]:
+    """Return a sentence on the methods that got fewer rounds than the comparison has, by their own rounds."""
+    fewer = {name: own for name, own in own_rounds.items() if own < rounds}
     listed = listing([f"{name} {own}" for name, own in fewer.items()])
     if budget == TIME:
         ran = f"methods ran fewer than {rounds} rounds: {listed}" if fewer else f"all methods ran {rounds} rounds"
         return [
-            f"For equal processor time, {ran}. The time of a round was measured once, in short runs on this machine; "
-            "on another machine the numbers of rounds may differ."
+            f"For equal processor time, {ran}. The time of a round was measured once, in short runs on this machine, "
+            "with the hyper-parameters of the runs; on another machine the numbers of rounds may differ."
         ]
     return [f"For equal totals of gradients, methods ran fewer than {rounds} rounds: {listed}."] if fewer else []

@@ -5,7 +5,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,17 @@ class Candidate:
     @property
     def slug(self) -> str:
         """The name as part of a path."""
-        return re.sub(r"[^\w.=,-]+", "-", self.name).strip("-")
+        return slug(self.name)
 
     @property
     def registered(self) -> bool:
         """Whether the method is built in."""
         return registry.REGISTRY.get(self.method.name) is type(self.method)
+
+
+def slug(name: str) -> str:
+    """Return the name of a candidate as part of a path."""
+    return re.sub(r"[^\w.=,-]+", "-", name).strip("-")
 
 
 def of(given: Sequence[Method | str]) -> list[Candidate]:
@@ -162,6 +167,14 @@ def grid_of(one: Candidate, tune: bool, grids: Mapping[str, Grid]) -> Grid:
     if not tried and isinstance(hyper.get("lr"), float):
         tried["lr"] = tuple(float(f"{hyper['lr'] * factor:.3g}") for factor in LR_FACTORS)
     return {key: values for key, values in tried.items() if key not in changed}
+
+
+def with_smallest_rates(one: Candidate, grid: Grid) -> Candidate:
+    """Return a candidate with the smallest learning rates of its grid; if that is empty, of its default grid."""
+    tried = grid or grid_of(one, True, {})
+    hyper = one.method.hyper()
+    rates = {key: (min(hyper[key], *tried[key]),) for key in tried if key == "lr" or key.endswith(("_lr", "_rate"))}
+    return replace(one, method=points(one, rates)[0].method) if rates else one
 
 
 def other_local_steps(one: Candidate, config: RunSettings, limited: bool) -> dict[str, int]:

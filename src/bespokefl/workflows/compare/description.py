@@ -1,11 +1,12 @@
 """The methods paragraph of a comparison: what was done, in sentences that can be used in a paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.metric import METRICS, metric_of
+from bespokefl.workflows.compare.qualification import UNTUNED, work_sentences
 from bespokefl.workflows.compare.statistics import LEVEL
 from bespokefl.workflows.tune.duration import in_words
 
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison, Entry
 
 BUDGETS = {
-    "steps": "All methods had the same number of local steps per client and round",
-    "gradients": "All methods had the same total number of gradients, as far as whole rounds allow: methods that "
-    "compute more than FedAvg ran fewer rounds",
+    "steps": "All methods had at most the same number of local steps per client and round",
+    "gradients": "All methods had at most the total number of gradients of FedAvg with all local steps, as far as "
+    "whole rounds allow: methods that compute more ran fewer rounds",
+    "time": "All methods had at most the processor time of FedAvg with all local steps, measured in short runs on one "
+    "machine: methods whose rounds take longer ran fewer rounds",
     "none": "The work was not equalized: methods set their own numbers of local steps",
 }
 
@@ -45,7 +48,7 @@ def _state(found: "Comparison") -> list[str]:
 
 def _compared(found: "Comparison") -> str:
     data, total = found.facts.data, {part: int(sizes.sum()) for part, sizes in found.sizes.items()}
-    untuned = "untuned " if found.untuned else ""
+    untuned = f"{found.tuning_state} " if found.untuned else ""
     return (
         f"We compared {len(found.methods)} {untuned}methods ({_listed(found.methods)}) on {data['name']}, split by "
         f"{data['split']} (split seed {data['split_seed']}) into {count(data['clients'], 'client')} with "
@@ -56,12 +59,11 @@ def _compared(found: "Comparison") -> str:
 def _trained(found: "Comparison") -> str:
     config, seeds = found.facts.config, found.seeds
     share = config.get("participation")
-    local = count(config["local_epochs"], "local epoch") if config.get("local_epochs") else ""
-    if config.get("local_steps"):
-        local = count(config["local_steps"], "local step")
+    key = "local_steps" if config.get("local_steps") else "local_epochs"
+    local = count(config[key], key.replace("_", " ").removesuffix("s")) + _own(found, key) if config.get(key) else ""
     parts = [
         f"the model {found.facts.model}",
-        f"for {count(config['rounds'], 'round')}",
+        f"for {count(config['rounds'], 'round')}{_own(found, 'rounds')}",
         "" if share is None else f"with {'all' if share == 1 else f'{100 * share:.3g} % of the'} clients in each round",
         local and f"{local} with batches of {config['batch_size']} examples",
     ]
@@ -71,6 +73,14 @@ def _trained(found: "Comparison") -> str:
     noise = f", with noise of {config['noise']} times that" if privacy and config.get("noise") else ""
     text = f"Each method trained {', '.join(filter(None, parts))}, with {with_seeds}{same}."
     return text + (f"{privacy}{noise}." if privacy else "")
+
+
+def _own(found: "Comparison", key: str) -> str:
+    """Return which methods have another number of rounds, local epochs or local steps, in brackets."""
+    runs = {name: next(iter(entry.runs.values())) for name, entry in found.entries.items() if entry.runs}
+    own = {name: run.about.get(key, run.about["settings"].get(key)) for name, run in runs.items()}
+    differs = [f"{name} {value}" for name, value in own.items() if value and value != found.facts.config[key]]
+    return f" ({_listed(differs)})" if differs else ""
 
 
 def _budget(found: "Comparison") -> list[str]:
@@ -85,7 +95,7 @@ def _budget(found: "Comparison") -> list[str]:
         low, high = f"{min(steps):.3g}", f"{max(steps):.3g}"
         made = low if low == high else f"{low} to {high}"
         sentences.append(f"A client that took part in a round computed {made} gradient steps on average.")
-    return sentences
+    return sentences + work_sentences(found)
 
 
 def _tuned(found: "Comparison") -> list[str]:
@@ -94,7 +104,7 @@ def _tuned(found: "Comparison") -> list[str]:
     entries = {name: one for name, one in found.entries.items() if one.tuned}
     if tuning is None and not entries:
         return []
-    if not entries and tuning is not None and tuning["tuned"] is not False:
+    if not entries and tuning is not None and (found.tuning_state != UNTUNED or tuning.get("unknown")):
         return list(tuning["sentences"])
     if not entries:
         return ["The methods were not tuned: all have their given or default hyper-parameters."]
@@ -108,6 +118,7 @@ def _tuned(found: "Comparison") -> list[str]:
     time += "" if limit is None else f" of at most {in_words(limit)} for all methods together"
     who = f"The hyper-parameters of {_listed(list(entries))}" if rest else "The hyper-parameters of every method"
     sentences = [f"{who} were chosen by {scores} from {points} points of a grid{time}; test data were not used."]
+    sentences += _searched(found, entries)
     sentences += [f"{_listed(rest)} {'was' if len(rest) == 1 else 'were'} not tuned."] if rest else []
     widened = [_times(name, one) for name, one in entries.items() if one.tuned and one.tuned.get("widened")]
     if widened:
@@ -116,6 +127,23 @@ def _tuned(found: "Comparison") -> list[str]:
     edges = [f"{name} ({_listed(keys)})" for name, keys in on_edge.items()]
     if edges:
         sentences.append(f"The best point still lies on an edge of what was tried for {_listed(edges)}.")
+    return sentences
+
+
+def _searched(found: "Comparison", entries: Mapping[str, "Entry"]) -> list[str]:
+    """Return the stages of successive halving, and which other local steps were tried."""
+    stages = (found.facts.tuning or {}).get("stages", ())
+    sentences = []
+    if stages:
+        rounds = [num for num, seeds in stages if seeds == 1]
+        seeds = stages[-1][1]
+        halving = ", the best third going on from one stage to the next (successive halving)" if len(rounds) > 1 else ""
+        repeated = f", and the best of them by their mean over {seeds} seeds" if seeds > 1 else ""
+        sentences.append(f"Points were compared after {_listed(rounds)} rounds{halving}{repeated}.")
+    tried = {name: (one.tuned or {}).get("other_steps") or {} for name, one in entries.items()}
+    steps = [f"{name} ({key.replace('_', ' ')} {value})" for name, own in tried.items() for key, value in own.items()]
+    if steps:
+        sentences.append(f"At the best point, another number of local steps was tried for {_listed(steps)}.")
     return sentences
 
 

@@ -42,6 +42,7 @@ def document(found: "Comparison") -> dict[str, Any]:
         "model": facts.model,
         "budget": facts.budget,
         "untuned": found.untuned,
+        "tuning_state": found.tuning_state,
         "tuning": facts.tuning,
         "config": facts.config,
         "config_text": facts.config_text,
@@ -58,9 +59,9 @@ def document(found: "Comparison") -> dict[str, Any]:
 
 
 def title(found: "Comparison") -> str:
-    """Return the title of a comparison, which says if it is untuned."""
+    """Return the title of a comparison, which says if it is untuned or partly tuned."""
     data = found.facts.data
-    untuned = "Untuned comparison: " if found.untuned else ""
+    untuned = f"{found.tuning_state.capitalize()} comparison: " if found.untuned else ""
     return f"{untuned}{count(len(found.methods), 'method')} on {data['name']}, {data['split']}"
 
 

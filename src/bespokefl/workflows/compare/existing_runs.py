@@ -1,7 +1,7 @@
 """Compare runs on disk: single runs, or all runs of a comparison, including one that was killed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from bespokefl import methods as registry
 from bespokefl.core.errors import InputError, listing
 from bespokefl.metrics.metric import check_metric
-from bespokefl.workflows.compare import candidates, storage
+from bespokefl.workflows.compare import budget, candidates, storage
 from bespokefl.workflows.compare.plan import MAY_CHANGE, UNTUNED
 from bespokefl.workflows.compare.result import FILE, Comparison, ComparisonMetadata, Entry, data_of
 from bespokefl.workflows.results import run_directory, score_tables
@@ -18,7 +18,7 @@ from bespokefl.workflows.run import toml
 
 # Settings that, with model and rounds, distinguish runs of one method.
 SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
-TUNED, NOT_TUNED, NOT_KNOWN = "tuned", "not tuned", "of unknown origin, perhaps not tuned"
+NOT_TUNED, NOT_KNOWN, TUNED = STATES = ("not tuned", "of unknown origin, perhaps not tuned", "tuned")  # the worst first
 
 
 def compare_runs(
@@ -51,7 +51,7 @@ def compare_runs(
     results = [result for one in runs for result in _load(one)]
     if len(results) < 2:
         raise InputError(f"a comparison of runs needs at least two, got {len(results)}.")
-    found = _compare(results, metric=chosen, tuning=_tuning_of(results))
+    found = _compare(results, metric=chosen)
     if out is not None:
         found.save(out)
     return found
@@ -69,12 +69,25 @@ def compare_unfinished(path: Path) -> Comparison:
     started = {result.method for result in results}
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
     about: dict[str, Any] = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None}
-    about["tuning"] = _tuning_of_comparison(path)
     about |= {"budget": plan["config"].get("budget"), "metric": plan.get("metric")}
-    return _compare(results, seeds=seeds, notes=notes, interrupted=True, **about)
+    about["rounds"] = plan["config"].get("rounds") or max(result.about["rounds"] for result in results)
+    if about["budget"] in (budget.GRADIENTS, budget.TIME):
+        names = {candidates.slug(name): name for name in methods}
+        own = {_slug(result): result.about["rounds"] for result in results}
+        notes += budget.round_notes(
+            {names.get(slug, slug): own[slug] for slug in own}, about["rounds"], about["budget"]
+        )
+    return _compare(results, summary=_tuning_of_comparison(path), seeds=seeds, notes=notes, interrupted=True, **about)
 
 
-def _compare(results: Sequence[Result], notes: Sequence[str] = (), **metadata: Any) -> Comparison:
+def _compare(
+    results: Sequence[Result],
+    notes: Sequence[str] = (),
+    summary: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
+    **metadata: Any,
+) -> Comparison:
+    """Put runs together; `summary` and `rounds` are how they were tuned and planned if they are of one comparison."""
     first = results[0]
     for other in results[1:]:
         if other.about["split_hash"] != first.about["split_hash"]:
@@ -91,8 +104,9 @@ def _compare(results: Sequence[Result], notes: Sequence[str] = (), **metadata: A
     differs = [f"The methods differ in more than the method: {differing}."] if differing else []
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
-    config = {"rounds": about["rounds"], **settings}
+    config = {"rounds": rounds or about["rounds"], **settings}
     facts = ComparisonMetadata(
+        tuning={**_tuning_of(entries), **(summary or {}), "untuned": _in_state(entries, NOT_TUNED)},
         data=data_of(about),
         model=about["model"],
         config=config,
@@ -137,18 +151,44 @@ def _settings(result: Result) -> dict[str, Any]:
     return {name: score_tables.plain(value) for name, value in found.items()}
 
 
-def _tuning_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Return whether all runs were tuned: those of a comparison know it, single runs do not."""
-    known = [_tuning_of_run(result) for result in results]
-    of_methods: dict[str, list[str]] = {state: [] for state in (TUNED, NOT_TUNED, NOT_KNOWN)}
-    for result, one in zip(results, known, strict=True):
-        of_methods[NOT_KNOWN if one is None else TUNED if one["tuned"] else NOT_TUNED].append(result.method)
-    if not of_methods[NOT_TUNED] and not of_methods[NOT_KNOWN]:
+def _tuning_of(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return whether all methods were tuned: runs of a comparison know it, single runs do not."""
+    methods = {state: _in_state(entries, state) for state in STATES}
+    untuned, unknown, tuned = methods.values()
+    if not untuned and not unknown:
+        known = [_tuning_of_run(result) for entry in entries for result in entry.runs.values()]
         sentences = [sentence for one in known if one is not None for sentence in one["sentences"]]
-        return {"tuned": True, "sentences": list(dict.fromkeys(sentences))}
-    listed = {state: listing(list(dict.fromkeys(names))) for state, names in of_methods.items() if names}
-    parts = "; ".join(f"{state}: {names}" for state, names in listed.items())
-    return {"tuned": False if NOT_TUNED in listed else None, "sentences": [f"Hyper-parameters are {parts}."]}
+        return {"tuned": True, "untuned": [], "sentences": list(dict.fromkeys(sentences))}
+    parts = [f"{state}: {listing(methods[state], len(entries))}" for state in (TUNED, *STATES[:2]) if methods[state]]
+    whether = None if not untuned else bool(tuned)
+    return {
+        "tuned": whether,
+        "untuned": untuned,
+        "unknown": unknown,
+        "sentences": [f"Hyper-parameters are {'; '.join(parts)}."],
+    }
+
+
+def _in_state(entries: Sequence[Entry], state: str) -> list[str]:
+    """Return the methods in this state of tuning: that of the run which was tuned least."""
+    states = {entry.name: {_state_of(result) for result in entry.runs.values()} for entry in entries}
+    return [name for name, own in states.items() if min(own, key=STATES.index) == state]
+
+
+def _state_of(result: Result) -> str:
+    """Return whether a run was tuned by the comparison that it belongs to."""
+    tuning = _tuning_of_run(result)
+    if tuning is None:
+        return NOT_KNOWN
+    if "untuned" not in tuning:
+        return TUNED if tuning["tuned"] else NOT_TUNED
+    return NOT_TUNED if _slug(result) in map(candidates.slug, tuning["untuned"]) else TUNED
+
+
+def _slug(result: Result) -> str:
+    """Return the name of the method as in the directory of a run of a comparison, METHOD-SEED."""
+    assert result.path is not None
+    return result.path.name.removesuffix(f"-{result.about['seed']}")
 
 
 def _tuning_of_run(result: Result) -> dict[str, Any] | None:

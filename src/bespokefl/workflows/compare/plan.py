@@ -163,6 +163,8 @@ class ComparisonPlan:
                 raise KeyboardInterrupt
             error = next((error for entry in entries for error in entry.failed.values()), "nothing was trained.")
             raise TrainingError(f"no method could be trained; the first error: {error}")
+        own_rounds = {one.name: one.options.get("rounds", self.config.rounds) for one in self.candidates}
+        untuned = [entry.name for entry in entries if entry.tuned is None and not entry.failed]
         clients, config, common = self.clients, self.config, self._common()
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
@@ -177,9 +179,9 @@ class ComparisonPlan:
             command=self.command,
             interrupted=interrupted,
             planned=len(entries) * len(self.seeds),
-            notes=tuple(budgets.round_notes(self.candidates, config.rounds, self.budget)),
+            notes=tuple(budgets.round_notes(own_rounds, config.rounds, self.budget)),
             budget=self.budget,
-            tuning=self.tuning or {"tuned": False, "sentences": [UNTUNED]},
+            tuning=(self.tuning or {"tuned": False, "sentences": [UNTUNED]}) | {"untuned": untuned},
             metric=self.metric,
         )
         return Comparison(entries, facts, keep)
@@ -263,11 +265,15 @@ class _Runner:
         """Tune, then train; return whether it was interrupted."""
         plan = self.plan
         try:
-            if plan.budget in (budgets.GRADIENTS, budgets.TIME):
-                pilot.equalise(plan, self.path, self.processes, self.workers)
+            equal = plan.budget in (budgets.GRADIENTS, budgets.TIME)
+            short_runs = pilot.Pilot(plan, self.path, self.processes, self.workers, grid_of)
+            if equal:
+                short_runs.equalise()
             tuner = Tuner(plan, self.path, self.processes, self.workers, limit, grid_of, given)
             total = tuner.num_trainings + len(plan.candidates) * len(plan.seeds)
             tuner.run(lambda before: self._shifted(before, total))
+            if equal and plan.tuned:
+                short_runs.equalise(tuned=True)
             todo = {
                 jobs.Job(f"{one.name}, seed {seed}", partial(self._train, one, seed)): (one, seed)
                 for seed in plan.seeds

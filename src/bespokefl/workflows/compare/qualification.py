@@ -11,19 +11,32 @@ if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
 
 
+UNTUNED, PARTLY_TUNED = "untuned", "partly tuned"
+
+
 def reservations(found: "Comparison") -> list[str]:
-    """Return why no method can be called best, whatever the scores are."""
-    if found.untuned:
+    """Return why no method can be called best or fairest, whatever the scores are."""
+    untuned = found.untuned_methods
+    if found.tuning_state == UNTUNED:
         return ["the methods are untuned, so that this is no statement about them"]
+    if untuned:
+        verb = "is" if len(untuned) == 1 else "are"
+        names = listing(untuned, len(untuned))
+        return [f"{names} {verb} not tuned, so that this is no statement about the methods"]
     if found.facts.tuning is not None and found.facts.tuning["tuned"] is None:
         return ["it is unknown whether the methods were tuned, so that this is a statement about these runs only"]
     return []
 
 
+def marked(found: "Comparison", verdict: Verdict) -> Verdict:
+    """Return the verdict with a sentence that begins with "Untuned" or "Partly tuned" if the methods are."""
+    state = found.tuning_state
+    return replace(verdict, sentence=f"{state.capitalize()}: {verdict.sentence}") if state else verdict
+
+
 def qualified(found: "Comparison", verdict: Verdict) -> Verdict:
-    """Return the verdict with a sentence that says if the methods differ in their work."""
-    untuned = "Untuned: " if found.untuned else ""
-    return replace(verdict, sentence=" ".join([untuned + verdict.sentence, *work_sentences(found)]))
+    """Return the verdict, marked, with a sentence that says if the methods differ in their work."""
+    return replace(verdict, sentence=" ".join([marked(found, verdict).sentence, *work_sentences(found)]))
 
 
 def work_sentences(found: "Comparison") -> list[str]:

@@ -24,7 +24,7 @@ from bespokefl.metrics.significance import EQUAL, UNCLEAR, Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 from bespokefl.workflows.compare.description import describe
 from bespokefl.workflows.compare.document import document, remarks, rounded, title
-from bespokefl.workflows.compare.qualification import qualified, reservations
+from bespokefl.workflows.compare.qualification import PARTLY_TUNED, UNTUNED, marked, qualified, reservations
 from bespokefl.workflows.compare.statistics import BEST, LEVEL, constant_figures, figures
 from bespokefl.workflows.results import run_directory, score_tables
 from bespokefl.workflows.results.frames import client_round_lines, frame, of_run, round_lines
@@ -128,9 +128,23 @@ class Comparison:
         return not self.facts.interrupted and not any(run.interrupted for run in runs)
 
     @property
+    def untuned_methods(self) -> list[str]:
+        """Names of the methods that are known to have hyper-parameters that were not tuned."""
+        tuning = self.facts.tuning or {"tuned": None}
+        names = tuning.get("untuned", self.methods if tuning["tuned"] is False else ())
+        return [name for name in self.methods if name in names]
+
+    @property
     def untuned(self) -> bool:
-        """Whether it is known that methods have hyper-parameters that were not tuned."""
-        return self.facts.tuning is not None and self.facts.tuning["tuned"] is False
+        """Whether it is known that some or all methods have hyper-parameters that were not tuned."""
+        return bool(self.untuned_methods)
+
+    @property
+    def tuning_state(self) -> str:
+        """What titles and verdicts say about the tuning: "untuned", "partly tuned", or nothing."""
+        untuned = {*self.untuned_methods, *(self.facts.tuning or {}).get("unknown", ())}
+        tuned = [name for name, entry in self.entries.items() if name not in untuned and not entry.failed]
+        return "" if not self.untuned else PARTLY_TUNED if tuned else UNTUNED
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -229,7 +243,14 @@ class Comparison:
     def fairest(self) -> Verdict:
         """The fairest method, with a sentence that explains it."""
         if self._compared and self.gains:
-            return fairest(self.gains, self._compared, higher_is_better=self.higher_is_better, percent=bool(self.unit))
+            verdict = fairest(
+                self.gains,
+                self._compared,
+                higher_is_better=self.higher_is_better,
+                percent=bool(self.unit),
+                reservations=reservations(self),
+            )
+            return marked(self, verdict)
         why = self._why_not_compared
         if self._compared:
             missing = "nothing else was run" if self._baselines else "not both were run"

@@ -7,7 +7,7 @@ carefully than another.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -47,13 +47,15 @@ class _Race:
     widens: bool  # a given grid is not widened
     seeds: Sequence[int]  # of the comparison
     metric: str | None  # that decides; None: accuracy, or loss for regression
-    untried: dict[str, Any] = field(default_factory=dict)  # values that are not in the grid, tried at the best point
+    untried: dict[str, Any] = field(default_factory=dict)  # local steps that are tried once, at the best point
+    tried_steps: dict[str, Any] = field(default_factory=dict)  # of these, what was tried
     alive: list[int] = field(default_factory=list)  # indices of the points of the present stage
     trained: dict[tuple[int, int], int] = field(default_factory=dict)  # number of seeds by point and rounds
     cells: Cells | None = None
     best: int | None = None
     rounds: int = 0  # after which the best point was chosen
-    widened: int = 0
+    widened: int = 0  # how often values beyond an edge were tried
+    beyond_edge: bool = False  # whether the points added last have such values
     closed: set[str] = field(default_factory=set)  # keys that have no valid value beyond their edge
 
     def tuning(self, trainings: Sequence[tuple[int, int]], num_seeds: int) -> Tuning:
@@ -99,7 +101,8 @@ class Tuner:
 
     def __post_init__(self) -> None:
         stored = storage.read_tuned(self.path)
-        for one in list(self.plan.candidates):
+        gone = {name for name, _ in self.plan.failed} | set(self.plan.left_out)
+        for one in [one for one in self.plan.candidates if one.name not in gone]:
             grid = score_tables.plain(dict(self.grids[one.name]))
             known = stored.get(one.name)
             if grid and known is not None and known["grid"] == grid:
@@ -127,6 +130,7 @@ class Tuner:
     def run(self, shifted: Shifted) -> None:
         """Run all stages, widen grids, and give every candidate the chosen point."""
         if not self.races:
+            self._update_summary()
             return
         began, before = time.monotonic(), self._seconds_before()
         deadline = inf if self.limit is None else began + max(0.0, self.limit - before)
@@ -229,20 +233,25 @@ class Tuner:
                 return
             for race in self.races:
                 if race.one.name in todo:
-                    race.best, race.widened = race.alive[0], race.widened + 1
+                    race.best = race.alive[0]
+                    race.widened += race.beyond_edge
+                    race.tried_steps |= race.untried
+                    race.untried = {}
 
     def _beyond(self, race: _Race) -> list[int]:
         """Add points beyond the edges of a race's best point; a value that is invalid closes its edge."""
         assert race.best is not None
         added = []
         best = {key: (value,) for key, value in race.points[race.best].values.items()}
-        values, race.untried = race.untried | race.edge(), {}
-        for key, value in values.items():
+        edge, race.beyond_edge = race.edge(), False
+        for key, value in (race.untried | edge).items():
             try:
                 race.points += candidates.points(race.one, best | {key: (value,)}, self._options(race.one))
                 added.append(len(race.points) - 1)
+                race.beyond_edge |= key in edge
             except InputError:
                 race.closed.add(key)
+                race.untried.pop(key, None)
         return added
 
     # -- results
@@ -266,41 +275,63 @@ class Tuner:
                 "rounds": race.rounds,
                 "edge": list(edge),
                 "widened": race.widened,
+                "other_steps": race.tried_steps,
             }
             found[race.one.name] = {"grid": grid, "tuned": score_tables.plain(tuned)}
-        self.plan.tuning = self._summary(complete, spent, edges)
+        untuned = self._untuned({name for name, one in found.items() if one["tuned"] is not None})
+        self.plan.tuning = self._summary(complete, spent, edges, untuned)
         for race in self.races:
             self._use(race.one, found[race.one.name])
         storage.write_tuned(self.path, found, self.plan.tuning)
 
+    def _untuned(self, chosen: Set[str]) -> list[str]:
+        """Return the candidates that keep their given or default hyper-parameters."""
+        gone = {name for name, _ in self.plan.failed} | set(self.plan.left_out)
+        return [one.name for one in self.plan.candidates if one.name not in {*self.plan.tuned, *chosen, *gone}]
+
+    def _update_summary(self) -> None:
+        """Name the candidates that were added to a tuned comparison without a grid of their own."""
+        summary, untuned = self.plan.tuning, self._untuned(set())
+        if summary is not None and summary.get("untuned") != untuned:
+            self.plan.tuning = summary | {"untuned": untuned}
+            storage.write_tuned(self.path, {}, self.plan.tuning)
+
     def _summary(
-        self, complete: Sequence[Stage], spent: float, edges: Mapping[str, Mapping[str, Any]]
+        self, complete: Sequence[Stage], spent: float, edges: Mapping[str, Mapping[str, Any]], untuned: Sequence[str]
     ) -> dict[str, Any]:
         """Return what was tuned and how, with sentences for the report."""
         limit = "" if self.limit is None else f" of {in_words(self.limit)}"
-        sentences = []
+        sentences: list[str] = []
+        summary = {"seconds": spent, "limit": self.limit, "untuned": untuned, "sentences": sentences}
+        who = "all methods" if len(untuned) == len(self.plan.candidates) else listing(untuned, len(untuned))
         if not complete:
             first = count(self.stages[0].rounds, "round")
             sentences.append(
-                f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so all "
-                "methods have their given or default hyper-parameters; give more time with --tune."
+                f"Untuned: the time for tuning{limit} ran out before all points were trained for {first}, so "
+                f"{who} {_verb(untuned, 'has', 'have')} given or default hyper-parameters; give more time with --tune."
             )
-            return {"tuned": False, "seconds": spent, "limit": self.limit, "sentences": sentences}
+            return {"tuned": False, **summary}
         sizes = sorted({candidates.num_points(race.grid) for race in self.races})
         num = "" if len(sizes) == 1 else f"{sizes[0]} to "
         stages = [str(one.rounds) for one in complete if one.seeds == 1]
         when = " and ".join(stages)
         halving = " (the best third of the points goes on from one to the next)" if len(stages) > 1 else ""
         several = complete[-1].seeds
+        tuned = (
+            "each method" if not untuned else listing([race.one.name for race in self.races if race.best is not None])
+        )
         repeated = f", the best of them with {several} seeds" if several > 1 else ""
         beyond = f", and at most {schedule.WIDENINGS} times values beyond its edge" * any(
             race.widens for race in self.races
         )
         sentences.append(
             f"Tuned on validation data with seed {self.plan.seeds[0]}{limit and f', in at most{limit[3:]}'}: {num}"
-            f"{count(sizes[-1], 'point')} of a grid for each method, compared after {when} rounds{halving}{repeated}"
+            f"{count(sizes[-1], 'point')} of a grid for {tuned}, compared after {when} rounds{halving}{repeated}"
             f"{beyond}."
         )
+        if untuned:
+            verb = _verb(untuned, "is not tuned and has", "are not tuned and have")
+            sentences.append(f"{who} {verb} given or default hyper-parameters.")
         if self.out_of_time:
             left = [str(one.rounds) for one in self.stages if one.seeds == 1 and one not in complete]
             more = complete[-1] != self.stages[-1]
@@ -311,7 +342,7 @@ class Tuner:
             sentences.append(
                 f"The best point of {name} lies on the edge of what was tried ({values}): values beyond may be better."
             )
-        return {"tuned": True, "seconds": spent, "limit": self.limit, "sentences": sentences}
+        return {"tuned": True, "stages": [[one.rounds, one.seeds] for one in complete], **summary}
 
     def _use(self, one: Candidate, known: Mapping[str, Any]) -> None:
         """Give a candidate the chosen hyper-parameters and settings."""
@@ -348,3 +379,7 @@ class Tuner:
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue  # reported when it is used
         return total / self.processes
+
+
+def _verb(names: Sequence[str], one: str, several: str) -> str:
+    return one if len(names) == 1 else several

@@ -262,7 +262,11 @@ def _train(point: Point, clients: Clients, settings: Mapping[str, Any]) -> dict[
         raise jobs.Interrupted
     validated = [name for name in result.personal if name.startswith("validation_")]
     scores = {name: mean_of_known(result.personal[name]) for name in validated}
-    return _cell(point, seed, time.perf_counter() - started, **scores)
+    constant: dict[str, Any] | None = None
+    if result.constant is not None:
+        constant = {"name": score_tables.constant_title(result.constant)}
+        constant |= {name: mean_of_known(result.constant[name]) for name in validated if name in result.constant}
+    return _cell(point, seed, time.perf_counter() - started, constant=constant, **scores)
 
 
 def _cell(point: Point, seed: int, seconds: float, **values: Any) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class Tuning:
         self.path: Path | None = None
         self.table = [self._line(point) for point in points]
 
+    @property
+    def constant(self) -> dict[str, Any] | None:
+        """Name and validation scores of the constant predictor, majority class or mean value; None if unknown."""
+        return next((cell["constant"] for cell in self.cells.values() if cell.get("constant")), None)
+
     def updated(self, interrupted: bool) -> "Tuning":
         """Return the tuning with the scores that `cells` has now."""
         return Tuning(self.about, self.points, self.seeds, self.cells, interrupted, self.metric)

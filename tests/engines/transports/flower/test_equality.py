@@ -42,6 +42,11 @@ def test_same_numbers_as_in_simulation(method: Method, data: object, tmp_path: P
         assert apart(found.global_rows, expected.global_rows) < limit
     for name, values in expected.personal.items():
         assert torch.allclose(found.personal[name].double(), values.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
+    assert expected.initial and found.initial == pytest.approx(expected.initial, rel=1e-3, abs=1e-4)
+    assert [line["round"] for line in found.client_scores] == [line["round"] for line in expected.client_scores]
+    for ours, theirs in zip(found.client_scores, expected.client_scores, strict=True):
+        for name in ("accuracy", "loss"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-4, nan_ok=True)
     assert [line["reported"] for line in found.history] == [line["reported"] for line in expected.history]
     assert [line["up_bytes"] for line in found.history] == [line["up_bytes"] for line in expected.history]
     assert found.communication.up_bytes == expected.communication.up_bytes
