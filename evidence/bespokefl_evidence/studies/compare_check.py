@@ -279,7 +279,7 @@ def comparison_results(found: Comparison) -> dict[str, Any]:
             "points": len(tuned.get("points", [])),
             "edge": tuned.get("edge", []),
         }
-    tuning = found.facts.tuning or {}
+    tuning = found.metadata.tuning or {}
     return {"methods": entries, "verdict": found.best.sentence, "best": found.best.method, "tuning": tuning}
 
 

@@ -684,7 +684,9 @@ def test_runs_know_whether_they_were_tuned(found: Comparison, tmp_path: Path) ->
     assert found.untuned and compare_runs([found.path or ""]).untuned  # QUICK does not tune
     single = [found.result(name, 0).save(tmp_path / name) for name in ("local", "fedavg")]
     unknown = compare_runs(single)
-    assert unknown.facts.tuning is not None and unknown.facts.tuning["tuned"] is None and not unknown.untuned
+    with pytest.warns(FutureWarning, match="Comparison.facts is now Comparison.metadata"):
+        assert unknown.facts is unknown.metadata
+    assert unknown.metadata.tuning is not None and unknown.metadata.tuning["tuned"] is None and not unknown.untuned
     assert "Hyper-parameters are of unknown origin, perhaps not tuned: local, fedavg." in unknown.notes
     assert "unknown whether the methods were tuned" in unknown.best.sentence
     mixed = compare_runs([*single, *(found.result("ditto", seed).path or "" for seed in SEEDS)])

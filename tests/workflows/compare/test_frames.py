@@ -85,8 +85,8 @@ def test_methods_paragraph_of_a_tuned_and_unfinished_comparison(found: Compariso
     points = [{"lr": value} for value in (0.1, 1.0, 10.0)]
     tuned = {"by": "validation_accuracy", "chosen": {"lr": 10.0}, "points": points, "edge": ["lr"], "widened": 2}
     tuning = {"tuned": True, "seconds": 30.0, "limit": 60.0, "sentences": []}
-    facts = replace(found.facts, tuning=tuning, interrupted=True, planned=9, budget="none")
-    text = Comparison([replace(one, tuned=tuned) for one in found.entries.values()], facts).description
+    metadata = replace(found.metadata, tuning=tuning, interrupted=True, planned=9, budget="none")
+    text = Comparison([replace(one, tuned=tuned) for one in found.entries.values()], metadata).description
     for part in (
         "The comparison is unfinished: 6 of 9 runs are complete.",
         "chosen by validation accuracy from 3 points of a grid, in 30 s of at most 60 s",

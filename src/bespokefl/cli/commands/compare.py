@@ -204,9 +204,9 @@ def _show(found: "Comparison", target: Path, quiet: bool) -> None:
     else:
         from bespokefl.cli import terminal
 
-        data, seeds = found.facts.data, ", ".join(map(str, found.seeds)) or "none in common"
+        data, seeds = found.metadata.data, ", ".join(map(str, found.seeds)) or "none in common"
         terminal.say(
-            f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.facts.model}, "
+            f"{data['name']}, {data['split']}, {count(data['clients'], 'client')}, model {found.metadata.model}, "
             f"seed{'s' * (len(found.seeds) != 1)} {seeds}{f', {found.tuning_state}' if found.untuned else ''}"
         )
         terminal.console().print(terminal.comparison_table(found))
@@ -217,7 +217,7 @@ def _show(found: "Comparison", target: Path, quiet: bool) -> None:
         files += "clients.csv one per method, seed and client"
         terminal.say(*sentences, f"Written to {target}: {files}.")
     if found.interrupted:
-        _print_how_to_resume(found.facts.command or "", target)
+        _print_how_to_resume(found.metadata.command or "", target)
 
 
 def _print_how_to_resume(command: str, target: Path) -> None:

@@ -126,7 +126,7 @@ def demo(
         "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst "
         "10 %: mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse "
         "than the better of local and fedavg.",
-        *(found.facts.tuning or {})["sentences"],
+        *(found.metadata.tuning or {})["sentences"],
         "",
         demonstration.meaning(found),
         "",

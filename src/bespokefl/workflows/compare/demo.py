@@ -56,8 +56,8 @@ def demo(
     tuning: dict[str, Any] = {"tuned": None, "sentences": [CHOSEN_BEFOREHAND, OTHERS_UNTUNED]}
     if not everything:
         tuning = {"tuned": True, "sentences": [CHOSEN_BEFOREHAND]}
-    facts = replace(found.facts, tuning=tuning)
-    return Comparison(list(found.entries.values()), facts, keep=found)
+    metadata = replace(found.metadata, tuning=tuning)
+    return Comparison(list(found.entries.values()), metadata, keep=found)
 
 
 def meaning(found: Comparison) -> str:

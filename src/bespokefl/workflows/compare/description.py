@@ -39,7 +39,7 @@ def _state(found: "Comparison") -> list[str]:
     sentences = []
     if not found.finished:
         runs = sum(not run.interrupted for entry in found.entries.values() for run in entry.runs.values())
-        planned = found.facts.planned or sum(len(entry.runs) for entry in found.entries.values())
+        planned = found.metadata.planned or sum(len(entry.runs) for entry in found.entries.values())
         sentences.append(f"The comparison is unfinished: {runs} of {count(planned, 'run')} are complete.")
     if failed:
         sentences.append(f"Training failed for {_listed(failed)}.")
@@ -47,7 +47,7 @@ def _state(found: "Comparison") -> list[str]:
 
 
 def _compared(found: "Comparison") -> str:
-    data, total = found.facts.data, {part: int(sizes.sum()) for part, sizes in found.sizes.items()}
+    data, total = found.metadata.data, {part: int(sizes.sum()) for part, sizes in found.sizes.items()}
     untuned = f"{found.tuning_state} " if found.untuned else ""
     return (
         f"We compared {len(found.methods)} {untuned}methods ({_listed(found.methods)}) on {data['name']}, split by "
@@ -57,12 +57,12 @@ def _compared(found: "Comparison") -> str:
 
 
 def _trained(found: "Comparison") -> str:
-    config, seeds = found.facts.config, found.seeds
+    config, seeds = found.metadata.config, found.seeds
     share = config.get("participation")
     key = "local_steps" if config.get("local_steps") else "local_epochs"
     local = count(config[key], key.replace("_", " ").removesuffix("s")) + _own(found, key) if config.get(key) else ""
     parts = [
-        f"the model {found.facts.model}",
+        f"the model {found.metadata.model}",
         f"for {count(config['rounds'], 'round')}{_own(found, 'rounds')}",
         "" if share is None else f"with {'all' if share == 1 else f'{100 * share:.3g} % of the'} clients in each round",
         local and f"{local} with batches of {config['batch_size']} examples",
@@ -79,12 +79,12 @@ def _own(found: "Comparison", key: str) -> str:
     """Return which methods have another number of rounds, local epochs or local steps, in brackets."""
     runs = {name: next(iter(entry.runs.values())) for name, entry in found.entries.items() if entry.runs}
     own = {name: run.about.get(key, run.about["settings"].get(key)) for name, run in runs.items()}
-    differs = [f"{name} {value}" for name, value in own.items() if value and value != found.facts.config[key]]
+    differs = [f"{name} {value}" for name, value in own.items() if value and value != found.metadata.config[key]]
     return f" ({_listed(differs)})" if differs else ""
 
 
 def _budget(found: "Comparison") -> list[str]:
-    budget = found.facts.budget
+    budget = found.metadata.budget
     if budget is None:
         return []
     differs = "" if budget == "none" else f" (budget {budget})"
@@ -100,7 +100,7 @@ def _budget(found: "Comparison") -> list[str]:
 
 def _tuned(found: "Comparison") -> list[str]:
     """Return how hyper-parameters were chosen: time, numbers of points, widened grids and best points on edges."""
-    tuning = found.facts.tuning
+    tuning = found.metadata.tuning
     entries = {name: one for name, one in found.entries.items() if one.tuned}
     if tuning is None and not entries:
         return []
@@ -132,7 +132,7 @@ def _tuned(found: "Comparison") -> list[str]:
 
 def _searched(found: "Comparison", entries: Mapping[str, "Entry"]) -> list[str]:
     """Return the stages of successive halving, and which other local steps were tried."""
-    stages = (found.facts.tuning or {}).get("stages", ())
+    stages = (found.metadata.tuning or {}).get("stages", ())
     sentences = []
     if stages:
         rounds = [num for num, seeds in stages if seeds == 1]

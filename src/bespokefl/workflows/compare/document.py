@@ -26,32 +26,32 @@ MAX_ROUNDS, MAX_METHOD_ROUNDS, MAX_CLIENT_ROUNDS = 400, 60, 25
 
 def document(found: "Comparison") -> dict[str, Any]:
     """Return the content of compare.json."""
-    facts = found.facts
+    metadata = found.metadata
     return {
         "format": FORMAT,
         "title": title(found),
-        "command": facts.command,
+        "command": metadata.command,
         "finished": found.finished,
         "score": found.score,
         "higher_is_better": found.higher_is_better,
         "level": LEVEL,
         "margin": found.standing and found.standing.margin,  # differences up to this count as equal
-        "planned": facts.planned or sum(len(entry.runs) for entry in found.entries.values()),
+        "planned": metadata.planned or sum(len(entry.runs) for entry in found.entries.values()),
         "seeds": found.seeds,
-        "data": facts.data,
-        "model": facts.model,
-        "budget": facts.budget,
+        "data": metadata.data,
+        "model": metadata.model,
+        "budget": metadata.budget,
         "untuned": found.untuned,
         "tuning_state": found.tuning_state,
-        "tuning": facts.tuning,
-        "config": facts.config,
-        "config_text": facts.config_text,
+        "tuning": metadata.tuning,
+        "config": metadata.config,
+        "config_text": metadata.config_text,
         "versions": found.first.about["versions"],
         "systems": [asdict(system) for system in SYSTEMS],
-        "clients": {"names": found.names, "groups": facts.groups, **found.sizes},
+        "clients": {"names": found.names, "groups": metadata.groups, **found.sizes},
         "methods": [_method(found, entry) for entry in found.entries.values()],
         "constant": _constant(found),
-        "left_out": [{"method": method, "reason": reason} for method, reason in facts.left_out],
+        "left_out": [{"method": method, "reason": reason} for method, reason in metadata.left_out],
         "verdicts": {"best": asdict(found.best), "fairest": asdict(found.fairest)},
         "description": found.description,
         "notes": found.notes,
@@ -60,7 +60,7 @@ def document(found: "Comparison") -> dict[str, Any]:
 
 def title(found: "Comparison") -> str:
     """Return the title of a comparison, which says if it is untuned or partly tuned."""
-    data = found.facts.data
+    data = found.metadata.data
     untuned = f"{found.tuning_state.capitalize()} comparison: " if found.untuned else ""
     return f"{untuned}{count(len(found.methods), 'method')} on {data['name']}, {data['split']}"
 
@@ -186,7 +186,7 @@ def rounded(value: Any) -> Any:
 
 def remarks(found: "Comparison") -> list[str]:
     """Return the remarks on a comparison: seeds, missing and failed runs, methods left out, notes of the runs."""
-    sentences = [*(found.facts.tuning or {}).get("sentences", ()), *found.facts.notes]
+    sentences = [*(found.metadata.tuning or {}).get("sentences", ()), *found.metadata.notes]
     if len(found.seeds) == 1:
         sentences.append(
             "One seed: there is no standard error, and intervals and tests are over clients only; give --seeds 5."
@@ -194,7 +194,7 @@ def remarks(found: "Comparison") -> list[str]:
     missing = [
         f"{name} with seed {seed}"
         for name, entry in found.entries.items()
-        for seed in found.facts.seeds
+        for seed in found.metadata.seeds
         if seed not in entry.runs and seed not in entry.failed
     ]
     if missing:
@@ -210,7 +210,7 @@ def remarks(found: "Comparison") -> list[str]:
             about = entry.runs[stopped[0]].about
             done = f"{about['rounds_done']} of {about['rounds_planned']} rounds"
             sentences.append(f"{name} is unfinished with seed {listing(list(map(str, stopped)))}: {done}.")
-    sentences += [f"{method} is left out: {reason}" for method, reason in found.facts.left_out]
+    sentences += [f"{method} is left out: {reason}" for method, reason in found.metadata.left_out]
     return [*sentences, *_of_runs(found)]
 
 

@@ -105,7 +105,7 @@ def _compare(
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
     config = {"rounds": rounds or about["rounds"], **settings}
-    facts = ComparisonMetadata(
+    known = ComparisonMetadata(
         tuning={**_tuning_of(entries), **(summary or {}), "untuned": _in_state(entries, NOT_TUNED)},
         data=data_of(about),
         model=about["model"],
@@ -115,7 +115,7 @@ def _compare(
         notes=(*differs, *notes),
         **metadata,
     )
-    return Comparison(entries, facts)
+    return Comparison(entries, known)
 
 
 def _entries(results: Sequence[Result]) -> tuple[list[Entry], str]:

@@ -168,7 +168,7 @@ class ComparisonPlan:
         clients, config, common = self.clients, self.config, self._common()
         written = {"data": config.data, "split": run_directory.SPLIT_FILE, "clients": len(clients), **common}
         comments = {"split": f"{clients.split_name}, seed {clients.seed}, hash {clients.hash}"}
-        facts = ComparisonMetadata(
+        metadata = ComparisonMetadata(
             data=data_of(origin_of(clients) | {"clients": len(clients)}),
             model=config.model,
             config={name: value for name, value in common.items() if name != "model"},
@@ -184,7 +184,7 @@ class ComparisonPlan:
             tuning=(self.tuning or {"tuned": False, "sentences": [UNTUNED]}) | {"untuned": untuned},
             metric=self.metric,
         )
-        return Comparison(entries, facts, keep)
+        return Comparison(entries, metadata, keep)
 
     def _entry(self, one: Candidate, path: Path) -> Entry:
         entry = Entry(

@@ -23,7 +23,7 @@ def reservations(found: "Comparison") -> list[str]:
         verb = "is" if len(untuned) == 1 else "are"
         names = listing(untuned, len(untuned))
         return [f"{names} {verb} not tuned, so that this is no statement about the methods"]
-    if found.facts.tuning is not None and found.facts.tuning["tuned"] is None:
+    if found.metadata.tuning is not None and found.metadata.tuning["tuned"] is None:
         return ["it is unknown whether the methods were tuned, so that this is a statement about these runs only"]
     return []
 

@@ -6,6 +6,7 @@ methods.csv    one line per method: score, work, bytes and seconds
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,14 +93,14 @@ class Comparison:
     """Scores of methods × seeds × clients, with gains, tests and verdicts. `print(comparison)` shows the table.
 
     `entries` are the methods by name, `names` and `sizes` the clients and their numbers of examples, `score` the test
-    score compared (`facts.metric`; by default "accuracy", or "loss" for regression), `constant` the clients' scores
-    with their majority class or mean value, `facts` data, model and settings, and `path` the directory that the
+    score compared (`metadata.metric`; by default "accuracy", or "loss" for regression), `constant` the clients' scores
+    with their majority class or mean value, `metadata` data, model and settings, and `path` the directory that the
     comparison was saved to.
     """
 
-    def __init__(self, entries: Sequence[Entry], facts: ComparisonMetadata, keep: object = None) -> None:
+    def __init__(self, entries: Sequence[Entry], metadata: ComparisonMetadata, keep: object = None) -> None:
         self.entries = {entry.name: entry for entry in sorted(entries, key=_position)}
-        self.facts = facts
+        self.metadata = metadata
         self.path: Path | None = None
         self._keep = keep  # a temporary directory that lives as long as this object
         self.first = next(run for entry in self.entries.values() for run in entry.runs.values())
@@ -108,8 +109,14 @@ class Comparison:
         runs = [run for entry in self.entries.values() for run in entry.runs.values()]
         self.constant = next((run.constant for run in runs if run.constant is not None), None)
         known = set.intersection(*({*run.personal} & {*METRICS} for run in runs))
-        self.score = choose_metric(facts.metric, known)
+        self.score = choose_metric(metadata.metric, known)
         self.higher_is_better = METRICS[self.score].higher_is_better
+
+    @property
+    def facts(self) -> ComparisonMetadata:
+        """The former name of `metadata`."""
+        warnings.warn("Comparison.facts is now Comparison.metadata", FutureWarning, stacklevel=2)
+        return self.metadata
 
     @property
     def methods(self) -> list[str]:
@@ -119,18 +126,18 @@ class Comparison:
     @property
     def interrupted(self) -> bool:
         """Whether the comparison was interrupted before all runs ended."""
-        return self.facts.interrupted
+        return self.metadata.interrupted
 
     @property
     def finished(self) -> bool:
         """Whether all runs ended with their last round."""
         runs = [run for entry in self.entries.values() for run in entry.runs.values()]
-        return not self.facts.interrupted and not any(run.interrupted for run in runs)
+        return not self.metadata.interrupted and not any(run.interrupted for run in runs)
 
     @property
     def untuned_methods(self) -> list[str]:
         """Names of the methods that are known to have hyper-parameters that were not tuned."""
-        tuning = self.facts.tuning or {"tuned": None}
+        tuning = self.metadata.tuning or {"tuned": None}
         names = tuning.get("untuned", self.methods if tuning["tuned"] is False else ())
         return [name for name in self.methods if name in names]
 
@@ -142,7 +149,7 @@ class Comparison:
     @property
     def tuning_state(self) -> str:
         """What titles and verdicts say about the tuning: "untuned", "partly tuned", or nothing."""
-        untuned = {*self.untuned_methods, *(self.facts.tuning or {}).get("unknown", ())}
+        untuned = {*self.untuned_methods, *(self.metadata.tuning or {}).get("unknown", ())}
         tuned = [name for name, entry in self.entries.items() if name not in untuned and not entry.failed]
         return "" if not self.untuned else PARTLY_TUNED if tuned else UNTUNED
 
@@ -301,7 +308,7 @@ class Comparison:
             for seed, run in sorted(entry.runs.items()):
                 gains = self.gain_of(entry, seed)
                 for at, line in enumerate(run.clients):
-                    group = {} if self.facts.groups is None else {"group": self.facts.groups[at]}
+                    group = {} if self.metadata.groups is None else {"group": self.metadata.groups[at]}
                     gain = None if gains is None else gains[at]
                     rows.append({"method": name, "seed": seed} | line | group | {"gain": gain})
         return rows
