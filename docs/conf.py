@@ -39,8 +39,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 
 # Files of the repository that are pages of the site, too. The page in docs/ is a link for readers of the repository.
-PAGES = {"get-started": "README.md", "architecture": "ARCHITECTURE.md", "contributing": "CONTRIBUTING.md"}
-PAGES |= {"changelog": "CHANGELOG.md"}
+PAGES = {"architecture": "ARCHITECTURE.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
 PAGE_OF = {file: page for page, file in PAGES.items()}
 FILES = "|".join(PAGE_OF)
 
@@ -52,8 +51,6 @@ def read_source(app, page, source):
         text = notebook(json.loads(text), Path(page).name)
     if page in PAGES:
         text = (ROOT / PAGES[page]).read_text(encoding="utf-8")
-        if page == "get-started":
-            text = "# Get started\n\n" + text[text.index("## Install") : text.index("## Licence")]
         text = re.sub(r"\]\(docs/", "](", text)
         text = re.sub(rf"\]\(({FILES})", lambda link: f"]({PAGE_OF[link[1]]}.md", text)
     up = "../" * page.count("/")
