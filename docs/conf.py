@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import command_line  # noqa: E402
 
 project = "Bespoke"
 author = "The Bespoke contributors"
@@ -53,9 +57,13 @@ def read_source(app, page, source):
         text = (ROOT / PAGES[page]).read_text(encoding="utf-8")
         text = re.sub(r"\]\(docs/", "](", text)
         text = re.sub(rf"\]\(({FILES})", lambda link: f"]({PAGE_OF[link[1]]}.md", text)
+    if page == "command-line":
+        text = re.sub(r"<!-- commands.*-->", lambda _: command_line.page(), text)
     up = "../" * page.count("/")
     text = re.sub(rf"\]\((?:\.\./)+({FILES})", lambda link: f"]({up}{PAGE_OF[link[1]]}.md", text)
-    text = re.sub(r"\[([^\]]*)\]\((?:(?:\.\./)+evidence/[^)]*|LICENSE)\)", r"\1", text)  # files that are no pages
+    text = re.sub(
+        r"\[([^\]]*)\]\((?:(?:\.\./)+(?:evidence/|README\.md)[^)]*|LICENSE)\)", r"\1", text
+    )  # files that are no pages
     source[0] = text
 
 
