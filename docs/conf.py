@@ -33,6 +33,8 @@ autodoc_typehints = "none"  # docstrings have the types
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 
+linkcheck_timeout = 20  # seconds, of make docs-links
+
 html_theme = "furo"
 html_title = f"Bespoke {version}"
 html_static_path = ["static"]

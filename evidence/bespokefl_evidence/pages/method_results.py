@@ -28,11 +28,9 @@ MORE = {"persfl": ("persfl", "persfl-gd"), "ucfl": ("ucfl", "ucfl-parallel")}  #
 BASELINES = ("local", "fedavg")
 NOTHING = "–"
 ANCHORS = {"digits": "", "fashion": "#fashion-mnist-with-fifty-clients"}  # of where-it-pays.md
-INTRODUCTION = (
-    "From stored cells: test accuracy of the personal models in per cent (AUC where it says so), mean over clients and "
-    "seeds ± standard error over seeds. Settings were chosen on validation data. *Best* is the best of all methods "
-    "that were run there."
-)
+INTRODUCTION = """Test accuracy of the personal models in per cent (AUC where it says so), from stored cells: mean over clients and seeds
+± standard error over seeds. Settings were chosen on validation data. *Best* is the best of all methods that were run
+there."""
 
 
 @dataclass(frozen=True)

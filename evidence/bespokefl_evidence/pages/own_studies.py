@@ -78,7 +78,7 @@ def where_page(studies: Sequence[PersonalizationStudy], store: CellStore) -> str
 
 def _filled(name: str, parts: Mapping[str, str], cells: Mapping[str, Any] | None = None) -> str:
     text = (TEXTS / name).read_text(encoding="utf-8")
-    text = CONDITIONAL.sub(lambda found: _if_computed(*found.groups(), cells or {}), text)
+    text = CONDITIONAL.sub(lambda found: _if_computed(found[1], found[2], found[3], found[4], cells or {}), text)
     return re.sub(r"^\{\{(.+)\}\}$", lambda found: parts[found[1]], text, flags=re.MULTILINE)
 
 
