@@ -28,7 +28,8 @@ MORE = {"persfl": ("persfl", "persfl-gd"), "ucfl": ("ucfl", "ucfl-parallel")}  #
 BASELINES = ("local", "fedavg")
 NOTHING = "–"
 ANCHORS = {"digits": "", "fashion": "#fashion-mnist-with-fifty-clients"}  # of where-it-pays.md
-INTRODUCTION = """Test accuracy of the personal models in per cent (AUC where it says so), from stored cells: mean over clients and seeds
+INTRODUCTION = """\
+Test accuracy of the personal models in per cent (AUC where it says so), from stored cells: mean over clients and seeds
 ± standard error over seeds. Settings were chosen on validation data. *Best* is the best of all methods that were run
 there."""
 
