@@ -168,6 +168,8 @@ def test_all_pages_are_written(tmp_path: Path) -> None:
     other.write_text("not ours")
     pages.write([one], CellStore(tmp_path / "empty"), tmp_path / "docs")
     assert list((tmp_path / "docs/figures").iterdir()) == [other]  # figures without cells are gone
+    empty = (tmp_path / "docs/results.md").read_text()
+    assert "## Not computed yet" in empty and "| ucfl-toy |" in empty and "## ucfl-toy" not in empty
 
 
 def test_false_accepts_have_a_table(tmp_path: Path) -> None:
