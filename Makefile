@@ -19,10 +19,10 @@ VENV_IS_VALID := test ! -e $(UNFINISHED) \
 	&& $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist install lint system-packages docs test check format clean force
+.PHONY: help demo dist install lint system-packages docs docs-links test check format clean force
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: install  ## Compare ten methods on handwritten digits, about a minute
 	@$(BIN)/bespoke demo
@@ -60,6 +60,9 @@ system-packages:
 docs: install  ## Build the documentation site, build/site/index.html
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env docs build/site
 	@echo "build/site/index.html"
+
+docs-links: install  ## Check the documentation's links to other servers (needs a network)
+	@$(BIN)/python -m sphinx --quiet --fresh-env -b linkcheck docs build/links
 
 test: lint system-packages  ## Everything that CI checks: lint and all tests (ARGS="-k ditto" selects some)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)

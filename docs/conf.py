@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import command_line  # noqa: E402
 
 project = "Bespoke"
 author = "The Bespoke contributors"
@@ -29,6 +33,8 @@ autodoc_typehints = "none"  # docstrings have the types
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 
+linkcheck_timeout = 20  # seconds, of make docs-links
+
 html_theme = "furo"
 html_title = f"Bespoke {version}"
 html_static_path = ["static"]
@@ -39,8 +45,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 
 # Files of the repository that are pages of the site, too. The page in docs/ is a link for readers of the repository.
-PAGES = {"get-started": "README.md", "architecture": "ARCHITECTURE.md", "contributing": "CONTRIBUTING.md"}
-PAGES |= {"changelog": "CHANGELOG.md"}
+PAGES = {"architecture": "ARCHITECTURE.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
 PAGE_OF = {file: page for page, file in PAGES.items()}
 FILES = "|".join(PAGE_OF)
 
@@ -52,13 +57,15 @@ def read_source(app, page, source):
         text = notebook(json.loads(text), Path(page).name)
     if page in PAGES:
         text = (ROOT / PAGES[page]).read_text(encoding="utf-8")
-        if page == "get-started":
-            text = "# Get started\n\n" + text[text.index("## Install") : text.index("## Licence")]
         text = re.sub(r"\]\(docs/", "](", text)
         text = re.sub(rf"\]\(({FILES})", lambda link: f"]({PAGE_OF[link[1]]}.md", text)
+    if page == "command-line":
+        text = re.sub(r"<!-- commands.*-->", lambda _: command_line.page(), text)
     up = "../" * page.count("/")
     text = re.sub(rf"\]\((?:\.\./)+({FILES})", lambda link: f"]({up}{PAGE_OF[link[1]]}.md", text)
-    text = re.sub(r"\[([^\]]*)\]\((?:(?:\.\./)+evidence/[^)]*|LICENSE)\)", r"\1", text)  # files that are no pages
+    text = re.sub(
+        r"\[([^\]]*)\]\((?:(?:\.\./)+(?:evidence/|README\.md)[^)]*|LICENSE)\)", r"\1", text
+    )  # files that are no pages
     source[0] = text
 
 

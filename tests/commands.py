@@ -24,7 +24,7 @@ def bespoke(*words: object, cwd: Path | None = None, **streams: Path) -> "subpro
 
 
 def python(script: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a script in its directory."""
+    """Run a script in its directory. It may call `run_bespoke(*words)` and `printed(expected, *values)`, see below."""
     return _run({"script": script.name}, script.parent, {})
 
 
@@ -94,13 +94,40 @@ def _perform(job: dict[str, Any]) -> NoReturn:
     if "script" in job:
         sys.path.insert(0, job["cwd"])
         sys.argv = [job["script"]]
-        runpy.run_path(job["script"], run_name="__main__")
+        runpy.run_path(job["script"], {"run_bespoke": run_bespoke, "printed": printed}, run_name="__main__")
         sys.exit(0)
+    _command(job["command"])
+
+
+def _command(words: list[str]) -> NoReturn:
     from bespokefl import cli
 
-    sys.argv = ["bespoke", *job["command"]]
-    cli.main(job["command"])
+    sys.argv = ["bespoke", *words]
+    cli.main(words)
     sys.exit(0)
+
+
+# -- for scripts
+
+
+def run_bespoke(*words: str) -> None:
+    """Run a command in a fork of the script."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _command(list(words))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"bespoke {' '.join(words)} ended with {code}"
+
+
+def printed(expected: str, *values: object) -> None:
+    """Print values, and compare this with a text that may have other last digits."""
+    from tests.notebooks import is_close
+
+    text = " ".join(map(str, values))
+    print(text)
+    assert is_close(text, expected, tolerance=0.01), f"prints {text!r}, and the page says {expected!r}"
 
 
 if __name__ == "__main__":

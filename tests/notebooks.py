@@ -29,12 +29,12 @@ def run(content: dict[str, Any]) -> list[str]:
     return printed
 
 
-def is_close(printed: str, stored: str) -> bool:
+def is_close(printed: str, stored: str, tolerance: float = TOLERANCE) -> bool:
     """Whether two outputs are the same text with about the same numbers."""
     if NUMBER.sub("", printed) != NUMBER.sub("", stored):
         return False
     pairs = zip(map(float, NUMBER.findall(printed)), map(float, NUMBER.findall(stored)), strict=True)
-    return all(abs(a - b) <= TOLERANCE * max(1.0, abs(b)) for a, b in pairs)
+    return all(abs(a - b) <= tolerance * max(1.0, abs(b)) for a, b in pairs)
 
 
 def main(paths: list[str], check: bool) -> None:

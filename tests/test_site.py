@@ -1,5 +1,8 @@
 """Build the documentation site, and run the tutorials."""
 
+import ast
+import dataclasses
+import json
 import os
 import re
 import signal
@@ -7,7 +10,11 @@ import subprocess
 import sys
 from html import unescape
 from html.parser import HTMLParser
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -22,6 +29,15 @@ NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 METHOD_PAGES = sorted(set((DOCS / "methods").glob("*.md")) - {DOCS / "methods" / "README.md"})
 OUTLINE = ["Idea", "Algorithm", "When it helps", "Example", "Hyper-parameters", "Differences from the paper", "Results"]
 TIMEOUT = 600
+NEEDED = {f"bespokefl.core.callback.{name}" for name in ("RunInfo", "Evaluation", "RunEnd")}
+NEEDED |= {f"bespokefl.core.method.{name}" for name in ("Round", "Uploads", "State", "Update")}
+NEEDED |= {"bespokefl.workflows.tune.result.Tuning", "bespokefl.workflows.newcomers.result.Newcomers"}
+NEEDED |= {"bespokefl.workflows.export.api.Exported", "bespokefl.core.cohort_data.CohortData"}
+NEEDED |= {f"bespokefl.{name}.REGISTRY" for name in ("methods", "trackers")}
+NEEDED |= {"bespokefl.models.MODELS", "bespokefl.models.TEXT", "bespokefl.models.Factory"}
+NEEDED |= {"bespokefl.splits.SPLITS", "bespokefl.splits.PRESETS", "bespokefl.core.rng.generator"}
+NEEDED |= {"bespokefl.methods.pfedvem.confidence", "bespokefl.methods.pfedvem.divergence"}
+NOT_FOR_USERS = {"bespokefl.cli", "bespokefl.core", "bespokefl.data"}  # packages that pages mention
 
 
 class Page(HTMLParser):
@@ -56,13 +72,31 @@ def test_the_site_builds_and_needs_no_other_server(tmp_path: Path) -> None:
         check_links(name, page, pages, tmp_path)
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"url\(\W*(https?:)?//|@import", style.read_text(encoding="utf-8")), style
+    commands = re.sub(r"<[^>]+>", "", (tmp_path / "command-line.html").read_text(encoding="utf-8"))
+    assert all(f"bespoke {name}" in commands for name in ("run", "compare", "deploy start", "split show"))
+    assert "--participation FLOAT" in commands
     assert "<math" in (tmp_path / "methods" / "ditto.html").read_text(encoding="utf-8")
     assert "ditto" in (tmp_path / "searchindex.js").read_text(encoding="utf-8")
     documented = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="").data
     names = {name for kind, entries in documented.items() if kind.startswith("py:") for name in entries}
     public = {f"bespokefl.{name}" for name in bf.__all__}
+    public |= named_in_documentation() | NEEDED
     public |= {f"bespokefl.methods.{method.__name__}" for method in REGISTRY.values()}
-    assert public <= names, f"not in the API reference: {sorted(public - names)}"
+    assert all(resolve_name(name) is not None for name in NEEDED)
+    exported = [getattr(bf, name) for name in bf.__all__]
+    missing = {name for name in public - names if resolve_name(name) not in exported}
+    assert not missing, f"not in the API reference: {sorted(missing)}"
+
+
+def named_in_documentation() -> set[str]:
+    """Return all names of Bespoke's modules, classes and functions that README and the pages of docs/ contain."""
+    found = set()
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]:
+        text = path.read_text(encoding="utf-8").replace('\\"', '"').replace("\\n", "\n")
+        found |= set(re.findall(r"(?<![\w.])(?:bespokefl|bf)((?:\.[A-Za-z_]\w*)+)", text))
+        for module, names in re.findall(r"^\s*\W?from bespokefl([\w.]*) import ([\w, ]+)", text, re.MULTILINE):
+            found |= {f"{module}.{name.strip()}" for name in names.split(",")}
+    return {f"bespokefl{name}" for name in found if f"bespokefl{name}" not in NOT_FOR_USERS}
 
 
 def check_links(name: str, page: Page, pages: dict[str, Page], site: Path) -> None:
@@ -91,6 +125,58 @@ def test_every_method_has_a_page() -> None:
     assert listed == {*REGISTRY}
     assert re.findall(r"^(\w[\w-]*)$", text[text.index(":hidden:") :], re.MULTILINE) != []
     assert {page.stem for page in METHOD_PAGES} == {*re.findall(r"^([a-z][\w-]*)$", text, re.MULTILINE)}
+
+
+def defaults_of(method: str) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(REGISTRY[method])}
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda page: page.stem)
+def test_pages_state_the_defaults_of_their_method(page: Path) -> None:
+    """Compare the column of defaults; a word may stand for None."""
+    text = page.read_text(encoding="utf-8")
+    table = text[text.index("## Hyper-parameters") : text.index("## Communication and privacy")]
+    stated = {}
+    for names, default in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|[^|`]*\| ([^|]*) \|", table, re.MULTILINE):
+        stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), default)
+    defaults = defaults_of(page.stem)
+    assert stated.keys() == defaults.keys()
+    for name, value in defaults.items():
+        if value is None:
+            assert re.fullmatch(r"[A-Za-z ]+", stated[name]), name
+        else:
+            literal = isinstance(value, int | float | tuple)
+            shown = ast.literal_eval(stated[name].capitalize()) if literal else stated[name]
+            assert shown == value, (name, value, stated[name])
+
+
+def test_the_table_of_defaults_has_numbers_of_the_methods() -> None:
+    text = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[([^\]]+)\]\([\w-]+\.md\) \| ([^|]*) \|", text, re.MULTILINE)
+    for names, stated in rows:
+        numbers = {float(one) for one in re.findall(r"(?<![\w.])\d*\.?\d+(?!\w)", stated.replace("n/", ""))}
+        for method in names.split(", "):
+            values = {float(one) for one in defaults_of(method).values() if isinstance(one, int | float)}
+            assert numbers <= values, (method, numbers - values)
+
+
+def test_tutorials_are_valid_notebooks() -> None:
+    """Check what version 4 of the format requires, and with nbformat, which is no requirement, all of its schema.
+
+    The tutorials run without Jupyter: `tests/notebooks.py` executes their cells and compares what these print.
+    """
+    for path in NOTEBOOKS:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert content["nbformat"] == 4 and isinstance(content["nbformat_minor"], int), path.name
+        assert content["metadata"]["kernelspec"]["name"] == "python3", path.name
+        for cell in content["cells"]:
+            required = {"cell_type", "metadata", "source"} | ({"id"} if content["nbformat_minor"] >= 5 else set())
+            required |= {"outputs", "execution_count"} if cell["cell_type"] == "code" else set()
+            assert required == cell.keys() and cell["cell_type"] in ("markdown", "code"), (path.name, cell)
+            for output in cell.get("outputs", []):
+                assert {"name", "output_type", "text"} == output.keys(), (path.name, output)
+        if find_spec("nbformat"):
+            import_module("nbformat").validate(content)
 
 
 @pytest.mark.slow

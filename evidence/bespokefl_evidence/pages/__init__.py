@@ -2,6 +2,7 @@
 
 results        docs/results.md: published and own results
 own_studies    docs/results-selffl-synthetic.md and docs/where-it-pays.md
+method_results docs/methods/NAME.md: the table of results in each method's page
 claims         docs/claims.md: judge the papers' claims (claims.toml)
 claim_tests    how one comparison of a claim is tested
 diagnose_calibration  docs/diagnose-calibration.md: what diagnoses predict, and what comes out

@@ -108,17 +108,25 @@ def judge_all(claims: Sequence[Claim], experiments: Studies, store: CellStore) -
 def page(claims: Sequence[Claim], experiments: Studies, store: CellStore, directory: Path) -> str:
     """The page of all claims; links are relative to `directory`, in which it will be."""
     judged = judge_all(claims, experiments, store)
+    tested = [one for one in judged if one.tested]
     lines = [INTRODUCTION, "| claim | verdict | comparisons tested |", "|---|---|---:|"]
-    for one in judged:
+    for one in tested:
         lines.append(
             f"| [{one.claim.id}](#{one.claim.id.lower()}) {one.claim.text} | {one.shown} "
             f"| {len(one.tested)} of {len(one.findings)} |"
         )
-    for paper in dict.fromkeys(one.claim.paper for one in judged):
+    for paper in dict.fromkeys(one.claim.paper for one in tested):
         lines += ["", f"## {paper}"]
-        for one in judged:
+        for one in tested:
             if one.claim.paper == paper:
                 lines += ["", *_section(one, store, directory)]
+    untested = [one.claim for one in judged if not one.tested]
+    if untested:
+        lines += ["", "## Not tested yet", "", "No comparison of these claims has all its cells.", ""]
+        lines += ["| claim | paper | experiments |", "|---|---|---|"]
+        for claim in untested:
+            names = dict.fromkeys(test.experiment for test in claim.comparisons)
+            lines.append(f"| {claim.id} {claim.text} | {claim.paper} | {', '.join(names)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -202,6 +202,11 @@ def _scores(cell: Cell) -> Scores:
     return {name: np.array(one["scores"], dtype=float) for name, one in cell.results["methods"].items()}
 
 
+def mean_scores(cell: Cell) -> dict[str, list[float]]:
+    """The mean score over clients of every method and seed."""
+    return {name: [float(one) for one in np.nanmean(values, axis=1)] for name, values in _scores(cell).items()}
+
+
 def _score(scores: Scores, name: str) -> str:
     if name not in scores:
         return NO_VALUE

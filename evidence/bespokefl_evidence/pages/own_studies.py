@@ -2,7 +2,8 @@
 
 Those of results-selffl-synthetic.md and where-it-pays.md are texts beside this file, with tables from cells.
 
-A text has {{names}} in lines of their own, in place of which the tables and lists of statements are put.
+A text has {{names}} in lines of their own, in place of which the tables and lists of statements are put. What
+stands between {{if CASE RATES: TITLE}} and {{end}} is printed when the cells of all methods exist at these rates.
 """
 
 import re
@@ -30,6 +31,7 @@ TITLES = {
     "ucfl": "UCFL",
     "pfedvem": "pFedVEM",
 }
+CONDITIONAL = re.compile(r"^\{\{if (\w+) ([\d. ]+): ([^}\n]+)\}\}\n(.*?)^\{\{end\}\}\n", re.MULTILINE | re.DOTALL)
 INCOMPLETE = "Statements are checked when all cells are computed."
 
 
@@ -58,7 +60,7 @@ def synthetic_page(study: SyntheticStudy, store: CellStore) -> str:
         for kind in ("personal", "global"):
             parts[f"{case.name} {kind}"] = _errors(cells, case.name, kind)
     parts["statements"] = _statements(selffl_synthetic.claims(cells)) if _is_complete(study, store) else INCOMPLETE
-    return _filled("results-selffl-synthetic.md", parts)
+    return _filled("results-selffl-synthetic.md", parts, cells)
 
 
 def where_page(studies: Sequence[PersonalizationStudy], store: CellStore) -> str:
@@ -74,9 +76,17 @@ def where_page(studies: Sequence[PersonalizationStudy], store: CellStore) -> str
     return _filled("where-it-pays.md", parts)
 
 
-def _filled(name: str, parts: Mapping[str, str]) -> str:
+def _filled(name: str, parts: Mapping[str, str], cells: Mapping[str, Any] | None = None) -> str:
     text = (TEXTS / name).read_text(encoding="utf-8")
+    text = CONDITIONAL.sub(lambda found: _if_computed(found[1], found[2], found[3], found[4], cells or {}), text)
     return re.sub(r"^\{\{(.+)\}\}$", lambda found: parts[found[1]], text, flags=re.MULTILINE)
+
+
+def _if_computed(case: str, rates: str, title: str, text: str, cells: Mapping[str, Any]) -> str:
+    """Return what a text says of a case at some rates, if all methods are computed there."""
+    names = (*selffl_synthetic.OURS, *selffl_synthetic.THEIRS, "Local")
+    keys = [f"{case}/{name}/{float(rate)}" for name in names for rate in rates.split()]
+    return text if all(key in cells for key in keys) else f"- *{title}*: not computed yet.\n"
 
 
 def _progress(study: Study, store: CellStore) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bespokefl.core.errors import count
 from bespokefl.core.files import write_text
-from bespokefl_evidence.pages import claims, figures, own_studies
+from bespokefl_evidence.pages import claims, figures, method_results, own_studies
 from bespokefl_evidence.pages.drawing import Drawing
 from bespokefl_evidence.pages.outcomes import Outcome, outcomes
 from bespokefl_evidence.pages.scores import METRICS, NO_VALUE, clients, score
@@ -47,6 +47,7 @@ def write(studies: Sequence[Study], store: CellStore, directory: Path) -> list[P
     judged = [one for one in studies if isinstance(one, Experiment | SyntheticStudy)]
     content[Path("claims.md")] = claims.page(claims.read(), judged, store, directory)
     content |= own_studies.pages(studies, store)
+    content |= method_results.pages(studies, store, directory)
     for old in (directory / figures.DIRECTORY).glob("*.svg"):
         if figures.DIRECTORY / old.name not in content and old.name.startswith(tuple(f"{name}-" for name in drawings)):
             old.unlink()
@@ -61,11 +62,28 @@ def results_page(
 ) -> str:
     """The page of all experiments."""
     found = drawings or {one.name: list(figures.drawings(one, store)) for one in experiments}
+    computed = {one.name: progress(one, store) for one in experiments}
+    begun = [one for one in experiments if computed[one.name][0]]
     lines = [INTRODUCTION, "| experiment | cells | computing time |", "|---|---:|---:|"]
-    for one in experiments:
-        done, total, spent = progress(one, store)
+    for one in begun:
+        done, total, spent = computed[one.name]
         lines.append(f"| [{one.name}](#{one.name}) | {done} of {total} | {duration(spent)} |")
-    return "\n".join([*lines, "", "\n".join(section(one, store, found[one.name]) for one in experiments)])
+    parts = ["\n".join(lines) + "\n"] if begun else [INTRODUCTION]
+    parts += [section(one, store, found[one.name]) for one in begun]
+    if len(begun) < len(experiments):
+        parts.append(_not_computed([(one, computed[one.name][1]) for one in experiments if one not in begun]))
+    return "\n".join(parts)
+
+
+def _not_computed(experiments: Sequence[tuple[Experiment, int]]) -> str:
+    lines = [
+        "## Not computed yet",
+        "",
+        "No cell of these experiments is stored; `bespoke reproduce NAME` computes them.",
+    ]
+    lines += ["", "| experiment | what | paper | cells |", "|---|---|---|---:|"]
+    lines += [f"| {one.name} | {one.title} | {one.source} | {total} |" for one, total in experiments]
+    return "\n".join(lines) + "\n"
 
 
 def progress(one: Experiment, store: CellStore) -> tuple[int, int, float]:

@@ -354,4 +354,6 @@ def test_the_page_shows_verdicts_and_links_to_cells(tmp_path: Path) -> None:
     page = claims.page([claim], [one], CellStore(tmp_path / "cells"), tmp_path / "docs")
     assert "| [X1](#x1) A is above B. | holds in part | 1 of 2 |" in page
     assert "| s: a above b (personal accuracy) | +2.00 | +2.00 to +2.00 | 3 | holds |" in page
-    assert "Not tested: 1 comparison. Cells: [toy](../cells/toy)." in page
+    assert "Not tested: 1 comparison. Cells: [toy](../cells/toy)." in page and "Not tested yet" not in page
+    empty = claims.page([claim], [one], CellStore(tmp_path / "empty"), tmp_path / "docs")
+    assert "## Not tested yet" in empty and "| X1 A is above B. | Toy | toy |" in empty and "### X1" not in empty

@@ -1,12 +1,13 @@
 """Pages and figures: made from cells alone, complete about what is missing, and equal to those in docs/."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from bespokefl_evidence import studies
-from bespokefl_evidence.pages import claim_tests, claims, figures, own_studies
+from bespokefl_evidence.pages import claim_tests, claims, figures, method_results, own_studies
 from bespokefl_evidence.pages import results as pages
 from bespokefl_evidence.studies import experiment
 from bespokefl_evidence.studies.cells import CellStore, Spec
@@ -14,6 +15,7 @@ from bespokefl_evidence.studies.experiment import Experiment, Row, Scenario
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 
 from bespokefl.core.errors import InputError
+from bespokefl.methods import REGISTRY
 from tests.evidence.studies import toy
 
 ROOT = Path(__file__).parents[3]
@@ -166,6 +168,8 @@ def test_all_pages_are_written(tmp_path: Path) -> None:
     other.write_text("not ours")
     pages.write([one], CellStore(tmp_path / "empty"), tmp_path / "docs")
     assert list((tmp_path / "docs/figures").iterdir()) == [other]  # figures without cells are gone
+    empty = (tmp_path / "docs/results.md").read_text()
+    assert "## Not computed yet" in empty and "| ucfl-toy |" in empty and "## ucfl-toy" not in empty
 
 
 def test_false_accepts_have_a_table(tmp_path: Path) -> None:
@@ -183,10 +187,14 @@ def test_the_page_of_the_synthetic_study(tmp_path: Path) -> None:
     study, store = SyntheticStudy(repeats=2), CellStore(tmp_path)
     empty = own_studies.synthetic_page(study, store)
     assert "| FedAvg | – | – | – | – | – |" in empty and own_studies.INCOMPLETE in empty and "{{" not in empty
+    for title in ("With few active clients", "With all clients active", "In the heterogeneous case"):
+        assert f"- *{title}*: not computed yet.\n" in empty
+    assert "Self-FL wins" not in empty and "worse than Local" not in empty
     toy.invent_all(study, store, lambda spec: {"personal": [0.03, 0.05], "global": [0.01, 0.01]})
     page = own_studies.synthetic_page(study, store)
     assert "| FedAvg | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) | 40.0 (10.0) |" in page
     assert "| λ of Ditto, from 1, 10, 100, 1000 | 1 | 1 |" in page
+    assert "not computed yet" not in page and "Self-FL wins" in page and "{{" not in page
     assert own_studies.INCOMPLETE not in page and "changes with C by less than a quarter (1.000) | yes |" in page
 
 
@@ -232,6 +240,28 @@ def test_the_pages_of_our_own_studies_are_those_of_the_cells(committed: tuple[li
     assert {path.name for path in found} == own
     for path, text in found.items():
         assert (ROOT / "docs" / path).read_text() == text, ADVICE
+
+
+def test_the_results_of_methods_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:
+    found = method_results.pages(studies.find([]), committed[1], ROOT / "docs")
+    assert {name for path in found for name in method_results.MORE.get(path.stem, (path.stem,))} == {*REGISTRY}
+    for path, text in found.items():
+        assert (ROOT / "docs" / path).read_text() == text, ADVICE
+    table = found[Path("methods/ditto.md")]
+    (line,) = (line for line in table.splitlines() if "three of the ten classes" in line)
+    cell = committed[1].directory / "compare-check/all-methods-digits/all.0.json"
+    scores = json.loads(cell.read_text())["results"]["methods"]["ditto"]["scores"]
+    assert f"| {100 * np.nanmean(np.array(scores, dtype=float), 1).mean():.1f} ±" in line
+
+
+def test_a_page_without_cells_says_so(tmp_path: Path) -> None:
+    page = tmp_path / "methods" / "ditto.md"
+    page.parent.mkdir()
+    page.write_text(f"# Ditto\n\n{method_results.BEGIN}\nold\n{method_results.END}\n\nBy hand.\n")
+    (page.parent / "README.md").write_text("no place for results")
+    found = method_results.pages(studies.find([]), CellStore(tmp_path / "empty"), tmp_path)
+    (text,) = found.values()
+    assert "old" not in text and "No cell of this method is stored yet." in text and text.endswith("By hand.\n")
 
 
 def test_the_figures_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:

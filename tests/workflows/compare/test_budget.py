@@ -115,7 +115,7 @@ def test_a_killed_comparison_says_its_rounds(clients: Clients, tmp_path: Path, m
         shutil.rmtree(out / "runs" / "local-0")
         killed = compare_unfinished(out)
         assert "methods ran fewer than 4 rounds: ditto 2." in found.metadata.notes[0]
-        assert found.metadata.notes[0] in killed.metadata.notes and killed.facts.config["rounds"] == 4
+        assert found.metadata.notes[0] in killed.metadata.notes and killed.metadata.config["rounds"] == 4
         assert "for 4 rounds (ditto 2), with all clients" in killed.description
 
 

@@ -34,15 +34,28 @@ def prepare(
 ) -> tuple[Clients, Preparation]:
     """Scale features, fill missing values and encode words, as fitted on the clients' training examples.
 
-    features    what the examples consist of; by default the features of the table that was split, else arrays
-    scale       numbers have mean 0 and standard deviation 1 over all clients ("pooled", the default of a table), over
-                each client's "own" examples, or are not scaled ("none", the default of arrays, such as images)
-    missing     "refuse" missing values, or fill them with the "mean" of the feature (pooled or own, like the scale)
-    vocabulary  for text, the maximum number of words; the most frequent ones are kept
-    length      for text, the number of words that documents are cut or padded to; by default 95 % of them fit
-    learn_from  the names of the clients to learn from; by default all
+    Parameters
+    ----------
+    clients : Clients
+        The clients, as `split` returned them.
+    features : Features, optional
+        What the examples consist of; by default the features of the table that was split, else arrays.
+    scale : str, optional
+        Numbers have mean 0 and standard deviation 1 over all clients ("pooled", the default of a table), over each
+        client's "own" examples, or are not scaled ("none", the default of arrays, such as images).
+    missing : str
+        "refuse" missing values, or fill them with the "mean" of the feature (pooled or own, like the scale).
+    vocabulary : int, optional
+        For text, the maximum number of words; the most frequent ones are kept.
+    length : int, optional
+        For text, the number of words that documents are cut or padded to; by default 95 % of them fit.
+    learn_from : collection of str, optional
+        The names of the clients to learn from; by default all.
 
-    Returns the clients with prepared examples, and the fitted preprocessing for other examples.
+    Returns
+    -------
+    tuple of Clients and Preparation
+        The clients with prepared examples, and the fitted preprocessing for other examples.
     """
     if clients.preparation is not None:
         raise InputError("these clients are prepared already; prepare those that split() returned")
