@@ -1,9 +1,10 @@
 """Neural network modules.
 
-module      inspection of a user's module: its head, unsupported layers
-probe       trials of a module on a few examples
-layers      faster layers
-pooling     maximum pooling over windows of 2 × 2
-losses      losses by name
-heads       gradients for several heads on one base
+module       inspection of a user's module: its head, unsupported layers
+probe        trials of a module on a few examples
+layers       faster layers
+pooling      maximum pooling over windows of 2 × 2
+convolution  a first convolution together with the pooling after it
+losses       losses by name
+heads        gradients for several heads on one base
 """
