@@ -23,6 +23,7 @@ def list_() -> None:
     screen = terminal.console()
     rows = [(one.name, one.description, fetching.describe_location(one)) for one in CATALOGUE.values()]
     output.record(data=[dict(zip(("name", "description", "location"), row, strict=True)) for row in rows])
+    output.essential(*CATALOGUE)
     screen.print(terminal.table(["data", "description", "location, or how to get it"], rows, left=3))
     screen.print("Details of one: bespoke data info NAME. Your own data need no name: --data PATH")
 
@@ -58,6 +59,7 @@ def info(name: Name) -> None:
         rows["sha256"] = sha256 + ("" if one.hash else " (of the copy in the cache)")
     rows["licence"], rows["citation"] = one.licence, one.citation
     output.record(name=name, **rows)
+    output.essential(f"{name}: {one.description}")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

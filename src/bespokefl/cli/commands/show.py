@@ -38,6 +38,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
         others = plugins.entry_points(plugins.METHODS).items()
         rows += [(key, f"from {point.value}", "") for key, point in others if key not in REGISTRY]
         output.record(methods=[dict(zip(("name", "summary", "paper"), row, strict=True)) for row in rows])
+        output.essential(*(row[0] for row in rows))
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
         terminal.say(
             "To show the hyper-parameters of a method: bespoke methods NAME",
@@ -51,6 +52,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
     output.record(name=name, description=text, hyper_parameters=settings, citation=method.citation)
     terminal.say(text, "")
     hyper = [(key, literal(value), text) for key, value, text in known]
+    output.essential(*(f"{key}={value}" for key, value, _ in hyper))
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
         terminal.say(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}")
@@ -86,6 +88,7 @@ def models() -> None:
     from bespokefl.models import names
 
     output.record(models=[{"name": name, "description": text} for name, text in names().items()])
+    output.essential(*names())
     terminal.console().print(terminal.table(["model", "description"], list(names().items()), left=2))
     terminal.say(
         "Your own model: --model module:function, where the function returns a torch.nn.Module. It may have the "
@@ -120,6 +123,9 @@ def demo(
     if found.interrupted:
         raise KeyboardInterrupt
     page = write(found.save(target) / "compare.json")
+    output.record(
+        path=target, report=page, seeds=found.seeds, methods=found.table, sentence=demonstration.meaning(found)
+    )
     terminal.console().print(terminal.demo_table(found))
     more = {} if all_ else {"bespoke demo --all": "all methods, in about three minutes"}
     terminal.say(

@@ -139,6 +139,7 @@ def list_() -> None:
         for kind in (*SPLITS.values(), *map(find, plugins.entry_points(plugins.SPLITS).keys() - SPLITS.keys()))
     ]
     output.record(splits=[dict(zip(("split", "kind", "description"), one, strict=True)) for one in kinds])
+    output.essential(*(kind[0] for kind in kinds), *PRESETS)
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
     screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n')
     named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]
