@@ -89,7 +89,7 @@ MISTAKES = {
     "run ditto --split 'dirichlet(alpha=-0.1)'": "alpha must be > 0, got -0.1",
     "run ditto --split 'dirichlet(beta=1)'": "unknown key of dirichlet 'beta'",
     "run ditto --split 'classes(k=11)'": "k must be at most the number of classes, 10",
-    "run ditto --split by_column": "by_column needs data that name the client of each example",
+    "run ditto --split by_column": "a table with --client COLUMN, data with an array client, or another split",
     "run ditto --split none.json": "cannot read the split 'none.json'",
     "run ditto --split iid --clients 1798": "iid needs at least 1798 examples",
     "run ditto --clients 1798": "dirichlet(alpha=0.4) needs at least",
