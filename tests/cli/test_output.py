@@ -14,6 +14,7 @@ from bespokefl_evidence.benchmarks import deployment_overhead, speed
 
 import bespokefl as bf
 from bespokefl import cli
+from bespokefl.cli import completion
 from bespokefl.cli.commands import data, deploy, new, split
 from bespokefl.cli.options import as_hyper_parameter
 from bespokefl.workflows.deploy import demo, node, runs
@@ -256,3 +257,31 @@ def test_shells_get_completions(variables: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--missing-values" in done.stdout and "--rounds" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run selff", {"selffl"}),
+        ("compare local pers", {"persfl", "persfl-gd"}),
+        ("methods dit", {"ditto"}),
+        ("deploy start d --method pfedv", {"pfedvem"}),
+        ("run ditto --data fash", {"fashion-mnist"}),
+        ("tune ditto --model ml", {"mlp"}),
+        ("run ditto --split ds-", {"ds-1", "ds-2", "ds-3", "ds-4"}),
+        ("split show dirich", {"dirichlet"}),
+        ("data info cifar10", {"cifar10", "cifar100"}),
+    ],
+)
+def test_shells_complete_names(
+    words: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_BESPOKE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"bespoke {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert bespoke("") == 0
+    assert expected <= set(capsys.readouterr().out.splitlines())
+
+
+def test_changes_of_splits_complete() -> None:
+    assert completion.splits("iid + rot") == ["iid + rotation"]

@@ -3,6 +3,7 @@
 Slow imports (torch, rich tables) are inside the commands, so that help and error messages appear at once.
 
 output         --json, --quiet, --verbose and --log-file of all commands
+completion     values that shells complete
 options        options that several commands share; those of a run follow from `RunSettings`
 commands       one module per command or group of commands
 terminal       tables, progress bars and messages

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.core.errors import InputError
 
 app = typer.Typer(name="data", help="List, describe and fetch data sets that are known by name.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help='A data set; see "bespoke data list".')]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help='A data set; see "bespoke data list".', autocompletion=completion.data)
+]
 
 
 @app.command("list")
@@ -93,7 +95,11 @@ def fetch(
 
 
 @app.command()
-def path(name: Annotated[str | None, typer.Argument(metavar="NAME", help="A data set.")] = None) -> None:
+def path(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A data set.", autocompletion=completion.data)
+    ] = None,
+) -> None:
     """Print the data directory, or the directory of one data set."""
     from bespokefl.data.sources import cache, catalogue
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count, unknown
 from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, read_node_settings
@@ -119,7 +119,7 @@ def node(
 def start(
     settings: RunSettings,
     folder: Directory,
-    method: Annotated[str, typer.Option(help='A method: see "bespoke methods".')],
+    method: Annotated[str, typer.Option(help='A method: see "bespoke methods".', autocompletion=completion.methods)],
     run: Annotated[str | None, typer.Option(help="A name for the run; a stopped run of this name resumes.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run is done.")] = False,
 ) -> None:
@@ -241,7 +241,9 @@ def predict(
 
 @app.command()
 def demo(
-    method: Annotated[str, typer.Option(help="A method with personal models.")] = "pfedvem",
+    method: Annotated[
+        str, typer.Option(help="A method with personal models.", autocompletion=completion.methods)
+    ] = "pfedvem",
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The directory to write. Default: a new one under runs/.")] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 
 if TYPE_CHECKING:
     from bespokefl.core.method import Method
@@ -25,7 +25,11 @@ NEXT_STEPS = {
 }
 
 
-def methods(name: Annotated[str | None, typer.Argument(help="A method, to show its hyper-parameters.")] = None) -> None:
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="A method, to show its hyper-parameters.", autocompletion=completion.methods)
+    ] = None,
+) -> None:
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
     from bespokefl.core import plugins

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
@@ -41,7 +41,9 @@ app = typer.Typer(
 SplitText = Annotated[
     str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …; see "bespoke split list".')
 ]
-SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.")]
+SplitOrFile = Annotated[
+    str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.", autocompletion=completion.splits)
+]
 CLIENT_SETTINGS = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what determines the clients
 
 
