@@ -102,7 +102,7 @@ def models() -> None:
 
 def demo(
     all_: Annotated[bool, typer.Option("--all", help="Run all methods, which takes about three minutes.")] = False,
-    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="First of three seeds.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Directory for the report. Default: runs/demo.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
@@ -119,8 +119,8 @@ def demo(
     clients = demonstration.demo_clients()
     terminal.say(
         f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
-        "clients. Half of the clients number the digits in another order, and nobody tells the methods which half.\n"
-        "Every method trains the same model with the same number of local steps, with three seeds."
+        "clients. Each has its own mixture of digits. Three groups of clients see the images upright, turned by 90 or "
+        "by 180 degrees, which nobody tells the methods.\nEvery method trains the same model with three seeds."
     )
     with terminal.messages(errors, verbose=False), terminal.progress_bar(errors, "comparing") as progress:
         found = demonstration.demo(clients, everything=all_, rounds=rounds, seed=seed, progress=progress)
@@ -136,6 +136,7 @@ def demo(
         "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst "
         "10 %: mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse "
         "than the better of local and fedavg.",
+        demonstration.WORK,
         *(found.facts.tuning or {})["sentences"],
         "",
         demonstration.meaning(found),
