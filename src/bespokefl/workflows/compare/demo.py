@@ -2,7 +2,7 @@
 
 Every client has some fifty images with its own mixture of digits, too few to train alone, and three groups of clients
 see their images upright, turned by 90 or by 180 degrees, so that no common model suits all. This federation was chosen
-among ten similar ones, to show an effect, by validation accuracy. One that was chosen before it had a small effect on
+among nine similar ones, to show an effect, by validation accuracy. One that was chosen before it had a small effect on
 test data and was given up.
 """
 
@@ -50,7 +50,7 @@ HYPER: dict[str, Mapping[str, Any]] = {
 CHOSEN_BEFOREHAND = (
     "Hyper-parameters were chosen beforehand by validation accuracy, with a seed that is not among those compared, "
     "from nine points for each method; none of the chosen points is at the edge of its grid. The federation was chosen "
-    "among ten to show an effect."
+    "among nine to show an effect."
 )
 OTHERS_UNTUNED = "Methods that are not in the short demonstration have their default hyper-parameters."
 WORK = (
