@@ -24,7 +24,7 @@ VENV_IS_VALID := test ! -e $(UNFINISHED) \
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: install  ## Compare ten methods on handwritten digits, about a minute
+demo: install  ## Compare nine methods on handwritten digits, about a minute
 	@$(BIN)/bespoke demo
 
 install: $(INSTALLED)  ## Create .venv and install Bespoke (other targets do this if needed)

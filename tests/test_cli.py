@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import resource
@@ -89,7 +90,7 @@ MISTAKES = {
     "run ditto --split 'dirichlet(alpha=-0.1)'": "alpha must be > 0, got -0.1",
     "run ditto --split 'dirichlet(beta=1)'": "unknown key of dirichlet 'beta'",
     "run ditto --split 'classes(k=11)'": "k must be at most the number of classes, 10",
-    "run ditto --split by_column": "by_column needs data that name the client of each example",
+    "run ditto --split by_column": "a table with --client COLUMN, data with an array client, or another split",
     "run ditto --split none.json": "cannot read the split 'none.json'",
     "run ditto --split iid --clients 1798": "iid needs at least 1798 examples",
     "run ditto --clients 1798": "dirichlet(alpha=0.4) needs at least",
@@ -569,7 +570,7 @@ def test_the_demo_shows_methods_and_writes_a_report(
     assert sorted(shown) == sorted(demo.HYPER)
     assert shown["local"][5] == "-" and float(shown["ditto"][1]) > 1  # no share is
     assert max(map(len, printed.out.split("Accuracy of")[0].splitlines()[2:])) <= 81
-    assert demo.CHOSEN_BEFOREHAND in printed.out and "One common model (fedavg) recognizes" in printed.out
+    assert demo.CHOSEN_BEFOREHAND in printed.out and "trains alone (local) recognizes" in printed.out
     page = here / "runs" / "demo" / "report.html"
     assert f"The report: {page.relative_to(here)}\n" in printed.out and opened == [page.as_uri()]
     assert "Untuned" not in page.read_text(encoding="utf-8") and "chosen beforehand" in page.read_text(encoding="utf-8")
@@ -584,9 +585,17 @@ def test_all_methods_of_the_demo_can_run_on_its_clients() -> None:
     assert all(methods.build(name, dict(hyper)).name == name for name, hyper in demo.HYPER.items())
 
 
+def test_the_hyper_parameters_of_the_demo_are_inside_of_grids_of_one_size() -> None:
+    assert demo.GRIDS.keys() == demo.HYPER.keys()
+    for name, grid in demo.GRIDS.items():
+        assert math.prod(map(len, grid.values())) == 9
+        for key, values in grid.items():
+            assert min(values) < demo.HYPER[name][key] < max(values) and demo.HYPER[name][key] in values
+
+
 def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("bespokefl_evidence.benchmarks.speed.main", lambda **how: asked.append(how))
+    monkeypatch.setattr("bespokefl_evidence.benchmarks.speed.main", lambda **how: asked.append(how) or [])
     assert bespoke("bench --quick --only mlp") == 0
     assert asked == [{"quick": True, "only": "mlp"}]
 

@@ -92,9 +92,38 @@ main()
     assert (tmp_path / "result" / "clients.csv").is_file()
 
 
+@pytest.mark.slow
+def test_the_declared_dependencies_are_enough(packages: Path, tmp_path: Path) -> None:
+    """In a new environment with the wheel, its dependencies and nothing else."""
+    (wheel,) = packages.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    programs = tmp_path / "venv" / "bin"
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+
+    def call(program: str, words: str) -> str:
+        command = [str(programs / program), *shlex.split(words)]
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    call("pip", f"install --quiet --constraint {shlex.quote(str(ROOT / 'constraints.txt'))} {shlex.quote(str(wheel))}")
+    assert "No broken requirements" in call("pip", "check")
+    assert str(programs.parent) in call("python", "-c 'import bespokefl; print(bespokefl.__file__, *dir(bespokefl))'")
+    assert call("bespoke", "--version") == f"bespoke {PROJECT['version']}\n"
+    call("bespoke", "run fedavg --rounds 1 --clients 4 --model logistic --out result")
+    assert (tmp_path / "result" / "clients.csv").is_file()
+    call("bespoke", "report result")
+
+
 def test_metadata_name_the_project_and_agree() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    headings = re.findall(
+        r"^## (\S+)(?: \((\S+)\))?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    released = next(one for one in headings if one[0] != "Unreleased")
+    assert released == (PROJECT["version"], citation["date-released"])
     assert citation["repository-code"] == PROJECT["urls"]["Source"]
     assert citation["authors"][0]["name"] == PROJECT["authors"][0]["name"]
     assert all(url.startswith(PROJECT["urls"]["Source"]) for url in PROJECT["urls"].values())
@@ -108,7 +137,35 @@ def test_workflows_call_what_there_is(name: str) -> None:
     assert all(("run" in step) != ("uses" in step) for step in steps)
     for run in (step["run"] for step in steps if "run" in step):
         words = run.split()
-        assert words[0] == "test" or run == ".ci/run" or (words[0] == "make" and words[1] in targets), run
+        known = words[0] == "test" or run == ".ci/run" or words[:3] == ["gh", "release", "create"]
+        assert known or (words[0] == "make" and words[1] in targets), run
+
+
+def linter(name: str) -> str:
+    """A program that the extra `dev` installs next to Python."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        pytest.skip(f"{name} is not installed: pip install --editable '.[dev]'")
+    return found
+
+
+def test_the_image_has_no_mistakes_that_a_linter_finds() -> None:
+    ran = subprocess.run([linter("hadolint"), "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [
+        ("compose.yaml", "compose-spec"),
+        ("CITATION.cff", "citation-file-format"),
+        *((f".github/workflows/{name}.yml", "github-workflows") for name in ("tests", "docs", "release")),
+    ],
+)
+def test_files_follow_their_specification(file: str, schema: str) -> None:
+    command = [linter("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", file]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_containers_run_commands_that_work(tmp_path: Path) -> None:

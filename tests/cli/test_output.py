@@ -2,15 +2,24 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from bespokefl_evidence.benchmarks import deployment_overhead, speed
 
+import bespokefl as bf
 from bespokefl import cli
+from bespokefl.cli import completion
+from bespokefl.cli.commands import data, deploy, new, split
 from bespokefl.cli.options import as_hyper_parameter
+from bespokefl.workflows.deploy import demo, node, runs
+from bespokefl.workflows.newcomers import predict as newcomers
+from bespokefl.workflows.run import api
 
 SMALL = "--data digits --split iid --clients 3 --model logistic --rounds 1 --workers 1"
 
@@ -37,41 +46,133 @@ def document(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> di
     return found
 
 
+COMMANDS = {  # of every command that reports something: how it is called, and a key of its JSON object
+    "run": (f"ditto {SMALL} --out x", "scores"),
+    "resume": ("r", "scores"),
+    "tune": (f"ditto {SMALL} --grid lr=0.1,0.2 --out x", "flags"),
+    "compare": (f"fedavg {SMALL} --seeds 1 --no-tune --out x", "methods"),
+    "diagnose": (f"{SMALL.replace('--rounds 1', '')} --steps 2 --trial-rounds 0 --out x", "recommendation"),
+    "report": ("r", "files"),
+    "personalize": ("r --data new.npz --out x", "scores"),
+    "predict": ("r --client 0 --data new.npz --out x.csv", "predictions"),
+    "export": ("r --client 0 --to safetensors --out x", "files"),
+    "methods": ("ditto", "hyper_parameters"),
+    "models": ("", "models"),
+    "demo": ("--rounds 1 --out x", "sentence"),
+    "reproduce": ("", "experiments"),
+    "bench": ("", "cases"),
+    "data list": ("", "data"),
+    "data info": ("digits", "examples"),
+    "data fetch": ("digits", "error"),  # built in
+    "data path": ("", "path"),
+    "split make": ("iid --clients 3 --out x.json", "class_counts"),
+    "split export": ("iid --clients 3 --to pflib --out x", "path"),
+    "split list": ("", "splits"),
+    "split show": ("iid --clients 3", "class_counts"),
+    "new method": ("mine", "files"),
+    "new project": ("mine", "files"),
+    "deploy init": ("x --node a", "path"),
+    "deploy renew": ("d", "path"),
+    "deploy start": ("d --method ditto --run one --wait", "scores"),
+    "deploy status": ("d", "nodes"),
+    "deploy stop": ("d --run one", "run"),
+    "deploy fetch": ("d --run one --out x", "path"),
+    "deploy predict": ("d --name a --data new.npz --out x.csv", "predictions"),
+    "deploy demo": ("--out x", "scores"),
+    "deploy overhead": ("", "seconds_per_round"),
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a run, examples and a deployment."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert bespoke(f"run ditto {SMALL} --rounds 2 --out r -q") == 0
+        assert bespoke("deploy init d --node a -q") == 0
+    shutil.copytree(folder / "r", folder / "d" / "server" / "runs" / "one" / "result")
+    digits = bf.load("digits")
+    np.savez(folder / "new.npz", x=digits.x[:20], y=digits.y[:20])
+    return folder
+
+
+@pytest.fixture
+def without_processes(prepared: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes processes or minutes ends at once; the current directory is a copy of the prepared one."""
+    shutil.copytree(prepared, here, dirs_exist_ok=True)
+    timing = speed.Timing(speed.CASES["logistic"], 0.1, {1: 9.0}, 50, 0.1)
+    monkeypatch.setattr(speed, "main", lambda **_: [timing])
+    monkeypatch.setattr(deployment_overhead, "overhead", lambda *_, **__: {"100 kB": {"bespoke": 0.5, "flower": 3.0}})
+    monkeypatch.setattr(demo, "demo", lambda *given: bf.load_run(shutil.copytree("r", given[3])))
+    monkeypatch.setattr(demo, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(api, "resume", lambda *_, **__: bf.load_run("r"))
+    monkeypatch.setattr(runs, "start", lambda *_: "one")
+    monkeypatch.setattr(runs, "stop", lambda *_: None)
+    monkeypatch.setattr(runs, "fetch", lambda *_: None)
+    monkeypatch.setattr(runs, "list_nodes", lambda _: {"a": "online"})
+    monkeypatch.setattr(runs, "list_runs", lambda _: {"one": {"state": "done"}})
+    monkeypatch.setattr(node, "predict", lambda *_, **__: ("0", newcomers.predict("r", "0", "new.npz")))
+
+
+@pytest.mark.usefixtures("without_processes")
+class TestAllCommands:
+    def test_none_is_missing(self) -> None:
+        groups = {"data": data, "split": split, "new": new, "deploy": deploy}
+        there = {(one.name or one.callback.__name__).rstrip("_") for one in cli.app.registered_commands if one.callback}
+        for group, module in groups.items():
+            named = [one.name or one.callback.__name__ for one in module.app.registered_commands if one.callback]
+            there |= {f"{group} {name}" for name in named}
+        assert there - {"deploy server", "deploy node"} == set(COMMANDS)  # these two run until Ctrl-C
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_json(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments, key = COMMANDS[command]
+        found = document(f"{command} {arguments}", capsys, code=2 if key == "error" else 0)
+        assert found["command"] == command and found[key]
+
+    @pytest.mark.parametrize("command", [one for one in COMMANDS if COMMANDS[one][1] != "error"])
+    def test_quiet(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert bespoke(f"{command} {COMMANDS[command][0]} -q") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines and all(line.strip() and "\u2500" not in line for line in lines)  # no table
+
+
 class TestJson:
-    def test_run_and_what_follows(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_scores(self, capsys: pytest.CaptureFixture[str]) -> None:
         run = document(f"run ditto {SMALL} --out r", capsys)
         assert (run["command"], run["method"], run["path"], run["clients"]) == ("run", "ditto", "r", 3)
         assert 0 <= run["scores"]["personal"]["accuracy"]["mean"] <= 1
         assert document("report r", capsys)["files"] == ["r/report.html"]
 
-    def test_tune(self, capsys: pytest.CaptureFixture[str]) -> None:
-        found = document(f"tune ditto {SMALL} --grid lr=0.1,0.2 --out t", capsys)
-        assert len(found["points"]) == 2 and found["flags"].startswith("--set lr=")
-
-    def test_compare(self, capsys: pytest.CaptureFixture[str]) -> None:
-        found = document(f"compare fedavg {SMALL} --seeds 1 --no-tune --out c", capsys)
-        assert found["untuned"] and {"local", "fedavg"} <= {one["method"] for one in found["methods"]}
-
     @pytest.mark.parametrize(
-        ("line", "key"),
+        ("line", "command", "sentence"),
         [
-            ("methods", "methods"),
-            ("methods ditto", "hyper_parameters"),
-            ("models", "models"),
-            ("data list", "data"),
-            ("data info digits", "examples"),
-            ("split list", "splits"),
-            ("split show iid --clients 3", "class_counts"),
-            ("new method mine", "files"),
+            ("run dito", "run", "unknown method 'dito'; did you mean 'ditto'?"),
+            ("run ditto --rounds x", "run", "Invalid value for '--rounds'"),
+            ("run ditto --nope", "run", "No such option"),
+            ("run ditto --lr", None, "--lr must be followed by a value"),
+            ("split show", "split show", "Missing argument"),
+            ("rn", None, "No such command 'rn'"),
         ],
     )
-    def test_descriptions(self, line: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-        found = document(line, capsys)
-        assert found[key] and line.startswith(found["command"])
+    def test_an_error(self, line: str, command: str | None, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+        given = line.replace("--lr", "--json --lr") if line.endswith("--lr") else f"{line} --json"
+        assert bespoke(given) == 2
+        printed = capsys.readouterr()
+        (text,) = printed.out.splitlines()
+        found = json.loads(text)
+        assert found["error"].startswith(sentence) and found.get("command") == command
+        assert printed.err == f"error: {found['error']}\n"
 
-    def test_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
-        found = document("run dito", capsys, code=2)
-        assert found["error"].startswith("unknown method 'dito'; did you mean 'ditto'?")
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [("methods", {"ditto", "selffl"}), ("models", {"mlp"}), ("data list", {"digits"}), ("split list", {"ds-3"})],
+)
+def test_quiet_lists_names(line: str, lines: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bespoke(f"{line} -q") == 0
+    assert lines <= set(capsys.readouterr().out.splitlines())
 
 
 def test_quiet_prints_the_path(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,3 +257,31 @@ def test_shells_get_completions(variables: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--missing-values" in done.stdout and "--rounds" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run selff", {"selffl"}),
+        ("compare local pers", {"persfl", "persfl-gd"}),
+        ("methods dit", {"ditto"}),
+        ("deploy start d --method pfedv", {"pfedvem"}),
+        ("run ditto --data fash", {"fashion-mnist"}),
+        ("tune ditto --model ml", {"mlp"}),
+        ("run ditto --split ds-", {"ds-1", "ds-2", "ds-3", "ds-4"}),
+        ("split show dirich", {"dirichlet"}),
+        ("data info cifar10", {"cifar10", "cifar100"}),
+    ],
+)
+def test_shells_complete_names(
+    words: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_BESPOKE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"bespoke {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert bespoke("") == 0
+    assert expected <= set(capsys.readouterr().out.splitlines())
+
+
+def test_changes_of_splits_complete() -> None:
+    assert completion.splits("iid + rot") == ["iid + rotation"]

@@ -3,6 +3,7 @@
 Slow imports (torch, rich tables) are inside the commands, so that help and error messages appear at once.
 
 output         --json, --quiet, --verbose and --log-file of all commands
+completion     values that shells complete
 options        options that several commands share; those of a run follow from `RunSettings`
 commands       one module per command or group of commands
 terminal       tables, progress bars and messages
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.cli.commands import (
     compare,
     data,
@@ -35,7 +37,6 @@ from bespokefl.cli.commands import (
     tune,
 )
 from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, hint
-from bespokefl.cli.output import shared
 from bespokefl.core.errors import COMMAND_LINE, BespokeError, DiskError, in_brief, settings_written_in
 from bespokefl.core.files import FULL, absolute
 
@@ -67,13 +68,13 @@ for command in (
     evidence.bench,
 ):
     app.command()(command)
-NO_REPORT = ("demo", "reproduce", "bench", "overhead", "renew", "server", "node")  # commands without a result to report
+NO_REPORT = ("server", "node")  # commands that run until Ctrl-C, without a result to report
 for group in (app, data.app, split.app, new.app, deploy.app):
     for one in group.registered_commands:
         assert one.callback is not None
         without = ("json", "quiet") if one.callback.__name__ in NO_REPORT else ()
         title = one.name or one.callback.__name__
-        one.callback = shared(one.callback, title if group is app else f"{group.info.name} {title}", without)
+        one.callback = output.shared(one.callback, title if group is app else f"{group.info.name} {title}", without)
     if group is not app:
         app.add_typer(group)
 
@@ -84,8 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if COMPLETION in os.environ:  # the shell asks for completions
         os.environ["COLUMNS"] = "1000"  # one line for each
         command.main(prog_name="bespoke")
+    output.begin()
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = compare.with_tuning_time(list(sys.argv[1:] if argv is None else argv))
+        arguments = compare.with_tuning_time(arguments)
         with settings_written_in(COMMAND_LINE):
             _execute(command, arguments)
         sys.stdout.flush()
@@ -93,21 +96,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     except typer.Exit as ended:
         code = ended.exit_code
     except USAGE_ERROR as error:
-        code = _fail(error.format_message() + hint(arguments, error), error.exit_code)
+        context = getattr(error, "ctx", None)
+        title = "" if context is None else context.command_path.partition(" ")[2]
+        code = _fail(error.format_message() + hint(arguments, error), error.exit_code, arguments, title)
     except BespokeError as error:
-        code = _fail(str(error), 2)
+        code = _fail(str(error), 2, arguments)
     except BrokenPipeError:  # the reader of the output has closed it
         code = 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            code = _fail(f"cannot use {in_brief(error.filename)!r}: {error.strerror}; use a shorter name.", 2)
+            code = _fail(
+                f"cannot use {in_brief(error.filename)!r}: {error.strerror}; use a shorter name.", 2, arguments
+            )
         elif error.errno not in FULL:
             raise
         else:
             where = "the output" if error.filename is None else f"to {str(error.filename)!r}"
-            code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2)
+            code = _fail(str(DiskError(f"cannot write {where}: {error.strerror}")), 2, arguments)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted.", INTERRUPTED)
+        code = _fail("interrupted.", INTERRUPTED, arguments)
     _discard_output()
     sys.exit(code)
 
@@ -127,10 +134,13 @@ def _execute(command: Any, arguments: list[str]) -> None:
     _execute(command, rewritten)
 
 
-def _fail(sentence: str, code: int) -> int:
+def _fail(sentence: str, code: int, arguments: Sequence[str], title: str = "") -> int:
     line = " ".join(sentence.split())
+    line = line if line.endswith((".", "?", "!")) else line + "."
     with suppress(OSError):  # on a full disk, only the exit code is left
-        print("error:", line if line.endswith((".", "?", "!")) else line + ".", file=sys.stderr)
+        print("error:", line, file=sys.stderr)
+    with suppress(OSError):
+        output.record_error(line, arguments, title)
     return code
 
 

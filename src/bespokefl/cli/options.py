@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bespokefl.cli.completion import BY_SETTING
 from bespokefl.core.errors import PYTHON, DiskError, InputError, settings_written_in
 from bespokefl.core.files import FULL
 from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, checked, read
@@ -31,7 +32,9 @@ def option(one: Field[Any], help: str = "") -> Any:
     kind: Any = one.type
     kind = bool if kind is bool else kind | None
     flag = f"--{one.name.replace('_', '-')}"
-    return Annotated[kind, typer.Option(flag, help=text, show_default=False, rich_help_panel=one.metadata["panel"])]
+    values, panel = BY_SETTING.get(one.name), one.metadata["panel"]
+    made = typer.Option(flag, help=text, show_default=False, rich_help_panel=panel, autocompletion=values)
+    return Annotated[kind, made]
 
 
 def _run_options() -> dict[str, Any]:
@@ -40,7 +43,10 @@ def _run_options() -> dict[str, Any]:
     method, hyper = _FIELDS["method"].metadata, _FIELDS["set"].metadata
     pairs = typer.Option("--set", metavar="KEY=VALUE", help=hyper["help"], rich_help_panel=hyper["panel"])
     return {
-        "method": Annotated[str | None, typer.Argument(help=f"{method['help']} Can be set in --config.")],
+        "method": Annotated[
+            str | None,
+            typer.Argument(help=f"{method['help']} Can be set in --config.", autocompletion=BY_SETTING["method"]),
+        ],
         "config": Annotated[Path | None, typer.Option(help="A TOML file with settings; flags take precedence.")],
         **options,
         "set_": Annotated[list[str] | None, pairs],

@@ -1,7 +1,8 @@
 """What all commands share: `--json`, `--quiet`, `--verbose` and `--log-file`.
 
 `shared` gives a command those of these options that it does not have itself. A command describes its result with
-`record`; with --json this is printed as one JSON object, and everything else goes to stderr.
+`record`; with --json this is printed as one JSON object, and everything else goes to stderr. With --quiet, only the
+lines of `essential` are printed, or the path of what was written.
 """
 
 import inspect
@@ -10,14 +11,14 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bespokefl.core.errors import BespokeError, InputError
+from bespokefl.core.errors import InputError
 from bespokefl.workflows.run.settings import OUTPUT
 
 log = logging.getLogger("bespokefl")
@@ -44,11 +45,35 @@ OPTIONS: dict[str, Any] = {
 
 verbose = False  # whether informational messages are shown, whatever a command does itself
 _document: dict[str, Any] = {}
+_essential: list[str] = []
+_printed = False  # whether the JSON object was printed
+_title = ""  # of the command that runs
 
 
 def record(**values: Any) -> None:
     """Describe the result of a command, for --json; "path" is where it was written, for --quiet."""
     _document.update(values)
+
+
+def essential(*lines: str) -> None:
+    """Give the lines that --quiet prints."""
+    _essential.extend(lines)
+
+
+def begin() -> None:
+    """Forget what an earlier command of this process has recorded."""
+    global _printed, _title
+    _document.clear()
+    _essential.clear()
+    _printed, _title = False, ""
+
+
+def record_error(sentence: str, arguments: Sequence[str], title: str = "") -> None:
+    """Print the JSON object of a command that failed, if these arguments ask for one."""
+    if "--json" in arguments and not _printed:
+        _document.clear()
+        record(error=sentence)
+        _print(sys.stdout, _title or title)
 
 
 def shared(command: Callable[..., None], title: str, without: tuple[str, ...] = ()) -> Callable[..., None]:
@@ -73,9 +98,9 @@ def shared(command: Callable[..., None], title: str, without: tuple[str, ...] = 
 
 
 def _run(command: Callable[[], None], chosen: dict[str, Any], name: str) -> None:
-    global verbose
-    _document.clear()
-    verbose = bool(chosen.get("verbose"))
+    global verbose, _title
+    begin()
+    verbose, _title = bool(chosen.get("verbose")), name
     printed = sys.stdout
     with ExitStack() as stack:
         stack.enter_context(_messages(chosen.get("log_file"), name))
@@ -89,20 +114,18 @@ def _run(command: Callable[[], None], chosen: dict[str, Any], name: str) -> None
             if chosen.get("json") and (_document or ended.exit_code):
                 _print(printed, name)
             raise
-        except BespokeError as error:
-            if chosen.get("json"):
-                _document.clear()
-                record(error=str(error))
-                _print(printed, name)
-            raise
     if chosen.get("json"):
         _print(printed, name)
-    elif chosen.get("quiet") and "path" in _document:
-        print(_document["path"])
+    elif chosen.get("quiet"):
+        for line in _essential or [_document[key] for key in ("path", "hash") if key in _document][:1]:
+            print(line)
 
 
 def _print(stream: Any, name: str) -> None:
-    text = json.dumps({"command": name} | _plain(_document), ensure_ascii=False, allow_nan=False)
+    global _printed
+    known = {"command": name} if name else {}
+    text = json.dumps(known | _plain(_document), ensure_ascii=False, allow_nan=False)
+    _printed = True
     print(text, file=stream, flush=True)
 
 

@@ -16,7 +16,7 @@ from bespokefl.cli.output import own_screen
 from bespokefl.engines import outcome
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
-from bespokefl.workflows.compare.result import Comparison
+from bespokefl.workflows.compare.result import FEDAVG, Comparison
 from bespokefl.workflows.compare.statistics import BEST, constant_figures
 from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
 from bespokefl.workflows.results.result import Result
@@ -165,6 +165,7 @@ def tuning_table(tuning: Tuning) -> Table:
 def demo_table(found: Comparison) -> Table:
     """Return a table of methods, the best mean first, at most 80 columns wide."""
     rows: list[list[str | Text]] = []
+    usual = ((found.figures[FEDAVG] or {}).get("work") or {}).get("gradients")
     for name in found.ranking:
         one = found.figures[name]
         if one is None:
@@ -177,7 +178,7 @@ def demo_table(found: Comparison) -> Table:
                 f"{found.format_score(score['mean'])} ± {found.format_score(score['sem'])}",
                 found.format_score(score["worst_decile"]),
                 "-" if gain is None else f"{gain['improved_share']:.0f}/{gain['decreased_share']:.0f} %",
-                "-" if one["work"] is None else format_amount(one["work"]["gradients"]),
+                f"{one['work']['gradients'] / usual:.1f} x" if one["work"] and usual else "-",
                 format_bytes(one["up_bytes"] + one["down_bytes"]),
             ]
         )

@@ -43,6 +43,7 @@ from tests.trackers.readers import read_tensorboard
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 ODD_NODE = "tests.engines.transports.flower.odd_messages"
+PLUGGED = "tests.workflows.deploy.plugged:Plugged"  # found in the working directory of the server
 NODES = {"north": 2, "south": 1, "west": 3}
 TIMEOUTS = "timeout = 400\ngive_up = 500\ngather = 400\nresend = 300\n"
 TIMEOUT = 500.0  # seconds to wait for anything: the machine may be busy
@@ -125,6 +126,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     demo.distribute(load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0), folder, NODES)
     with (deployment.server / "server.toml").open("a") as file:
         file.write(TIMEOUTS)
+    for node in NODES:
+        with (folder / "nodes" / node / "node.toml").open("a") as file:
+            file.write(f'modules = ["{PLUGGED.partition(":")[0]}"]\n')
     with demo.running(deployment, ()) as processes:
         made = Running(deployment, processes)
         try:
@@ -175,6 +179,14 @@ def test_same_numbers_as_in_simulation(running: Running, expected: Callable[...,
         result = running.wait(name)
         assert not result.about["lost"], method
         assert_equal(running, name, result, expected(method, short=True, **two))
+
+
+def test_a_method_of_ones_own(running: Running, expected: Callable[..., Result]) -> None:
+    two = {"rounds": 2, "eval_every": 0, "precision": "float64"}
+    name = running.start(PLUGGED, **two)
+    result = running.wait(name)
+    assert result.method == PLUGGED and not result.about["lost"]
+    assert_equal(running, name, result, expected(PLUGGED, **two))
 
 
 def test_a_node_is_killed_while_it_trains_and_restarted(running: Running, expected: Callable[..., Result]) -> None:

@@ -25,6 +25,7 @@ from bespokefl.workflows.newcomers.predict import predict
 from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run.settings import RunSettings
 from tests.engines.transports.flower.grid import QUICK, LocalGrid
+from tests.trackers.readers import read_mlflow, read_tensorboard, read_wandb
 
 COLUMNS = ["age", "smoker", "town", "ill", "client"]
 TOWNS = {"north": ["Oslo", "Rome"], "south": ["Bern", "Rome"], "west": ["Rome"]}
@@ -384,3 +385,24 @@ def test_code_that_a_node_has_not_agreed_to(tmp_path: Path, monkeypatch: pytest.
         deployed({name: host(name, path) for name, path in paths.items()}, tmp_path / "a", **how)
     nodes = {name: host(name, path, modules=("plug_nodes",)) for name, path in paths.items()}
     assert deployed(nodes, tmp_path / "b", **how).method == "plug_nodes:Mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log", ["tensorboard", "wandb", "mlflow"])
+def test_trackers_log_at_the_server(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    found = deployed(
+        hosts(tmp_path), tmp_path / "place", rounds=2, eval_every=0, model="logistic", set={"prox_weight": 1.0}, log=log
+    )
+    run = tmp_path / "place" / "run"
+    read = {
+        "tensorboard": lambda: read_tensorboard(run / "tensorboard" / "run"),
+        "wandb": lambda: read_wandb(run / "wandb"),
+        "mlflow": lambda: read_mlflow(run),
+    }
+    logged = read[log]()
+    assert [step for step, _ in logged["round/seconds"]] == [1, 2]
+    accuracy = float(np.mean(found.personal["accuracy"]))
+    assert logged["final/personal/test_accuracy"] == [(2, pytest.approx(accuracy))]

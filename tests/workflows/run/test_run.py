@@ -237,7 +237,7 @@ def test_a_model_that_has_no_name_has_to_be_given_again(tmp_path: Path) -> None:
     given = Frozen()
     result = run("ditto", natural(3), model=given, **QUICK)
     path = result.save(tmp_path / "run")
-    with pytest.raises(InputError, match=r"was a Python object, <Frozen module>; give it again"):
+    with pytest.raises(InputError, match=r"was a Python object, <Frozen module>, which only Python can give again"):
         load_run(path).model("1")
     found = load_run(path, model=given).model("1").state_dict()
     assert all(torch.equal(found[name], value) for name, value in result.model("1").state_dict().items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.cli.commands.tune import read_grid
 from bespokefl.cli.options import (
     INTERRUPTED,
@@ -34,7 +34,9 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHODS", help='Methods (see "bespoke methods"), "all", or directories of runs, such as ./ditto.'
+            metavar="METHODS",
+            help='Methods (see "bespoke methods"), "all", or directories of runs, such as ./ditto.',
+            autocompletion=completion.methods,
         ),
     ],
     seeds: Annotated[

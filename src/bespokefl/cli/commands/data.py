@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.core.errors import InputError
 
 app = typer.Typer(name="data", help="List, describe and fetch data sets that are known by name.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help='A data set; see "bespoke data list".')]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help='A data set; see "bespoke data list".', autocompletion=completion.data)
+]
 
 
 @app.command("list")
@@ -23,6 +25,7 @@ def list_() -> None:
     screen = terminal.console()
     rows = [(one.name, one.description, fetching.describe_location(one)) for one in CATALOGUE.values()]
     output.record(data=[dict(zip(("name", "description", "location"), row, strict=True)) for row in rows])
+    output.essential(*CATALOGUE)
     screen.print(terminal.table(["data", "description", "location, or how to get it"], rows, left=3))
     screen.print("Details of one: bespoke data info NAME. Your own data need no name: --data PATH")
 
@@ -58,6 +61,7 @@ def info(name: Name) -> None:
         rows["sha256"] = sha256 + ("" if one.hash else " (of the copy in the cache)")
     rows["licence"], rows["citation"] = one.licence, one.citation
     output.record(name=name, **rows)
+    output.essential(f"{name}: {one.description}")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -91,7 +95,11 @@ def fetch(
 
 
 @app.command()
-def path(name: Annotated[str | None, typer.Argument(metavar="NAME", help="A data set.")] = None) -> None:
+def path(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A data set.", autocompletion=completion.data)
+    ] = None,
+) -> None:
     """Print the data directory, or the directory of one data set."""
     from bespokefl.data.sources import cache, catalogue
 

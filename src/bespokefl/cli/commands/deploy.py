@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
 from bespokefl.core.errors import InputError, count, unknown
 from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, read_node_settings
@@ -70,6 +70,7 @@ def renew(folder: Directory, days: Days = 365) -> None:
     from bespokefl.workflows.deploy import init as initialization
 
     initialization.renew(folder, days)
+    output.record(path=folder)
     print("The server has a new certificate: restart the server.")
 
 
@@ -118,7 +119,7 @@ def node(
 def start(
     settings: RunSettings,
     folder: Directory,
-    method: Annotated[str, typer.Option(help='A method: see "bespoke methods".')],
+    method: Annotated[str, typer.Option(help='A method: see "bespoke methods".', autocompletion=completion.methods)],
     run: Annotated[str | None, typer.Option(help="A name for the run; a stopped run of this name resumes.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run is done.")] = False,
 ) -> None:
@@ -130,6 +131,7 @@ def start(
     from bespokefl.core.nn.losses import LOSSES
     from bespokefl.metrics.differential_privacy import check_accountant
     from bespokefl.workflows.deploy import demo, runs
+    from bespokefl.workflows.results.result import load_run
     from bespokefl.workflows.run import initial_weights
     from bespokefl.workflows.run.convert import engine_settings
 
@@ -146,9 +148,12 @@ def start(
         settings = replace(settings, start=str(Path(settings.start).resolve()))
     name = runs.start(deployment, replace(settings, method=method, data="deployment"), run)
     output.record(run=name)
+    output.essential(name)
     print(f"Run {name} has been started; show its status with: bespoke deploy status {folder}")
     if wait:
         demo.follow(deployment, name, {}, lambda line: print(line, flush=True), timeout=float("inf"))
+        result = load_run(deployment.run_directory(name) / runs.RESULT)
+        output.record(**result.about, scores=result.summary(), path=result.path)
 
 
 @app.command()
@@ -163,6 +168,8 @@ def status(folder: Directory) -> None:
     deployment = Deployment.at(folder)
     screen, nodes, known = terminal.console(), runs.list_nodes(deployment), runs.list_runs(deployment)
     output.record(nodes=nodes, runs=known)
+    output.essential(*(f"node {node}: {state}" for node, state in nodes.items()))
+    output.essential(*(f"run {name}: {run.get('state', '')}" for name, run in known.items()))
     screen.print(terminal.table(["node", "status"], [list(node) for node in nodes.items()], left=2))
     rows = [
         [name, str(run.get("state", "")), f"{run.get('round', 0)} of {run.get('rounds', '?')}", run.get("error", "")]
@@ -183,6 +190,7 @@ def stop(folder: Directory, run: RunName = None) -> None:
     name = run or runs.latest_run(deployment)
     runs.stop(deployment, name)
     output.record(run=name)
+    output.essential(name)
     print(f"Run {name} is stopped.")
 
 
@@ -233,7 +241,9 @@ def predict(
 
 @app.command()
 def demo(
-    method: Annotated[str, typer.Option(help="A method with personal models.")] = "pfedvem",
+    method: Annotated[
+        str, typer.Option(help="A method with personal models.", autocompletion=completion.methods)
+    ] = "pfedvem",
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The directory to write. Default: a new one under runs/.")] = None,
@@ -253,6 +263,7 @@ def demo(
     run_directory.check(target, overwrite=False)
     result = demo.demo(method, rounds, seed, target, (lambda _: None) if quiet else _timed_print())
     page = write(target, None, citations={name: one.citation for name, one in REGISTRY.items()})
+    output.record(**result.about, scores=result.summary(), path=target, report=page)
     if quiet:
         print(target)
         return
@@ -281,6 +292,8 @@ def overhead(
         rounds, _timed_print(), model or tuple(deployment_overhead.WIDTHS), flower=flower
     )
     rows = [[size, *(f"{seconds:.2f}" for seconds in by_node.values())] for size, by_node in found.items()]
+    output.record(seconds_per_round=found)
+    output.essential(*(" ".join(row) for row in rows))
     names = ["bespoke deploy node", "Flower's SuperNode"][: 1 + flower]
     terminal.console().print(terminal.table(["seconds per round", *names], rows, left=1))
 

@@ -1,16 +1,18 @@
 """`bespoke reproduce` and `bespoke bench`: the papers' experiments, and the speed of the simulation."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bespokefl.cli import output
 from bespokefl.core.errors import InputError
 
 if TYPE_CHECKING:
     from bespokefl_evidence.studies.cells import CellStore
-    from bespokefl_evidence.studies.runner import Study
+    from bespokefl_evidence.studies.runner import Status, Study
 
 CHECKOUT_CELLS = Path("evidence/cells")  # in a checkout of the repository
 DEFAULT_CELLS = Path("runs/cells")
@@ -62,6 +64,8 @@ def reproduce(
 
     chosen = list(dict.fromkeys(names or []))
     if not (chosen or status or table):
+        output.record(experiments=[{"name": known, "summary": summary} for known, summary in studies.listing().items()])
+        output.essential(*studies.listing())
         for known, summary in studies.listing().items():
             print(f"{known:<20} {summary}")
         return
@@ -83,6 +87,7 @@ def reproduce(
     elif found:
         if not table:
             _compute(found, store, budget, files, priority, processes)
+        _record_status(found, store)
         _print_tables(found, store)
 
 
@@ -120,11 +125,10 @@ def _compute(
 
 def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
     from bespokefl_evidence.pages.results import duration
-    from bespokefl_evidence.studies import runner
 
     from bespokefl.cli import terminal
 
-    found = runner.status(experiments, store)
+    found = _record_status(experiments, store)
     known = [one.left for one in found if one.left is not None]
     rows = [
         [one.experiment, str(one.priority), str(one.done), str(one.total), duration(one.spent), duration(one.left)]
@@ -136,6 +140,16 @@ def _print_status(experiments: "Sequence[Study]", store: "CellStore") -> None:
     rows.append(["all", "", *map(str, total), duration(sum(one.spent for one in found)), left])
     columns = ["experiment", "priority", "cells", "of", "computing time", "left, estimated"]
     terminal.console().print(terminal.table(columns, rows))
+
+
+def _record_status(experiments: "Sequence[Study]", store: "CellStore") -> "list[Status]":
+    """Give --json and --quiet how far the experiments are."""
+    from bespokefl_evidence.studies import runner
+
+    found = runner.status(experiments, store)
+    output.record(cells=store.directory, experiments=[asdict(one) for one in found])
+    output.essential(*(f"{one.experiment}, priority {one.priority}: {one.done} of {one.total}" for one in found))
+    return found
 
 
 def _print_tables(found: "Sequence[Study]", store: "CellStore") -> None:
@@ -162,7 +176,10 @@ def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
     """Write the pages into docs in a checkout of the repository, or else next to the cells."""
     from bespokefl_evidence.pages import results as pages
 
-    for path in pages.write(found, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent):
+    paths = pages.write(found, store, DOCS if (DOCS / PAGE).exists() else store.directory.parent)
+    output.record(files=paths)
+    output.essential(*map(str, paths))
+    for path in paths:
         print(f"Written to {path}.")
 
 
@@ -179,6 +196,11 @@ def bench(
     from bespokefl_evidence.benchmarks import speed as bench
 
     if scale:
-        growth.main(quick=quick)
+        sizes = growth.main(quick=quick)
+        output.record(sizes=[asdict(one) for one in sizes])
+        output.essential(*(f"{one.clients} clients: {one.seconds:.3f} s a round" for one in sizes))
     else:
-        bench.main(quick=quick, only=only)
+        cases = bench.main(quick=quick, only=only)
+        output.record(cases=[asdict(one) for one in cases])
+        ratios = {one.case.name: ", ".join(f"{ratio:.3g}x" for ratio in one.ratios.values()) for one in cases}
+        output.essential(*(f"{name}: {ratio}" for name, ratio in ratios.items()))

@@ -69,4 +69,4 @@ def export(
         origin = " and ".join(sorted({one["examples"] for one in checked}))
         print(f"Read again and compared with the model, on {origin}: predictions differ by at most {largest:.1e}.")
     if len(checked) < len(checks):
-        print("ONNX files were not compared with the model: pip install onnxruntime.")
+        print('ONNX files were not compared with the model: pip install "bespokefl[onnx]".')

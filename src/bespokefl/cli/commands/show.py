@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 
 if TYPE_CHECKING:
     from bespokefl.core.method import Method
@@ -25,7 +25,11 @@ NEXT_STEPS = {
 }
 
 
-def methods(name: Annotated[str | None, typer.Argument(help="A method, to show its hyper-parameters.")] = None) -> None:
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="A method, to show its hyper-parameters.", autocompletion=completion.methods)
+    ] = None,
+) -> None:
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
     from bespokefl.core import plugins
@@ -38,6 +42,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
         others = plugins.entry_points(plugins.METHODS).items()
         rows += [(key, f"from {point.value}", "") for key, point in others if key not in REGISTRY]
         output.record(methods=[dict(zip(("name", "summary", "paper"), row, strict=True)) for row in rows])
+        output.essential(*(row[0] for row in rows))
         screen.print(terminal.table(["method", "what it does", "paper"], rows, left=3))
         terminal.say(
             "To show the hyper-parameters of a method: bespoke methods NAME",
@@ -51,6 +56,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method, to show i
     output.record(name=name, description=text, hyper_parameters=settings, citation=method.citation)
     terminal.say(text, "")
     hyper = [(key, literal(value), text) for key, value, text in known]
+    output.essential(*(f"{key}={value}" for key, value, _ in hyper))
     screen.print(terminal.table(["hyper-parameter", "default", "meaning"], hyper, left=3))
     if hyper:
         terminal.say(f"To change one: bespoke run {name} --set {hyper[0][0]}={hyper[0][1]}")
@@ -86,6 +92,7 @@ def models() -> None:
     from bespokefl.models import names
 
     output.record(models=[{"name": name, "description": text} for name, text in names().items()])
+    output.essential(*names())
     terminal.console().print(terminal.table(["model", "description"], list(names().items()), left=2))
     terminal.say(
         "Your own model: --model module:function, where the function returns a torch.nn.Module. It may have the "
@@ -95,7 +102,7 @@ def models() -> None:
 
 def demo(
     all_: Annotated[bool, typer.Option("--all", help="Run all methods, which takes about three minutes.")] = False,
-    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Number of training rounds.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="First of three seeds.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Directory for the report. Default: runs/demo.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
@@ -112,20 +119,24 @@ def demo(
     clients = demonstration.demo_clients()
     terminal.say(
         f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
-        "clients. Half of the clients number the digits in another order, and nobody tells the methods which half.\n"
-        "Every method trains the same model with the same number of local steps, with three seeds."
+        "clients. Each has its own mixture of digits. Three groups of clients see the images upright, turned by 90 or "
+        "by 180 degrees, which nobody tells the methods.\nEvery method trains the same model with three seeds."
     )
     with terminal.messages(errors, verbose=False), terminal.progress_bar(errors, "comparing") as progress:
         found = demonstration.demo(clients, everything=all_, rounds=rounds, seed=seed, progress=progress)
     if found.interrupted:
         raise KeyboardInterrupt
     page = write(found.save(target) / "compare.json")
+    output.record(
+        path=target, report=page, seeds=found.seeds, methods=found.table, sentence=demonstration.meaning(found)
+    )
     terminal.console().print(terminal.demo_table(found))
     more = {} if all_ else {"bespoke demo --all": "all methods, in about three minutes"}
     terminal.say(
         "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst "
         "10 %: mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse "
         "than the better of local and fedavg.",
+        demonstration.WORK,
         *(found.metadata.tuning or {})["sentences"],
         "",
         demonstration.meaning(found),

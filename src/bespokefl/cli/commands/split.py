@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bespokefl.cli import output
+from bespokefl.cli import completion, output
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
 from bespokefl.core.files import write_text
@@ -41,7 +41,9 @@ app = typer.Typer(
 SplitText = Annotated[
     str, typer.Argument(metavar="SPLIT", help='"dirichlet(alpha=0.4)", ds-1, …; see "bespoke split list".')
 ]
-SplitOrFile = Annotated[str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.")]
+SplitOrFile = Annotated[
+    str, typer.Argument(metavar="SPLIT", help="A split, or a saved split.json.", autocompletion=completion.splits)
+]
 CLIENT_SETTINGS = (*(key for key in LOADING if key != "split"), "missing", "seed")  # what determines the clients
 
 
@@ -139,6 +141,7 @@ def list_() -> None:
         for kind in (*SPLITS.values(), *map(find, plugins.entry_points(plugins.SPLITS).keys() - SPLITS.keys()))
     ]
     output.record(splits=[dict(zip(("split", "kind", "description"), one, strict=True)) for one in kinds])
+    output.essential(*(kind[0] for kind in kinds), *PRESETS)
     screen.print(terminal.table(["split", "", "description"], kinds, left=3))
     screen.print('Changes are added to a split: "dirichlet(alpha=8) + rotation(groups=4)"\n')
     named = [(one.name, str(one.split), str(one.clients), one.origin) for one in PRESETS.values()]

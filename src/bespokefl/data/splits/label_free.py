@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, spell
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.split import Assignment, Split, check_enough, column_values, setting
 
@@ -91,6 +91,6 @@ class ByColumn(Split, kind="by_column"):
         if dataset.client is None:
             raise InputError(
                 f"by_column needs data that name the client of each example, got none in {dataset.name!r}; "
-                "pass client=ids, or use another split"
+                f"use a table with {spell('client', 'COLUMN')}, data with an array client, or another split"
             )
         return dataset.client

@@ -142,7 +142,7 @@ class SavedModels:
         blueprint = self._blueprint()
         if self.model is None and blueprint.model.startswith("<"):
             raise InputError(
-                f"the model of this run was a Python object, {blueprint.model}; give it again, as in "
+                f"the model of this run was a Python object, {blueprint.model}, which only Python can give again: "
                 "load_run(path, model=...)."
             )
         start = read_state(self.folder / START) if (self.folder / START).exists() else {}
