@@ -139,8 +139,8 @@ class BatchSchedule:
         width = int(self._size(step).max())
         index = self._index[:k, 0 if self._constant else step, :width]
         flat = torch.from_numpy(np.ascontiguousarray(index)).to(self.x.device).flatten()
-        x = self.x.index_select(0, flat).unflatten(0, (k, width))
-        y = self.y.index_select(0, flat).unflatten(0, (k, width))
+        x = self.x.index_select(0, flat).reshape(k, width, *self.x.shape[1:])  # unflatten takes 20 µs
+        y = self.y.index_select(0, flat).reshape(k, width, *self.y.shape[1:])
         return x, y, self._weight(step)
 
     def wide(self, step: int) -> bool:
@@ -227,6 +227,16 @@ class CohortData:
             notes={},
             plans={},
         )
+
+    def with_inputs(self, x: Tensor) -> "CohortData":
+        """The same training examples in the same batches, with other inputs, one per example in the order of `train`.
+
+        Without validation examples.
+        """
+        positions = ClientIndex(torch.arange(len(x)), self.train.offsets)
+        nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros_like(self.train.offsets))
+        y = self.y.index_select(0, self.train.indices.to(self.y.device))
+        return replace(self, x=x, y=y, train=positions, validation=nothing, plans={})
 
     def note(self, **values: Tensor) -> None:
         """Record numbers per client, (K,), in the run directory. They are not sent to the server."""
