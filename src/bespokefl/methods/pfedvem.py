@@ -147,8 +147,8 @@ class PFedVEM(Method):
             speed_mean = self.momentum * speed_mean + slope_mean
             speed_raw = self.momentum * speed_raw + slope_std * raw.map(torch.sigmoid)
             mean, raw = mean - rate * speed_mean, raw - rate * speed_raw
-        loss = task.score(received.with_block(mean), plan)["loss"]
-        bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
+        loss, gap = fit.losses(mean), divergence(mean, raw.map(F.softplus), latent, 1 / confidences)
+        bad = ~torch.isfinite(loss.cpu() + gap.cpu())
         return mean.replace(bad, start[0][bad]), raw.replace(bad, start[1][bad]), bad
 
     def _head_rate(self, data: CohortData) -> Tensor:

@@ -166,6 +166,10 @@ def test_heads_on_one_base_are_the_model_with_each_of_them(name: str, stacked: b
             for head, found in zip(heads, sweep.gradients(heads), strict=True):
                 whole = base.with_block(head).freeze(base.layout.base)
                 assert apart(found, task.sweep_gradient(whole, plan).block("head")) < TOLERANCE[dtype]
+        if not task.draws:
+            for head in heads:
+                expected = task.score(base.with_block(head), plan)["loss"]
+                torch.testing.assert_close(sweep.losses(head), expected, rtol=TOLERANCE[dtype], atol=0)
 
     if not rows.layout.base:
         return
@@ -184,6 +188,10 @@ def test_numbers_as_targets() -> None:
     rows, batch = random_rows(task, 3), Batch(x, y)
     assert task.without_head(x[0]) is not None
     assert apart(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads)) < 1e-10
+    part = ClientIndex.of_lists([range(5), range(5, 7), range(7, 12)])
+    plan = BatchSchedule.sweep(x.flatten(0, 1), y.flatten(0, 1), part, 4)
+    for head, found in zip(heads, Sweep(task, rows, plan).gradients(heads), strict=True):
+        assert apart(found, task.sweep_gradient(rows.with_block(head), plan).block("head")) < 1e-10
 
 
 def test_a_head_for_every_place_is_computed_whole() -> None:

@@ -49,8 +49,12 @@ def train_head(
         return local_sgd(task.gradient, rows, data, lr, frozen="base", **options).block("head")
 
     def gradient(head: Rows, batch: Batch) -> Rows:
-        blocks = [block.unsqueeze(1) for block in head.blocks]
-        return Rows(head.layout, [slope.squeeze(1) for slope in _slopes(task, blocks, batch)])
+        task.work.add(len(batch), batch.num_examples(), head_only=True)
+        weight, *bias = head.blocks
+        transposed = weight.mT.contiguous()  # a product with few rows and transposed features takes twice as long
+        outputs = torch.baddbmm(bias[0].unsqueeze(1), batch.x, transposed) if bias else torch.bmm(batch.x, transposed)
+        slope = _slope(task, outputs.mT, batch)
+        return Rows(head.layout, [torch.bmm(slope, batch.x), slope.sum(2)][: len(head.blocks)])
 
     return local_sgd(gradient, head, data.with_inputs(features), lr, **options)
 
@@ -81,9 +85,23 @@ class Sweep:
         below = task.without_head(plan.batch(0).x[0, :2]) if len(plan) else None
         self._batches: list[Batch] | None = None  # with features instead of inputs
         if below is not None:
-            base = plan.sort(rows.block("base").expand(len(plan.steps)))
-            batches = (plan.batch(step) for step in range(len(plan)))
-            self._batches = [replace(batch, x=below.outputs(base[: len(batch)], batch)) for batch in batches]
+            base, self._batches = plan.sort(rows.block("base").expand(len(plan.steps))), []
+            for step in range(len(plan)):
+                batch = plan.batch(step)
+                below.stacked = task.stacked and not plan.wide(step)
+                self._batches.append(replace(batch, x=below.outputs(base[: len(batch)], batch)))
+
+    def losses(self, head: Rows) -> Tensor:
+        """Each row's mean loss, (K,)."""
+        if self._batches is None:
+            return self.task.score(self.rows.with_block(head), self.plan)["loss"]
+        stacked = _stack([self.plan.sort(head)])
+        total = torch.zeros(len(head), dtype=torch.float64, device=head.device)
+        for batch in self._batches:
+            k = len(batch)
+            outputs = _apply(batch.x, *[block[:k] for block in stacked])
+            total[:k] += batch.mean(_losses(self.task, outputs, batch.y))
+        return self.plan.unsort(total)
 
     def gradients(self, heads: Sequence[Rows]) -> list[Rows]:
         """Gradients with respect to the head, at each of these heads (K rows each)."""
@@ -94,8 +112,11 @@ class Sweep:
         totals = [torch.zeros_like(block) for block in stacked]
         for batch in self._batches:
             k = len(batch)
-            found = _slopes(self.task, [block[:k] for block in stacked], batch)
-            torch._foreach_add_([block[:k] for block in totals], found)
+            self.task.work.add(k * len(heads), batch.num_examples() * len(heads), head_only=True)
+            outputs = _apply(batch.x, *[block[:k] for block in stacked])  # (K·H, C, B)
+            slope = _slope(self.task, outputs, _repeat(batch, len(heads))).unflatten(0, (k, len(heads)))
+            found = [torch.bmm(slope.flatten(1, 2), batch.x).reshape(slope.shape[:3] + batch.x.shape[2:]), slope.sum(3)]
+            torch._foreach_add_([block[:k] for block in totals], found[: len(totals)])
         layout = heads[0].layout
         return [self.plan.unsort(Rows(layout, [block[:, at] for block in totals])) for at in range(len(heads))]
 
@@ -109,28 +130,11 @@ def base_gradient(task: Task, rows: Rows, batch: Batch, heads: Sequence[Rows]) -
         return sum(found[1:], found[0]) / len(heads)
 
     def objective(features: Tensor, batch: Batch, *stacked: Tensor) -> Tensor:
-        return _losses(task, _apply(features, *stacked), batch).mean(1)
+        losses = _losses(task, _apply(features, *stacked), _repeat(batch, len(heads)).y)
+        return losses.reshape(len(batch), len(heads), -1).mean(1)
 
     slope = below.gradient(rows.block("base"), batch, objective, _stack(heads))
     return rows.with_block(rows.block("head") * 0.0).with_block(slope)
-
-
-def _slopes(task: Task, heads: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-    """Gradients with respect to heads (K, H, …) of their mean losses; the batch has features (K, B, F) as inputs."""
-    k, num, width, _ = heads[0].shape
-    task.work.add(num * len(batch), num * batch.num_examples(), head_only=True)
-    outputs = _apply(batch.x, *heads)
-    if _has_classes(task, batch):
-        slope = outputs.softmax(2)  # the gradient of cross-entropy is softmax − one-hot: autograd takes twice as long
-        labels = _targets(batch, num).unsqueeze(2)
-        slope.scatter_add_(2, labels, slope.new_full((), -1.0).expand(labels.shape))
-        slope *= 1 / batch.y.shape[1] if batch.weight is None else batch.weight.to(slope.dtype)[:, None, None]
-    else:
-        outputs.requires_grad_()
-        loss = batch.mean(_losses(task, outputs, batch).sum(1)).sum()
-        (slope,) = torch.autograd.grad(loss, outputs)
-    weight = torch.bmm(slope.reshape(k, num * width, -1), batch.x).reshape(heads[0].shape)
-    return [weight, slope.sum(3)][: len(heads)]
 
 
 def _stack(heads: Sequence[Rows]) -> list[Tensor]:
@@ -138,33 +142,38 @@ def _stack(heads: Sequence[Rows]) -> list[Tensor]:
     return [torch.stack(own, 1) for own in zip(*(head.blocks for head in heads), strict=True)]
 
 
+def _repeat(batch: Batch, num: int) -> Batch:
+    """The labels and weights of each row for `num` heads: a a a b b b."""
+    weight = None if batch.weight is None else batch.weight.repeat_interleave(num, 0)
+    return replace(batch, y=batch.y.repeat_interleave(num, 0), weight=weight)
+
+
 def _apply(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Outputs of all heads, (K, H, C, B), for features (K, B, F); in this order a softmax is fastest on a CPU."""
-    k, num, width, _ = weight.shape
+    """Outputs of all heads, (K·H, C, B), for features (K, B, F); in this order a softmax is fastest on a CPU."""
     flat = weight.flatten(1, 2)
-    if num == 1:  # a few rows times transposed features take twice as long
-        transposed = flat.mT.contiguous()
-        one = features @ transposed if bias is None else torch.baddbmm(bias, features, transposed)
-        return one.mT.unsqueeze(1)
-    bias = torch.zeros_like(flat[:, :, :1]) if bias is None else bias.reshape(k, -1, 1)
-    return torch.baddbmm(bias, flat, features.mT).reshape(k, num, width, -1)
+    outputs = flat @ features.mT if bias is None else torch.baddbmm(bias.flatten(1).unsqueeze(2), flat, features.mT)
+    return outputs.reshape(-1, weight.shape[2], features.shape[1])
 
 
-def _losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-    """Losses, (K, H, B), of outputs (K, H, C, B)."""
-    targets = _targets(batch, outputs.shape[1])
-    if _has_classes(task, batch):
-        found = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
-    else:
-        found = task.loss(outputs.mT.flatten(0, 2), targets.flatten(0, 2))
-    return found.reshape(targets.shape[:3])
+def _losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """Losses, (K, B), of outputs (K, C, B)."""
+    if _are_classes(task, y):
+        return F.cross_entropy(outputs, y, reduction="none")
+    return task.loss(outputs.mT.flatten(0, 1), y.flatten(0, 1)).reshape(y.shape[:2])
 
 
-def _targets(batch: Batch, num: int) -> Tensor:
-    """The labels for each of `num` heads, (K, H, B, …)."""
-    return batch.y.unsqueeze(1).expand(len(batch), num, *batch.y.shape[1:])
+def _slope(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
+    """Gradients of each row's mean loss with respect to its outputs (K, C, B)."""
+    if _are_classes(task, batch.y):  # softmax − one-hot; autograd takes twice as long
+        slope, labels = outputs.softmax(1), batch.y.unsqueeze(1)
+        slope.scatter_add_(1, labels, slope.new_full((), -1.0).expand(labels.shape))
+        slope *= 1 / batch.y.shape[1] if batch.weight is None else batch.weight.to(slope.dtype).unsqueeze(1)
+        return slope
+    leaf = outputs.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(batch.mean(_losses(task, leaf, batch.y)).sum(), leaf)
+    return slope
 
 
-def _has_classes(task: Task, batch: Batch) -> bool:
-    """Whether the loss is the cross-entropy of labels that are classes."""
-    return task.loss is cross_entropy and batch.y.dim() == 2 and batch.y.dtype == torch.int64
+def _are_classes(task: Task, y: Tensor) -> bool:
+    """Whether the loss is the cross-entropy of labels (K, B) that are classes."""
+    return task.loss is cross_entropy and y.dim() == 2 and y.dtype == torch.int64
