@@ -310,12 +310,20 @@ class CohortData:
 
     def generator(self, purpose: str, row: int) -> np.random.Generator:
         """The random generator of a row for a purpose. Copies of a client have different ones."""
-        copy = self.copies[row] if self.copies else 0
-        return rng.generator(self._seed(row), purpose, self.round, self.names[row], copy)
+        return rng.generator(*self._key(purpose, row))
+
+    def _key(self, purpose: str, row: int) -> tuple[rng.Key, ...]:
+        return (self._seed(row), purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
+
+    def normals(self, purpose: str, rows: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        """The first standard normal numbers of these rows' generators for a purpose, (rows, *shape)."""
+        drawn = np.empty((len(rows), *shape))
+        for own, row in zip(drawn, rows, strict=True):
+            _REUSED_GENERATOR.at(*self._key(purpose, row)).standard_normal(out=own)
+        return drawn
 
     def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
         """Standard normal noise in the shape of the rows; `draw` distinguishes several draws for one purpose."""
-        width = like.layout.width
-        rows = [self.generator(f"{purpose}/{draw}", k).standard_normal(width) for k in range(len(self))]
-        noise = torch.from_numpy(np.stack(rows)).to(device=like.device, dtype=like.dtype)
+        drawn = self.normals(f"{purpose}/{draw}", range(len(self)), (like.layout.width,))
+        noise = torch.from_numpy(drawn).to(device=like.device, dtype=like.dtype)
         return Rows.from_matrix(like.layout, noise)

@@ -170,10 +170,9 @@ class PFedVEM(Method):
         self, mean: Rows, std: Rows, data: CohortData, which: Tensor, purpose: str, step: int
     ) -> tuple[list[Rows], list[Rows]]:
         """K draws of noise ε and the heads μ + σ ε; `which` are the rows' positions in the cohort."""
-        shape = (self.samples, mean.layout.width)
-        own = [data.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
-        drawn = torch.from_numpy(np.stack(own, axis=1)).to(device=mean.device, dtype=mean.dtype)
-        noises = [Rows.from_matrix(mean.layout, one) for one in drawn]
+        drawn = data.normals(f"{purpose}/{step}", which.tolist(), (self.samples, mean.layout.width))
+        noise = torch.from_numpy(drawn).to(device=mean.device, dtype=mean.dtype)
+        noises = [Rows.from_matrix(mean.layout, one) for one in noise.unbind(1)]
         return noises, [mean + std * noise for noise in noises]
 
 
