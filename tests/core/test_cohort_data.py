@@ -201,11 +201,27 @@ class TestWork:
         assert not torch.equal(work.normal(like, "noise").matrix(), work.normal(like, "noise", draw=1).matrix())
         assert not torch.equal(work.normal(like, "noise").matrix(), work.normal(like, "other").matrix())
 
+    def test_noise_is_what_the_generators_of_its_rows_draw(self) -> None:
+        work = work_of(federation()).repeat(2)
+        drawn = work.normals("noise", [4, 1, 5], (2, 3))
+        expected = [work.generator("noise", row).standard_normal((2, 3)) for row in (4, 1, 5)]
+        assert np.array_equal(drawn, np.stack(expected))
+
     def test_noise_is_standard_normal(self) -> None:
         like = Rows.from_matrix(Layout(("a",), ((20000,),)), torch.zeros(1, 20000))
         noise = work_of(federation(), [1]).normal(like, "noise").matrix()
         # The standard error of the mean is 0.007, of the variance 0.01.
         assert abs(noise.mean()) < 0.035 and abs(noise.var() - 1) < 0.05
+
+    def test_other_inputs_come_in_the_same_batches(self) -> None:
+        data = federation()
+        work = work_of(data, [4, 1, 2]).repeat(2)
+        doubled = work.with_inputs(2 * data.x[work.train.indices])
+        plan, other = work.plan(epochs=2, purpose="head"), doubled.plan(epochs=2, purpose="head")
+        assert len(plan) == len(other) and doubled.validation.sizes.tolist() == [0] * 6
+        for step in range(len(plan)):
+            before, after = plan.batch(step), other.batch(step)
+            assert torch.equal(2 * before.x, after.x) and torch.equal(before.y, after.y)
 
     def test_notes_are_kept(self) -> None:
         work = work_of(federation())

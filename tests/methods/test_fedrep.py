@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from bespokefl.core import rng
-from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
@@ -83,15 +81,12 @@ def test_head_epochs_come_first_then_base_epochs(phase: str, expected: list[str]
     """What is frozen at each step of a client with two batches: three epochs of the head, one of the base."""
     two = federation((7,), dtype=torch.float64)
     made = simulation(FedRep(head_epochs=3, finish_epochs=2), two)
-    layout, gradient = made.task.layout, made.task.gradient
-    halves = {frozenset(layout.base): "base", frozenset(layout.head): "head"}
     frozen: list[str] = []
 
-    def watched(rows: Rows, batch: Batch, *rest: Any) -> Rows:
-        frozen.append(halves[rows.frozen])
-        return gradient(rows, batch, *rest)
+    def watched(steps: int, examples: int, *, head_only: bool = False) -> None:
+        frozen.extend(["base" if head_only else "head"] * steps)
 
-    made.task.gradient = watched  # type: ignore[method-assign]
+    made.task.work.add = watched  # type: ignore[method-assign]
     round = made.federations[0].round(1, phase)
     state = made.store.get([0])
     upload, new = made.method.local_update(

@@ -253,6 +253,20 @@ def test_the_grid_trained_as_rows_is_the_grid_trained_point_by_point(kind: type[
         assert apart(together[k : k + 1], alone[share, temperature][k : k + 1]) <= 1e-10
 
 
+def test_a_teacher_answers_once_per_batch_for_the_whole_grid() -> None:
+    task, work = task_of(stacked=False), work_of(DATA)
+    method = PersFL(distil_epochs=2, imitations=(0.0, 0.5, 1.0), temperatures=(1.0, 5.0))
+    predict, seen = task.predict, []
+
+    def watched(rows: Rows, x: Tensor) -> Tensor:
+        seen.append(len(rows))
+        return predict(rows, x)
+
+    task.predict = watched  # type: ignore[method-assign]
+    distilled(method, task, random_rows(task, 1), work)
+    assert sum(seen) == int(work.num_steps(2).sum())
+
+
 def test_ties_keep_the_first_in_ascending_order_however_the_grid_is_written() -> None:
     """With a rate of nearly nothing all students answer as their teacher does."""
     task, work = task_of(), work_of(DATA)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,13 +154,9 @@ def test_taking_turns_converges() -> None:
 class Quadrature(CohortData):
     """Instead of noise the points ±√d e_i, whose moments up to the second are those of a standard normal."""
 
-    def generator(self, purpose: str, row: int) -> Any:
-        class Points:
-            def standard_normal(self, shape: tuple[int, int]) -> np.ndarray:
-                corners = np.sqrt(shape[1]) * np.eye(shape[1])
-                return np.concatenate([corners, -corners])
-
-        return Points()
+    def normals(self, purpose: str, rows: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        corners = np.sqrt(shape[1]) * np.eye(shape[1])
+        return np.stack([np.concatenate([corners, -corners])] * len(rows))
 
 
 NOISE = 0.5  # of the targets in the linear-Gaussian model

@@ -139,8 +139,8 @@ class BatchSchedule:
         width = int(self._size(step).max())
         index = self._index[:k, 0 if self._constant else step, :width]
         flat = torch.from_numpy(np.ascontiguousarray(index)).to(self.x.device).flatten()
-        x = self.x.index_select(0, flat).unflatten(0, (k, width))
-        y = self.y.index_select(0, flat).unflatten(0, (k, width))
+        x = self.x.index_select(0, flat).reshape(k, width, *self.x.shape[1:])  # unflatten takes 20 µs
+        y = self.y.index_select(0, flat).reshape(k, width, *self.y.shape[1:])
         return x, y, self._weight(step)
 
     def wide(self, step: int) -> bool:
@@ -228,6 +228,16 @@ class CohortData:
             plans={},
         )
 
+    def with_inputs(self, x: Tensor) -> "CohortData":
+        """The same training examples in the same batches, with other inputs, one per example in the order of `train`.
+
+        Without validation examples.
+        """
+        positions = ClientIndex(torch.arange(len(x)), self.train.offsets)
+        nothing = ClientIndex(torch.zeros(0, dtype=torch.int64), torch.zeros_like(self.train.offsets))
+        y = self.y.index_select(0, self.train.indices.to(self.y.device))
+        return replace(self, x=x, y=y, train=positions, validation=nothing, plans={})
+
     def note(self, **values: Tensor) -> None:
         """Record numbers per client, (K,), in the run directory. They are not sent to the server."""
         self.notes.update(values)
@@ -300,12 +310,20 @@ class CohortData:
 
     def generator(self, purpose: str, row: int) -> np.random.Generator:
         """The random generator of a row for a purpose. Copies of a client have different ones."""
-        copy = self.copies[row] if self.copies else 0
-        return rng.generator(self._seed(row), purpose, self.round, self.names[row], copy)
+        return rng.generator(*self._key(purpose, row))
+
+    def _key(self, purpose: str, row: int) -> tuple[rng.Key, ...]:
+        return (self._seed(row), purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
+
+    def normals(self, purpose: str, rows: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        """The first standard normal numbers of these rows' generators for a purpose, (rows, *shape)."""
+        drawn = np.empty((len(rows), *shape))
+        for own, row in zip(drawn, rows, strict=True):
+            _REUSED_GENERATOR.at(*self._key(purpose, row)).standard_normal(out=own)
+        return drawn
 
     def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
         """Standard normal noise in the shape of the rows; `draw` distinguishes several draws for one purpose."""
-        width = like.layout.width
-        rows = [self.generator(f"{purpose}/{draw}", k).standard_normal(width) for k in range(len(self))]
-        noise = torch.from_numpy(np.stack(rows)).to(device=like.device, dtype=like.dtype)
+        drawn = self.normals(f"{purpose}/{draw}", range(len(self)), (like.layout.width,))
+        noise = torch.from_numpy(drawn).to(device=like.device, dtype=like.dtype)
         return Rows.from_matrix(like.layout, noise)

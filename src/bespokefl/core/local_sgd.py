@@ -67,16 +67,18 @@ def local_sgd(
     free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
     velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
     done = torch.zeros(len(data), dtype=torch.bool)
+    k = -1
     for step in range(len(plan)):
-        k, batch = plan.active(step), plan.batch(step)
-        now = rows[:k]
-        found = gradient(now, batch, *[item if len(item) == 1 else item[:k] for item in per_row])
-        weights = [now.blocks[i] for i in free]
+        batch = plan.batch(step)
+        if k != plan.active(step):
+            k = plan.active(step)
+            now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
+            weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
+        found = gradient(now, batch, *cut)
         change = [found.blocks[i] for i in free]
         if weight_decay:
             change = list(torch._foreach_add(change, weights, alpha=weight_decay))
         if momentum:
-            moving = [block[:k] for block in velocity]
             torch._foreach_mul_(moving, momentum)
             torch._foreach_add_(moving, change)
             change = moving

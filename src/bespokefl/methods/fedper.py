@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.nn.heads import train_head
 from bespokefl.core.uploads import Declarations, Weights
 
 
@@ -51,6 +52,6 @@ class FedPer(Method):
         return task.start.with_block(message["base"]).with_block(state["head"])
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        start = task.start.with_block(server["base"])
-        steps = data.num_steps() * data.expected_rounds
-        return local_sgd(task.gradient, start, data, self.lr, steps=steps, frozen="base", **self.sgd)
+        base, head, steps = server["base"], task.start.block("head"), data.num_steps() * data.expected_rounds
+        head = train_head(task, base, head, data, self.lr, steps=steps, **self.sgd)
+        return task.start.with_block(base).with_block(head)

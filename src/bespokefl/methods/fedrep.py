@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
+from bespokefl.core.nn.heads import train_head
 from bespokefl.core.rows import Rows
 from bespokefl.core.uploads import Declarations, Weights
 
@@ -46,12 +47,14 @@ class FedRep(Method):
         return Message(shared={"base": server["base"]})
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        rows = self.personal(task, message, state, data)
+        base: Rows = message["base"]
+        epochs = self.finish_epochs if round.phase == "finish" else self.head_epochs
+        head = self._train_head(task, base, state["head"], data, epochs)
         if round.phase == "finish":
-            return {}, {"head": self._train_head(task, rows, data, self.finish_epochs).block("head")}
-        rows = self._train_head(task, rows, data, self.head_epochs)
-        rows = local_sgd(task.gradient, rows, data, self.lr, frozen="head", **self.sgd)
-        return {"base": rows.block("base")}, {"head": rows.block("head")}
+            return {}, {"head": head}
+        rows = task.start.with_block(base).with_block(head)
+        trained = local_sgd(task.gradient, rows, data, self.lr, frozen="head", **self.sgd)
+        return {"base": trained.block("base")}, {"head": head}
 
     def upload(self, message: Message) -> Declarations:
         return {"base": Weights("base", phase="train")}
@@ -63,8 +66,9 @@ class FedRep(Method):
         return task.start.with_block(message["base"]).with_block(state["head"])
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
-        start = task.start.with_block(server["base"])
-        return self._train_head(task, start, data, self.head_epochs * data.expected_rounds)
+        base: Rows = server["base"]
+        head = self._train_head(task, base, task.start.block("head"), data, self.head_epochs * data.expected_rounds)
+        return task.start.with_block(base).with_block(head)
 
-    def _train_head(self, task: Task, rows: Rows, data: CohortData, epochs: int) -> Rows:
-        return local_sgd(task.gradient, rows, data, self.lr, epochs=epochs, frozen="base", purpose="head", **self.sgd)
+    def _train_head(self, task: Task, base: Rows, head: Rows, data: CohortData, epochs: int) -> Rows:
+        return train_head(task, base, head, data, self.lr, epochs=epochs, purpose="head", **self.sgd)

@@ -147,8 +147,8 @@ class PFedVEM(Method):
             speed_mean = self.momentum * speed_mean + slope_mean
             speed_raw = self.momentum * speed_raw + slope_std * raw.map(torch.sigmoid)
             mean, raw = mean - rate * speed_mean, raw - rate * speed_raw
-        loss = task.score(received.with_block(mean), plan)["loss"]
-        bad = ~torch.isfinite(loss + divergence(mean, raw.map(F.softplus), latent, 1 / confidences).cpu())
+        loss, gap = fit.losses(mean), divergence(mean, raw.map(F.softplus), latent, 1 / confidences)
+        bad = ~torch.isfinite(loss.cpu() + gap.cpu())
         return mean.replace(bad, start[0][bad]), raw.replace(bad, start[1][bad]), bad
 
     def _head_rate(self, data: CohortData) -> Tensor:
@@ -170,10 +170,9 @@ class PFedVEM(Method):
         self, mean: Rows, std: Rows, data: CohortData, which: Tensor, purpose: str, step: int
     ) -> tuple[list[Rows], list[Rows]]:
         """K draws of noise ε and the heads μ + σ ε; `which` are the rows' positions in the cohort."""
-        shape = (self.samples, mean.layout.width)
-        own = [data.generator(f"{purpose}/{step}", row).standard_normal(shape) for row in which.tolist()]
-        drawn = torch.from_numpy(np.stack(own, axis=1)).to(device=mean.device, dtype=mean.dtype)
-        noises = [Rows.from_matrix(mean.layout, one) for one in drawn]
+        drawn = data.normals(f"{purpose}/{step}", which.tolist(), (self.samples, mean.layout.width))
+        noise = torch.from_numpy(drawn).to(device=mean.device, dtype=mean.dtype)
+        noises = [Rows.from_matrix(mean.layout, one) for one in noise.unbind(1)]
         return noises, [mean + std * noise for noise in noises]
 
 

@@ -2,19 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl.core.client_index import ClientIndex
-from bespokefl.core.cohort_data import Batch, BatchSchedule
-from bespokefl.core.nn.heads import Sweep, base_gradient
+from bespokefl.core.cohort_data import Batch, BatchSchedule, CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.nn.heads import Sweep, base_gradient, train_head
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from tests.core.modules import PLAIN_ONLY, RANDOM, STACKABLE, Pretrained, inputs
-from tests.federations import CLASSES, WIDTH, apart, mlp, random_rows, same_bits
+from tests.federations import CLASSES, WIDTH, apart, federation, mlp, random_rows, same_bits, work_of
 
 pytestmark = pytest.mark.slow  # `make check` is to stay under two minutes
 
@@ -163,6 +166,10 @@ def test_heads_on_one_base_are_the_model_with_each_of_them(name: str, stacked: b
             for head, found in zip(heads, sweep.gradients(heads), strict=True):
                 whole = base.with_block(head).freeze(base.layout.base)
                 assert apart(found, task.sweep_gradient(whole, plan).block("head")) < TOLERANCE[dtype]
+        if not task.draws:
+            for head in heads:
+                expected = task.score(base.with_block(head), plan)["loss"]
+                torch.testing.assert_close(sweep.losses(head), expected, rtol=TOLERANCE[dtype], atol=0)
 
     if not rows.layout.base:
         return
@@ -181,6 +188,10 @@ def test_numbers_as_targets() -> None:
     rows, batch = random_rows(task, 3), Batch(x, y)
     assert task.without_head(x[0]) is not None
     assert apart(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads)) < 1e-10
+    part = ClientIndex.of_lists([range(5), range(5, 7), range(7, 12)])
+    plan = BatchSchedule.sweep(x.flatten(0, 1), y.flatten(0, 1), part, 4)
+    for head, found in zip(heads, Sweep(task, rows, plan).gradients(heads), strict=True):
+        assert apart(found, task.sweep_gradient(rows.with_block(head), plan).block("head")) < 1e-10
 
 
 def test_a_head_for_every_place_is_computed_whole() -> None:
@@ -212,3 +223,80 @@ def test_trying_leaves_the_task_and_torch_as_they_were() -> None:
     assert task.without_head(batch.x[0]) is not None
     assert torch.equal(torch.get_rng_state(), before)
     assert same_bits(task.gradient(rows, batch), expected)
+
+
+# -- training of heads
+
+
+def cohort(name: str, dtype: torch.dtype, **options: Any) -> CohortData:
+    """Ragged clients whose examples are not in the order of the clients."""
+    total = sum(SIZES)
+    mixed = torch.randperm(total, generator=torch.Generator().manual_seed(3)).numpy()
+    part = ClientIndex.of_lists(np.split(mixed, np.cumsum(SIZES)[:-1]))
+    x, y = inputs(name, total, dtype=dtype), torch.arange(total) % CLASSES
+    return CohortData(x, y, part, part, ("a", "b", "c", "d"), seed=5, round=2, batch_size=4, **options)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"epochs": 3, "purpose": "head"},
+    {"epochs": 2, "momentum": 0.9, "weight_decay": 0.1},
+    {"steps": torch.tensor([7, 3, 0, 12])},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "momentum", "steps"])
+@pytest.mark.parametrize(("name", "stacked"), CASES)
+def test_a_head_is_trained_as_by_local_sgd(name: str, stacked: bool, options: dict[str, Any]) -> None:
+    task, _, rows, heads = prepared(name, torch.float64, stacked)
+    for base, head in ((rows, heads[0]), (rows[:1], heads[0]), (rows[:1], heads[0][:1])):
+        data = cohort(name, torch.float64, keyed=task.draws)
+        before = [base.clone(), head.clone()]
+        whole = task.start.with_block(base.block("base")).with_block(head)
+        expected = local_sgd(task.gradient, whole, data, 0.1, frozen="base", **options).block("head")
+        counted = task.work.take()
+        found = train_head(task, base.block("base"), head, data, 0.1, **options)
+        assert apart(found, expected) < 1e-10
+        assert apart(found, head) > 1e-4
+        assert torch.equal(task.work.take(), counted)
+        assert same_bits([base, head], before)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_heads_are_trained_on_features_that_are_computed_once(stacked: bool) -> None:
+    task, _, rows, heads = prepared("mlp", torch.float32, stacked)
+    data = cohort("mlp", torch.float32)
+    below = task.without_head(data.x[:2])
+    assert below is not None
+    outputs, seen = below.outputs, []
+
+    def watched(base: Rows, batch: Batch) -> Tensor:
+        seen.append(batch.num_examples())
+        return outputs(base, batch)
+
+    below.outputs = watched  # type: ignore[method-assign]
+    expected = local_sgd(task.gradient, rows.with_block(heads[0]), data, 0.1, frozen="base", epochs=4)
+    found = train_head(task, rows.block("base"), heads[0], data, 0.1, epochs=4)
+    assert sum(seen) == sum(SIZES)
+    assert apart(found, expected.block("head")) < 1e-5
+    seen.clear()
+    train_head(task, rows.block("base"), heads[0], data, 0.1, steps=1)  # needs fewer examples than there are
+    assert seen == []
+
+
+def test_training_of_heads_does_not_depend_on_chunks() -> None:
+    data = federation(dtype=torch.float64)
+    task = Task(mlp, dtype=torch.float64)
+    base, heads = task.start.block("base"), random_rows(task, 6).block("head")
+    task.stack()
+    together = train_head(task, base, heads, work_of(data), 0.1, epochs=3, momentum=0.5)
+    for cut in ([0, 3], [1], [2, 4, 5]):
+        alone = train_head(task, base, heads[cut], work_of(data, cut), 0.1, epochs=3, momentum=0.5)
+        assert apart(alone, together[cut]) < 1e-10
+
+
+def test_a_head_for_numbers_is_trained_as_by_local_sgd() -> None:
+    data = federation(targets="numbers", dtype=torch.float64)
+    task = Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, 1)), "mse", dtype=torch.float64)
+    expected = local_sgd(task.gradient, task.start, work_of(data), 0.1, frozen="base", epochs=3)
+    found = train_head(task, task.start.block("base"), task.start.block("head"), work_of(data), 0.1, epochs=3)
+    assert apart(found, expected.block("head")) < 1e-10

@@ -1,4 +1,4 @@
-"""Gradients for several heads on one base, whose features are computed only once.
+"""Gradients for heads on a base that does not change, whose features are computed only once.
 
 This needs a model whose outputs are one linear layer of its features. Other models are evaluated as a whole for each
 head, with the same results.
@@ -6,13 +6,75 @@ head, with the same results.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, BatchSchedule
+from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule, CohortData
+from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.nn.losses import cross_entropy
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+
+
+def train_head(
+    task: Task,
+    base: Rows,
+    head: Rows,
+    data: CohortData,
+    lr: float,
+    *,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    epochs: int | None = None,
+    steps: Tensor | int | None = None,
+    purpose: str = "batches",
+) -> Rows:
+    """Train the heads alone, as `local_sgd` with `frozen="base"` does; return them.
+
+    Parameters
+    ----------
+    base, head : Rows
+        The initial weights: one row per client, or one row for all.
+    lr, momentum, weight_decay, epochs, steps, purpose
+        As for `local_sgd`.
+    """
+    options: Any = {"epochs": epochs, "steps": steps, "purpose": purpose, "momentum": momentum}
+    options["weight_decay"] = weight_decay
+    features = _features(task, base, data, data.num_steps(epochs) if steps is None else steps)
+    if features is None:
+        rows = task.start.with_block(base).with_block(head)
+        return local_sgd(task.gradient, rows, data, lr, frozen="base", **options).block("head")
+
+    def gradient(head: Rows, batch: Batch) -> Rows:
+        task.work.add(len(batch), batch.num_examples(), head_only=True)
+        weight, *bias = head.blocks
+        transposed = weight.mT.contiguous()  # a product with few rows and transposed features takes twice as long
+        outputs = torch.baddbmm(bias[0].unsqueeze(1), batch.x, transposed) if bias else torch.bmm(batch.x, transposed)
+        slope = _slope(task, outputs.mT, batch)
+        return Rows(head.layout, [torch.bmm(slope, batch.x), slope.sum(2)][: len(head.blocks)])
+
+    return local_sgd(gradient, head, data.with_inputs(features), lr, **options)
+
+
+def _features(task: Task, base: Rows, data: CohortData, steps: Tensor | int) -> Tensor | None:
+    """The head's inputs for all training examples, in the order of `data.train`; None if they cannot be reused."""
+    fewer = int(torch.as_tensor(steps).expand(len(data)).sum()) * data.batch_size < int(data.n.sum())
+    if not base.blocks or task.draws or data.loop is not None or fewer or not len(data.train.indices):
+        return None
+    below = task.without_head(data.x[:2])
+    if below is None:
+        return None
+    below.stacked = False  # passes of one row
+    owners = [data.train.indices] if len(base) == 1 else [data.train.of(k) for k in range(len(data))]
+    found = []
+    for k, own in enumerate(owners):
+        for examples in own.to(data.x.device).split(SWEEP_SIZE):
+            batch = Batch(data.x.index_select(0, examples).unsqueeze(0), data.y.index_select(0, examples).unsqueeze(0))
+            found.append(below.outputs(base[k : k + 1], batch)[0])
+    return torch.cat(found)
 
 
 class Sweep:
@@ -23,9 +85,23 @@ class Sweep:
         below = task.without_head(plan.batch(0).x[0, :2]) if len(plan) else None
         self._batches: list[Batch] | None = None  # with features instead of inputs
         if below is not None:
-            base = plan.sort(rows.block("base").expand(len(plan.steps)))
-            batches = (plan.batch(step) for step in range(len(plan)))
-            self._batches = [replace(batch, x=below.outputs(base[: len(batch)], batch)) for batch in batches]
+            base, self._batches = plan.sort(rows.block("base").expand(len(plan.steps))), []
+            for step in range(len(plan)):
+                batch = plan.batch(step)
+                below.stacked = task.stacked and not plan.wide(step)
+                self._batches.append(replace(batch, x=below.outputs(base[: len(batch)], batch)))
+
+    def losses(self, head: Rows) -> Tensor:
+        """Each row's mean loss, (K,)."""
+        if self._batches is None:
+            return self.task.score(self.rows.with_block(head), self.plan)["loss"]
+        stacked = _stack([self.plan.sort(head)])
+        total = torch.zeros(len(head), dtype=torch.float64, device=head.device)
+        for batch in self._batches:
+            k = len(batch)
+            outputs = _apply(batch.x, *[block[:k] for block in stacked])
+            total[:k] += batch.mean(_losses(self.task, outputs, batch.y))
+        return self.plan.unsort(total)
 
     def gradients(self, heads: Sequence[Rows]) -> list[Rows]:
         """Gradients with respect to the head, at each of these heads (K rows each)."""
@@ -37,10 +113,9 @@ class Sweep:
         for batch in self._batches:
             k = len(batch)
             self.task.work.add(k * len(heads), batch.num_examples() * len(heads), head_only=True)
-            outputs = _apply(batch.x, *[block[:k] for block in stacked]).requires_grad_()
-            loss = batch.mean(_losses(self.task, outputs, batch).sum(2)).sum()
-            (slope,) = torch.autograd.grad(loss, outputs)  # (K, B, H, C)
-            found = [(slope.flatten(2).mT @ batch.x).unflatten(1, slope.shape[2:]), slope.sum(1)]
+            outputs = _apply(batch.x, *[block[:k] for block in stacked])  # (K·H, C, B)
+            slope = _slope(self.task, outputs, _repeat(batch, len(heads))).unflatten(0, (k, len(heads)))
+            found = [torch.bmm(slope.flatten(1, 2), batch.x).reshape(slope.shape[:3] + batch.x.shape[2:]), slope.sum(3)]
             torch._foreach_add_([block[:k] for block in totals], found[: len(totals)])
         layout = heads[0].layout
         return [self.plan.unsort(Rows(layout, [block[:, at] for block in totals])) for at in range(len(heads))]
@@ -55,7 +130,8 @@ def base_gradient(task: Task, rows: Rows, batch: Batch, heads: Sequence[Rows]) -
         return sum(found[1:], found[0]) / len(heads)
 
     def objective(features: Tensor, batch: Batch, *stacked: Tensor) -> Tensor:
-        return _losses(task, _apply(features, *stacked), batch).mean(2)
+        losses = _losses(task, _apply(features, *stacked), _repeat(batch, len(heads)).y)
+        return losses.reshape(len(batch), len(heads), -1).mean(1)
 
     slope = below.gradient(rows.block("base"), batch, objective, _stack(heads))
     return rows.with_block(rows.block("head") * 0.0).with_block(slope)
@@ -66,13 +142,38 @@ def _stack(heads: Sequence[Rows]) -> list[Tensor]:
     return [torch.stack(own, 1) for own in zip(*(head.blocks for head in heads), strict=True)]
 
 
+def _repeat(batch: Batch, num: int) -> Batch:
+    """The labels and weights of each row for `num` heads: a a a b b b."""
+    weight = None if batch.weight is None else batch.weight.repeat_interleave(num, 0)
+    return replace(batch, y=batch.y.repeat_interleave(num, 0), weight=weight)
+
+
 def _apply(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Outputs of all heads, (K, B, H, C), for features (K, B, F)."""
-    outputs: Tensor = (weight.flatten(1, 2) @ features.mT).mT.unflatten(2, weight.shape[1:3])
-    return outputs if bias is None else outputs + bias.unsqueeze(1)
+    """Outputs of all heads, (K·H, C, B), for features (K, B, F); in this order a softmax is fastest on a CPU."""
+    flat = weight.flatten(1, 2)
+    outputs = flat @ features.mT if bias is None else torch.baddbmm(bias.flatten(1).unsqueeze(2), flat, features.mT)
+    return outputs.reshape(-1, weight.shape[2], features.shape[1])
 
 
-def _losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-    """Losses, (K, B, H), of outputs (K, B, H, C)."""
-    targets = batch.y.unsqueeze(2).expand(*batch.y.shape[:2], outputs.shape[2], *batch.y.shape[2:])
-    return task.loss(outputs.flatten(0, 2), targets.flatten(0, 2)).reshape(outputs.shape[:3])
+def _losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """Losses, (K, B), of outputs (K, C, B)."""
+    if _are_classes(task, y):
+        return F.cross_entropy(outputs, y, reduction="none")
+    return task.loss(outputs.mT.flatten(0, 1), y.flatten(0, 1)).reshape(y.shape[:2])
+
+
+def _slope(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
+    """Gradients of each row's mean loss with respect to its outputs (K, C, B)."""
+    if _are_classes(task, batch.y):  # softmax − one-hot; autograd takes twice as long
+        slope, labels = outputs.softmax(1), batch.y.unsqueeze(1)
+        slope.scatter_add_(1, labels, slope.new_full((), -1.0).expand(labels.shape))
+        slope *= 1 / batch.y.shape[1] if batch.weight is None else batch.weight.to(slope.dtype).unsqueeze(1)
+        return slope
+    leaf = outputs.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(batch.mean(_losses(task, leaf, batch.y)).sum(), leaf)
+    return slope
+
+
+def _are_classes(task: Task, y: Tensor) -> bool:
+    """Whether the loss is the cross-entropy of labels (K, B) that are classes."""
+    return task.loss is cross_entropy and y.dim() == 2 and y.dtype == torch.int64
