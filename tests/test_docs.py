@@ -41,7 +41,7 @@ EXEMPT = {
     ("docs/deployment.md", "bespoke deploy node"): DEPLOYED,
     ("docs/deployment.md", "bespoke deploy start"): DEPLOYED,
     ("docs/deployment.md", "bespoke deploy predict"): DEPLOYED,
-    ("docs/deployment.md", "docker compose"): CONTAINERS,
+    ("docs/deployment.md", "export TORCH_INDEX"): CONTAINERS,
     ("docs/deployment.md", "bespoke deploy overhead"): "measures for minutes on an idle machine",
     ("docs/splits.md", "from datasets import"): "needs Flower Datasets, which is no requirement",
     ("docs/methods/cfl.md", "--set relative"): "options of a command for more than 20 rounds",

@@ -98,7 +98,7 @@ def test_the_declared_dependencies_are_enough(packages: Path, tmp_path: Path) ->
     (wheel,) = packages.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     programs = tmp_path / "venv" / "bin"
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
 
     def call(program: str, words: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 
 def methods(incomplete: str) -> list[str]:
+    """The names of methods."""
     from bespokefl.core import plugins
     from bespokefl.methods import REGISTRY
 
@@ -14,6 +15,7 @@ def methods(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
+    """The names of models."""
     from bespokefl.models import names
 
     return _beginning(names(), incomplete)
@@ -33,6 +35,7 @@ def splits(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
+    """The names of data sets."""
     from bespokefl.data.sources.catalogue import CATALOGUE
 
     return _beginning(CATALOGUE, incomplete)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,11 @@ def test_trackers_log_at_the_server(log: str, tmp_path: Path, monkeypatch: pytes
         "mlflow": lambda: read_mlflow(run),
     }
     logged = read[log]()
+    for _ in range(100):
+        if "final/personal/test_accuracy" in logged:
+            break
+        time.sleep(0.3)  # W&B writes its file in another process, which may end later
+        logged = read[log]()
     assert [step for step, _ in logged["round/seconds"]] == [1, 2]
     accuracy = float(np.mean(found.personal["accuracy"]))
     assert logged["final/personal/test_accuracy"] == [(2, pytest.approx(accuracy))]

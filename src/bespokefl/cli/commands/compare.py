@@ -85,7 +85,6 @@ def compare(
     grids, seed_list = _grids(grid or []), numbers(seeds)
     if no_tune and tune is not None:
         raise InputError(f"give --tune {tune} or --no-tune, not both.")
-    time: str | bool | None = False if no_tune else tune
     runs = _directories(methods)
 
     from bespokefl.cli import terminal
@@ -101,8 +100,8 @@ def compare(
         else:
             if seed_list is not None and len(seed_list) < MIN_SEEDS and not quiet:
                 errors.print(f"With fewer than {MIN_SEEDS} seeds no method can be called best.")
+            chosen = {"tune": False if no_tune else tune, "budget": budget, "grids": grids, "metric": metric}
             with terminal.progress_bar(errors, "comparing", quiet) as progress:
-                chosen = {"tune": time, "budget": budget, "grids": grids, "metric": metric}
                 found = _train(settings, methods, seed_list, chosen, target, progress)
         _write_report(target)
     _record(found, target)

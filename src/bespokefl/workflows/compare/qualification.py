@@ -18,11 +18,11 @@ def reservations(found: "Comparison") -> list[str]:
     """Return why no method can be called best or fairest, whatever the scores are."""
     untuned = found.untuned_methods
     if found.tuning_state == UNTUNED:
-        return ["the methods are untuned, so that this is no statement about them"]
+        return ["the methods are untuned, and tuning may change the order"]
     if untuned:
         verb = "is" if len(untuned) == 1 else "are"
         names = listing(untuned, len(untuned))
-        return [f"{names} {verb} not tuned, so that this is no statement about the methods"]
+        return [f"{names} {verb} not tuned, and tuning may change the order"]
     if found.metadata.tuning is not None and found.metadata.tuning["tuned"] is None:
         return ["it is unknown whether the methods were tuned, so that this is a statement about these runs only"]
     return []
