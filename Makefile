@@ -65,7 +65,7 @@ docs-links: install  ## Check the documentation's links to other servers (needs 
 	@$(BIN)/python -m sphinx --quiet --fresh-env -b linkcheck docs build/links
 
 test: lint system-packages  ## Everything that CI checks: lint and all tests (ARGS="-k ditto" selects some)
-	@$(BIN)/pytest -q -n auto --dist worksteal -m "not alone" $(ARGS)
+	@$(BIN)/pytest -q -n auto --dist worksteal --durations 25 -m "not alone" $(ARGS)
 	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: no test was selected
 
 check: lint  ## Lint and the fast tests, under two minutes

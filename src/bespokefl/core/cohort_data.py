@@ -316,7 +316,7 @@ class CohortData:
         return (self._seed(row), purpose, self.round, self.names[row], self.copies[row] if self.copies else 0)
 
     def normals(self, purpose: str, rows: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
-        """The first standard normal numbers of these rows' generators for a purpose, (rows, *shape)."""
+        """The first standard normal numbers of these rows' generators for a purpose, an array of ``(rows, *shape)``."""
         drawn = np.empty((len(rows), *shape))
         for own, row in zip(drawn, rows, strict=True):
             _REUSED_GENERATOR.at(*self._key(purpose, row)).standard_normal(out=own)
