@@ -33,7 +33,14 @@ from bespokefl_evidence.studies.runner import Study, compute_missing
 from bespokefl_evidence.studies.selffl_synthetic import SyntheticStudy
 from bespokefl_evidence.studies.where_it_pays import PersonalizationStudy
 
-PAPERS_FIRST = ("selffl-mnist", "ucfl-cifar10", "pfedvem-grid", "pfedvem-fmnist", "persfl-cifar10")
+PAPERS_FIRST = (
+    "selffl-mnist",
+    "selffl-ablation",
+    "ucfl-cifar10",
+    "pfedvem-grid",
+    "pfedvem-fmnist",
+    "persfl-cifar10",
+)
 PAPERS_THEN = (
     "persfl-mnist",
     "selffl-participation",
