@@ -8,7 +8,8 @@ checkout and check with the new one, on the same machine. `--only TEXT` selects 
 
 What is compared: for every registered method, two seeds, with and without partial participation, the personal models,
 the table of clients and the server's state; the same with faults, with clipping and noise, and with newcomers for some
-methods; one comparison, one tuning, one diagnosis and one deployed run.
+methods; one comparison, one tuning, one diagnosis and one deployed run. Columns that only the new checkout writes are not
+compared.
 """
 
 import argparse
@@ -94,20 +95,24 @@ def _command(name: str, options: list[str], files: tuple[str, ...]) -> Callable[
 
 def _hashes(folder: Path, names: tuple[str, ...]) -> Hashes:
     paths = [folder / name for name in names if (folder / name).is_file()]
-    return {path.name: hashlib.sha256(_content(path)).hexdigest() for path in paths}
+    contents = {part: content for path in paths for part, content in _contents(path)}
+    return {part: hashlib.sha256(content).hexdigest() for part, content in contents.items()}
 
 
-def _content(path: Path) -> bytes:
-    """What must not change: tensors without metadata, tables without timings, numbers without the prose about them."""
+def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    """What must not change: tensors without metadata, columns without timings, numbers without the prose about them."""
     if path.suffix == ".safetensors":
         tensors = load_file(path)
         raw = {name: tensor.reshape(-1).contiguous().view(torch.uint8).numpy() for name, tensor in tensors.items()}
-        return b"".join(name.encode() + raw[name].tobytes() for name in sorted(raw))
-    if path.suffix == ".json":
-        return json.dumps(_numbers(json.loads(path.read_text()))).encode()
-    with path.open(newline="") as file:
-        rows = [{key: value for key, value in row.items() if "second" not in key} for row in csv.DictReader(file)]
-    return json.dumps(rows).encode()
+        yield path.name, b"".join(name.encode() + raw[name].tobytes() for name in sorted(raw))
+    elif path.suffix == ".json":
+        yield path.name, json.dumps(_numbers(json.loads(path.read_text()))).encode()
+    else:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for column in rows[0]:
+            if "second" not in column:
+                yield f"{path.name}:{column}", json.dumps([row[column] for row in rows]).encode()
 
 
 def _numbers(value: object) -> object:
@@ -134,18 +139,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             found[name] = compute(Path(folder))
         if arguments.what == "check":
-            compared += len(found[name])
-            wrong = [
-                file for file in {**before[name], **found[name]} if before[name].get(file) != found[name].get(file)
-            ]
+            compared += len(before[name])
+            wrong = [part for part, expected in before[name].items() if found[name].get(part) != expected]
             differing += len(wrong)
             if wrong:
                 print(f"DIFFERENT  {name}: {', '.join(wrong)}", flush=True)
     if arguments.what == "record":
         arguments.file.write_text(json.dumps(found, indent=1) + "\n")
-        print(f"recorded {len(found)} cases, {sum(map(len, found.values()))} files")
+        print(f"recorded {len(found)} cases, {sum(map(len, found.values()))} files and columns")
         return
-    print(f"compared {len(found)} cases, {compared} files: {differing} differ")
+    print(f"compared {len(found)} cases, {compared} files and columns: {differing} differ")
     sys.exit(1 if differing else 0)
 
 
