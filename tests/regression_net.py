@@ -8,8 +8,8 @@ checkout and check with the new one, on the same machine. `--only TEXT` selects 
 
 What is compared: for every registered method, two seeds, with and without partial participation, the personal models,
 the table of clients and the server's state; the same with faults, with clipping and noise, and with newcomers for some
-methods; one comparison, one tuning, one diagnosis and one deployed run. Columns that only the new checkout writes are not
-compared.
+methods; one comparison, one tuning, one diagnosis and one deployed run. Columns that only the new checkout writes are
+not compared.
 """
 
 import argparse
