@@ -56,8 +56,11 @@ class Batch:
         return self.x.shape[0] * self.x.shape[1] if self.weight is None else int((self.weight > 0).sum())
 
     def mean(self, values: Tensor) -> Tensor:
-        """The weighted mean of each row's values, (K, B) to (K,)."""
-        return values.mean(1) if self.weight is None else (values * self.weight.to(values.dtype)).sum(1)
+        """The weighted mean of each row's values, (K, B, …) to (K, …)."""
+        if self.weight is None:
+            return values.mean(1)
+        weight = self.weight.to(values.dtype)
+        return (values * weight.reshape(*weight.shape, *[1] * (values.dim() - 2))).sum(1)
 
 
 class BatchSchedule:
@@ -227,6 +230,15 @@ class CohortData:
             notes={},
             plans={},
         )
+
+    def sampled(self, share: float, purpose: str) -> "CohortData":
+        """A random share of each row's training examples (rounded down, at least one), another one in every round."""
+        lists = []
+        for row, n in enumerate(self.n.tolist()):
+            size = max(1, int(share * n + 1e-9))  # 0.29 * 100 is below 29
+            chosen = self.generator(purpose, row).permutation(n)[:size]
+            lists.append(self.train.of(row).numpy()[np.sort(chosen)])
+        return replace(self, train=ClientIndex.of_lists(lists), plans={})
 
     def with_inputs(self, x: Tensor) -> "CohortData":
         """The same training examples in the same batches, with other inputs, one per example in the order of `train`.

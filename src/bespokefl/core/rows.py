@@ -160,9 +160,13 @@ class Rows:
 
     def block(self, block: str) -> "Rows":
         """Select the columns of "base", "head", a parameter or a module."""
-        names = set(self.layout.block(block))
-        kept = [b for name, b in zip(self.layout.names, self.blocks, strict=True) if name in names]
-        return Rows(self.layout.only(names), kept, size=self.size)
+        return self.only(self.layout.block(block))
+
+    def only(self, names: Iterable[str]) -> "Rows":
+        """Select the columns of some parameters."""
+        wanted = set(names)
+        kept = [b for name, b in zip(self.layout.names, self.blocks, strict=True) if name in wanted]
+        return Rows(self.layout.only(wanted), kept, size=self.size)
 
     def with_block(self, other: "Rows") -> "Rows":
         """Replace the columns that the other rows have."""

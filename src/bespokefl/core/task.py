@@ -85,8 +85,9 @@ class Task:
         self._quick = quick(self.module)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # the result of without_head()
+        self._featured: list[Task | None] = []  # that of with_features()
         self.draws = False  # set by probe.check
-        self.work = WorkCounter()  # shared with the result of without_head()
+        self.work = WorkCounter()  # shared with the results of without_head() and with_features()
 
     # -- plain or stacked
 
@@ -136,12 +137,39 @@ class Task:
         """
         if not self._below:
             self._below.append(self._find_below(x))
-        (below,) = self._below
-        if below is not None:
-            below.draws, below.stacked = self.draws, False
+        return self._alike(self._below[0])
+
+    def with_features(self, x: Tensor) -> "Task | None":
+        """Return the task with the same rows whose outputs are followed by the head's input features, (K, B, C + F).
+
+        One pass then serves objectives of both. None in the same cases as `without_head`.
+        """
+        if not self._featured:
+            self._featured.append(None if self.without_head(x) is None else self._append_features())
+        return self._alike(self._featured[0])
+
+    def _alike(self, twin: "Task | None") -> "Task | None":
+        """Make a twin compute in the same way, plain or stacked."""
+        if twin is not None:
+            twin.draws, twin.stacked = self.draws, False
             if self.stacked:
-                below.stack()
-        return below
+                twin.stack()
+        return twin
+
+    def _twin(self) -> "Task":
+        """Copy the task and its module, but share parameters and buffers, as frozen ones may be large."""
+        twin = copy.copy(self)
+        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
+        twin.module = copy.deepcopy(self.module, shared)
+        twin._forward, twin._below, twin._featured = None, [None], [None]
+        return twin
+
+    def _append_features(self) -> "Task":
+        twin = self._twin()
+        layer = twin.module.get_submodule(self.layout.head[0].rpartition(".")[0])
+        layer.register_forward_hook(lambda _, inputs, output: torch.cat([output, inputs[0]], -1))
+        twin._quick = quick(twin.module)
+        return twin
 
     def _find_below(self, x: Tensor) -> "Task | None":
         path = self.layout.head[0].rpartition(".")[0]
@@ -161,16 +189,14 @@ class Task:
         slopes = torch.autograd.grad(features.sum(), weights, allow_unused=True) if features.requires_grad else ()
         if any(slope is not None for slope in slopes):
             return None  # the layers below use the head's weights, too
-        below = copy.copy(self)
-        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
-        below.module = copy.deepcopy(self.module, shared)  # large frozen parameters are shared
+        below = self._twin()
         if path:
             below.module.set_submodule(path, nn.Identity())
         else:
             below.module = nn.Identity()
         below._params = {name: self._params[name] for name in self.layout.base}
         below.layout, below.start = self.layout.only(self.layout.base), self.start.block("base")
-        below._quick, below._forward, below._below = quick(below.module), None, [None]
+        below._quick = quick(below.module)
         with rng.torch_seeded(0, "probe"), torch.no_grad():
             try:
                 same = torch.equal(below.trial(x), features)
@@ -184,6 +210,10 @@ class Task:
         """Return the outputs, (K, B, …), as in training (with dropout), without gradients."""
         with torch.no_grad():
             return torch.cat([outputs for _, outputs, _ in self._forwards(rows, batch)])
+
+    def example_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of each example, (K, B), for outputs (K, B, …)."""
+        return self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2])
 
     def losses(
         self, rows: Rows, batch: Batch, objective: Objective | None = None, per_row: Sequence[Any] = ()
@@ -345,7 +375,7 @@ class Task:
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
         if objective is not None:
             return batch.mean(objective(outputs, batch, *per_row))
-        return batch.mean(self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).reshape(batch.y.shape[:2]))
+        return batch.mean(self.example_losses(outputs, batch))
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
         free = [leaf for leaf in leaves if leaf.requires_grad]

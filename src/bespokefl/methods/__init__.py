@@ -14,8 +14,10 @@ from bespokefl.core.method import Method
 from bespokefl.methods.apfl import APFL as APFL
 from bespokefl.methods.cfl import CFL as CFL
 from bespokefl.methods.ditto import Ditto as Ditto
+from bespokefl.methods.fedala import FedALA as FedALA
 from bespokefl.methods.fedavg import FedAvg as FedAvg
 from bespokefl.methods.fedavg_ft import FedAvgFT as FedAvgFT
+from bespokefl.methods.feddbe import FedDBE as FedDBE
 from bespokefl.methods.fedfomo import FedFOMO as FedFOMO
 from bespokefl.methods.fedper import FedPer as FedPer
 from bespokefl.methods.fedprox import FedProx as FedProx
@@ -58,6 +60,8 @@ REGISTRY: dict[str, type[Method]] = {
         CFL,
         FedFOMO,
         PFedBayes,
+        FedALA,
+        FedDBE,
         Oracle,
     )
 }

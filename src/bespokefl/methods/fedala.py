@@ -1,0 +1,150 @@
+"""FedALA: each client learns, entry by entry, how much of the global model its training starts from.
+
+Zhang et al., AAAI 2023, arXiv:2212.01197, Algorithm 1. Θ is the received global model, Θ_i the client's own; W_i has an
+entry for every parameter of the p highest layers. Lower layers take the global model.
+    Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i,   W_i ← clip(W_i − η ∇_W F_i(Θ̂_i), 0, 1),   ∇_W F_i(Θ̂_i) = ∇F_i(Θ̂_i) ⊙ (Θ − Θ_i)
+W_i is learned on a random share s of the client's data: until it converges at its first activation, then for one epoch
+per round. Θ_i is Θ̂_i after local training.
+Differs from the paper:
+- A client's first round is the first in which it takes part: it has no own model and starts from Θ. Clients that are
+  not drawn do nothing (in the authors' code all clients aggregate in every round).
+- W has converged when the losses of the last ten epochs have a standard deviation below the threshold, as in the
+  authors' code, but of losses over the whole sample, not of its last batch; it is trained for 100 epochs at most.
+- The sample is drawn without replacement, at least one example, and its batches include the last, smaller one. That
+  code takes a random window of the data and drops this batch.
+- The head counts as the highest layer. A layer is a module with parameters of its own.
+- A client uses its trained Θ_i; that code evaluates Θ̂_i of the newest Θ.
+- A newcomer, which the paper does not discuss, does what clients do in their first two rounds, with the final Θ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.hyper_parameters import at_least, interval
+from bespokefl.core.local_sgd import iterate, local_sgd
+from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.rows import Layout
+from bespokefl.core.uploads import Declarations, Weights
+
+WINDOW = 10  # epochs whose losses decide whether W has converged
+MOST_EPOCHS = 100  # of W's first training
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALA(Method):
+    """Each client starts training from an element-wise mixture, which it learns, of its own and the global model."""
+
+    name = "fedala"
+    limits = {
+        "layers": at_least(1, "p"),
+        "sample_share": interval("(0, 1]", "s"),
+        "mixing": interval("[0, 1]", "W"),
+        "mixing_rate": at_least(0, "η"),
+        "threshold": at_least(0),
+    }
+
+    # As in the authors' code: github.com/TsingZ0/FedALA, system/main.py and run_me.sh, where p is two tensors, the
+    # weight and bias of the last layer.
+    lr: float = 0.005  # of local training
+    layers: int = 1  # p
+    sample_share: float = 0.8  # s
+    mixing: float = 1.0  # W at the start; with mixing_rate 0, 1 is FedAvg, and 0 keeps the higher layers at the clients
+    mixing_rate: float = 1.0  # η; 0 keeps W
+    threshold: float = 0.1  # of the losses' standard deviation
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        higher = start.only(higher_layers(start.layout, self.layers))
+        mixing = (higher * 0.0 + self.mixing).expand(len(cohort))
+        rounds = torch.zeros(len(cohort), dtype=torch.int64)
+        return {"own": start.expand(len(cohort)), "mixing": mixing, "rounds": rounds}
+
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        received: Rows = message["weights"]  # Θ
+        own, mixing = current(state, received), self._learn(task, received, state, data)
+        data.note(mixing=mixing.matrix().double().mean(1))
+        trained = local_sgd(task.gradient, mixed(received, own, mixing), data, self.lr, **self.sgd)
+        return {"weights": trained}, {"own": trained, "mixing": mixing, "rounds": state["rounds"] + 1}
+
+    def upload(self, message: Message) -> Declarations:
+        return {"weights": Weights()}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        return {"weights": uploads.mean("weights", by=self.weights)}  # Σ n_i/n Θ_i
+
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return current(state, message["weights"])
+
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        received: Rows = server["weights"]
+        state = self.start_clients(received, data.names)
+        for number in (1, 2):
+            state = self.local_update(task, Message({"weights": received}), state, data, Round(number, "train", 0, ()))[
+                1
+            ]
+        return state["own"]
+
+    def _learn(self, task: Task, received: Rows, state: State, data: CohortData) -> Rows:
+        """W_i after this round's training (lines 6-14); unchanged in a client's first round."""
+        mixing: Rows = state["mixing"]
+        learns, first = state["rounds"] > 0, (state["rounds"] == 1).nonzero().flatten()
+        if not self.mixing_rate or not learns.any():
+            return mixing
+        sample = data.sampled(self.sample_share, "fedala")
+        models = received.expand(len(data)), state["own"]
+        mixing = self._epoch(task, *models, mixing, sample, learns)
+        if len(first):
+            settled = self._converge(task, *(rows[first] for rows in (*models, mixing)), sample.take(first.tolist()))
+            mixing = mixing.replace(first, settled)
+        return mixing
+
+    def _converge(self, task: Task, received: Rows, own: Rows, mixing: Rows, sample: CohortData) -> Rows:
+        """Further epochs, until the losses of the last ones hardly differ."""
+        losses: list[Tensor] = []
+        active = torch.full((len(sample),), True)
+        while True:
+            losses.append(task.score(mixed(received, own, mixing), sample.sweep())["loss"])
+            if len(losses) > WINDOW:
+                active &= torch.stack(losses[-WINDOW:]).std(0, correction=0) >= self.threshold
+            if len(losses) == MOST_EPOCHS or not active.any():
+                return mixing
+            mixing = self._epoch(task, received, own, mixing, sample, active)
+
+    def _epoch(self, task: Task, received: Rows, own: Rows, mixing: Rows, sample: CohortData, active: Tensor) -> Rows:
+        """An epoch of projected gradient steps on W, of the active rows."""
+        names = mixing.layout.names
+        lower = set(task.layout.names) - set(names)
+
+        def step(mixing: Rows, received: Rows, own: Rows, batch: Batch) -> tuple[Rows, Rows, Rows]:
+            slope = task.gradient(mixed(received, own, mixing).freeze(lower), batch).only(names)
+            gap = received.only(names) - own.only(names)  # Θ − Θ_i
+            return (mixing - self.mixing_rate * slope * gap).map(lambda block: block.clamp(0, 1)), received, own
+
+        return iterate(step, (mixing, received, own), sample, steps=sample.num_steps(1) * active)[0]  # type: ignore[no-any-return]
+
+
+def higher_layers(layout: Layout, num: int) -> list[str]:
+    """The parameters of the highest layers, the head being the last."""
+    names = (*layout.base, *layout.head)
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))[-num:]
+    return [name for name in names if name.rpartition(".")[0] in layers]
+
+
+def current(state: State, received: Rows) -> Rows:
+    """Each client's own model; before its first round, the received one."""
+    own: Rows = state["own"]
+    trained = state["rounds"] > 0
+    return received.expand(len(own)).replace(trained, own[trained])
+
+
+def mixed(received: Rows, own: Rows, mixing: Rows) -> Rows:
+    """Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i in the layers that W has, Θ in the others."""
+    names = mixing.layout.names
+    mine = own.only(names)
+    return received.with_block(mine + (received.only(names) - mine) * mixing)

@@ -1,0 +1,186 @@
+"""FedDBE: what is biased about a client's features goes into a memory of its own, so that the base stays common.
+
+Zhang et al., "Eliminating Domain Bias for Federated Learning in Representation Space", NeurIPS 2023, arXiv:2311.14975.
+FedAvg of base f and head g; client i keeps a vector z̄_i^p, as long as the features (PRBM), and its features' mean is
+regularized (MR) towards z̄^g = Σ n_i/n z̄_i^g, which is collected in one round before training.
+    min E ℓ(g(f(x) + z̄_i^p), y) + κ/2 · mean((z̄_i^g − z̄^g)²),   z̄_i^g ← (1 − μ) z̄_i^g + μ · mean of f(x) in the batch
+Differs from the paper:
+- κ multiplies half of the mean square, as in the authors' code.
+- The first round: every client trains for a round without z̄_i^p and regularization and uploads the mean of its features
+  over all of its examples; its model is discarded. (In that code, the running mean of the training, with μ = 1 that of
+  the last batch.) Without κ there is no such round.
+- The running mean starts in every round at z̄^g, not at zero, from which a μ < 1 would take long.
+- The head must be one linear layer with a bias: then z̄_i^p shifts this bias by W z̄_i^p, and personal models have the
+  shape of the global one.
+- A newcomer, which the paper fine-tunes, uses the global model and trains a memory of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bespokefl.core.cohort_data import Batch
+from bespokefl.core.errors import InputError
+from bespokefl.core.hyper_parameters import at_least, interval
+from bespokefl.core.local_sgd import iterate, local_sgd
+from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.rows import Layout
+from bespokefl.core.uploads import Declarations, Scalar, Weights
+
+COLLECT, TRAIN = "collect", "train"  # phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDBE(Method):
+    """A global model; each client adds a learned vector of its own to the features, whose means are regularized."""
+
+    name = "feddbe"
+    limits = {"mean_weight": at_least(0, "κ"), "mean_momentum": interval("(0, 1]", "μ")}
+
+    # As in the authors' code: github.com/TsingZ0/DBE, system/main.py and run_me.sh, for Fashion-MNIST and a CNN.
+    lr: float = 0.005  # of the model and of the memory
+    mean_weight: float = 50.0  # κ; 0 leaves out the regularization
+    mean_momentum: float = 1.0  # μ
+    memory: bool = True  # whether clients have z̄^p; without it and κ, this is FedAvg
+    weights: str = "examples"  # n_k / n, or "equal"
+
+    def phases(self, rounds: int) -> list[Phase]:
+        collect = [Phase(COLLECT, 1, trains=ALL, reports=ALL)] if self.mean_weight else []
+        return [*collect, Phase(TRAIN, rounds)]
+
+    def start_server(self, start: Rows, round: Round) -> State:
+        width = _width(start)
+        return {"weights": start, "mean": Rows.from_matrix(_features(width), torch.zeros(0, width).to(start.blocks[0]))}
+
+    def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
+        return {"memory": start.blocks[0].new_zeros(len(cohort), _width(start))}  # z̄^p
+
+    def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
+        mean = {"mean": server["mean"]} if len(server["mean"]) else {}  # z̄^g, once it is known
+        return Message(shared={"weights": server["weights"], **mean})
+
+    def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
+        w: Rows = message["weights"]
+        if round.phase == COLLECT:
+            trained = local_sgd(task.gradient, w, data, self.lr)
+            return {"mean": mean_features(task, trained, data)}, state
+        trained, memory = self._train(task, message, state["memory"], data)
+        data.note(memory=memory.double().norm(dim=1))
+        return {"weights": trained}, {"memory": memory}
+
+    def upload(self, message: Message) -> Declarations:
+        shape = (_width(message["weights"]),) if "weights" in message else ()
+        return {"mean": Scalar(shape=shape, dtype=None, phase=COLLECT), "weights": Weights(phase=TRAIN)}
+
+    def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
+        if round.phase == COLLECT:
+            means: Tensor = uploads["mean"]
+            mean = uploads.shares().to(means).unsqueeze(0) @ means  # Σ n_i/n z̄_i^g
+            return server | {"mean": Rows.from_matrix(server["mean"].layout, mean)}
+        return server | {"weights": uploads.mean("weights", by=self.weights)}
+
+    def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
+        return shifted(message["weights"], state["memory"])
+
+    def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
+        w: Rows = server["weights"]
+        memory = self.start_clients(w, data.names)["memory"]
+        if not self.memory:
+            return shifted(w, memory)
+
+        def step(memory: Tensor, batch: Batch) -> tuple[Tensor]:
+            slope = task.gradient(shifted(w, memory).freeze(w.layout.base), batch)
+            return (memory - self.lr * by_memory(w, slope),)
+
+        (memory,) = iterate(step, (memory,), data, steps=data.num_steps() * data.expected_rounds)
+        return shifted(w, memory)
+
+    def _train(self, task: Task, message: Message, memory: Tensor, data: CohortData) -> tuple[Rows, Tensor]:
+        """Local SGD of the model and of the memory."""
+
+        def step(w: Rows, memory: Tensor, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor, Tensor, Rows]:
+            slope, gap = self._slope(task, shifted(w, memory), gap, mean, batch)
+            new = memory - self.lr * by_memory(w, slope) if self.memory else memory
+            return w - self.lr * by_model(slope, memory), new, gap, mean
+
+        mean: Rows = message["mean"] if "mean" in message else Rows(Layout((), ()), (), size=len(data))
+        start = message["weights"], memory, torch.zeros_like(memory), mean
+        w, memory, _, _ = iterate(step, start, data)
+        return w, memory
+
+    def _slope(self, task: Task, w: Rows, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor]:
+        """The gradient with respect to a model whose bias is shifted, and z̄_i^g − z̄^g with this batch."""
+        if not mean.blocks:
+            return task.gradient(w, batch), gap
+        both, width = _with_features(task, batch), gap.shape[1]
+        gaps: list[Tensor] = []  # one for all rows or one per row, as the task computes them
+
+        def objective(outputs: Tensor, batch: Batch, gap: Tensor, mean: Rows) -> Tensor:
+            outputs, features = outputs[..., :-width], outputs[..., -width:]
+            gap = (1 - self.mean_momentum) * gap + self.mean_momentum * (batch.mean(features) - mean.blocks[0])
+            gaps.append(gap.detach())
+            penalty = self.mean_weight / 2 * gap.square().mean(1, keepdim=True)
+            return task.example_losses(outputs, batch) + penalty
+
+        return both.gradient(w, batch, objective, (gap, mean)), torch.cat(gaps)
+
+
+def shifted(w: Rows, memory: Tensor) -> Rows:
+    """The model with z̄^p added to its features: W (f + z̄^p) + b = W f + (b + W z̄^p)."""
+    head = w.block("head").expand(len(memory))
+    weight, bias = head.blocks
+    return w.with_block(Rows(head.layout, [weight, bias + torch.bmm(weight, memory.unsqueeze(2)).squeeze(2)]))
+
+
+def by_memory(w: Rows, slope: Rows) -> Tensor:
+    """The gradient with respect to z̄^p, from that of a shifted model: Wᵀ ∂b."""
+    weight, bias = w.block("head").blocks[0], slope.block("head").blocks[1]
+    return torch.bmm(bias.unsqueeze(1), weight.expand(len(bias), -1, -1)).squeeze(1)
+
+
+def by_model(slope: Rows, memory: Tensor) -> Rows:
+    """The gradient with respect to the model, from that of the shifted one: ∂W + ∂b z̄^pᵀ for the head's weight."""
+    head = slope.block("head")
+    weight, bias = head.blocks
+    return slope.with_block(Rows(head.layout, [weight + bias.unsqueeze(2) * memory.unsqueeze(1), bias]))
+
+
+def mean_features(task: Task, rows: Rows, data: CohortData) -> Tensor:
+    """The mean of each client's features over its training examples, (K, F)."""
+    plan, width = data.sweep(), _width(rows)
+    rows = plan.sort(rows.expand(len(data)))
+    total = rows.blocks[0].new_zeros(len(data), width)
+    for step in range(len(plan)):
+        batch = plan.batch(step)
+        both = _with_features(task, batch)
+        both.stacked = both.stacked and not plan.wide(step)
+        total[: len(batch)] += batch.mean(both.outputs(rows[: len(batch)], batch)[..., -width:])
+    return plan.unsort(total)
+
+
+def _with_features(task: Task, batch: Batch) -> Task:
+    found = task.with_features(batch.x[0, :2])
+    if found is None:
+        raise _unfit()
+    return found
+
+
+def _width(rows: Rows) -> int:
+    """The number of features, which the head must map linearly."""
+    shapes = rows.block("head").layout.shapes
+    if [len(shape) for shape in shapes] != [2, 1]:
+        raise _unfit()
+    return shapes[0][1]
+
+
+def _features(width: int) -> Layout:
+    return Layout(("features",), ((width,),))
+
+
+def _unfit() -> InputError:
+    return InputError(
+        "feddbe needs a model whose outputs are one linear layer, with a bias, of its features: name that layer as the "
+        "head, or use another method."
+    )
