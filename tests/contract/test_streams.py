@@ -19,6 +19,7 @@ SENT = ("down_streams", "up_models", "workload")
 SMALL = 256  # bytes for each client: numbers that ride along with models, and are not counted as such
 
 WIDTH = sum(p.numel() for p in mlp().parameters())
+HIDDEN = mlp()[0].out_features
 BASE = sum(p.numel() for p in mlp()[0].parameters()) / WIDTH
 COHORT, FEDERATION = 3, 6  # half of six clients
 
@@ -28,13 +29,14 @@ KNOWN: dict[str, tuple[float, float, float]] = {
     "scaffold": (2, 2, 1),  # weights and control variates
     "pfedbayes": (2, 2, 1),  # means and deviations
     "fedper": (BASE, BASE, 1),
+    "feddbe": (1 + HIDDEN / WIDTH, 1, 1),  # the global model, and the mean of its features
     "fedrep": (BASE, BASE, 1),
     "ifca": (4, 1, 1),  # all clusters to everybody
     "cfl": (1, 1, 1),  # no split yet
     "fedfomo": (COHORT * 4, 1, 1),  # N M
     "ucfl": (COHORT, 1, 1),  # to each its own
     "ucfl-parallel": (FEDERATION, FEDERATION, FEDERATION),
-    **dict.fromkeys(("fedavg", "fedavg-ft", "fedprox", "ditto", "apfl", "perfedavg", "pfedme"), (1, 1, 1)),
+    **dict.fromkeys(("fedavg", "fedavg-ft", "fedprox", "ditto", "apfl", "perfedavg", "pfedme", "fedala"), (1, 1, 1)),
     **dict.fromkeys(("selffl", "persfl", "persfl-gd", "pfedvem"), (1, 1, 1)),
 }
 

@@ -47,9 +47,9 @@ class FedALA(Method):
         "threshold": at_least(0),
     }
 
-    # As in the authors' code: github.com/TsingZ0/FedALA, system/main.py and run_me.sh, where p is two tensors, the
-    # weight and bias of the last layer.
-    lr: float = 0.005  # of local training
+    # All but the rate of local training, .005 there, as in the authors' code: github.com/TsingZ0/FedALA, system/main.py
+    # and run_me.sh, where p is two tensors, the weight and bias of the last layer.
+    lr: float = 0.05  # of local training
     layers: int = 1  # p
     sample_share: float = 0.8  # s
     mixing: float = 1.0  # W at the start; with mixing_rate 0, 1 is FedAvg, and 0 keeps the higher layers at the clients
@@ -66,11 +66,9 @@ class FedALA(Method):
         return {"own": start.expand(len(cohort)), "mixing": mixing, "rounds": rounds}
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
-        received: Rows = message["weights"]  # Θ
-        own, mixing = current(state, received), self._learn(task, received, state, data)
-        data.note(mixing=mixing.matrix().double().mean(1))
-        trained = local_sgd(task.gradient, mixed(received, own, mixing), data, self.lr, **self.sgd)
-        return {"weights": trained}, {"own": trained, "mixing": mixing, "rounds": state["rounds"] + 1}
+        state = self._train(task, message["weights"], state, data)
+        data.note(mixing=state["mixing"].matrix().double().mean(1))
+        return {"weights": state["own"]}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}
@@ -84,14 +82,19 @@ class FedALA(Method):
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         received: Rows = server["weights"]
         state = self.start_clients(received, data.names)
-        for number in (1, 2):
-            state = self.local_update(task, Message({"weights": received}), state, data, Round(number, "train", 0, ()))[
-                1
-            ]
+        for _ in range(2):
+            state = self._train(task, received, state, data)
         return state["own"]
 
+    def _train(self, task: Task, received: Rows, state: State, data: CohortData) -> State:
+        """A client's round: local aggregation, then local training."""
+        mixing = self._learn(task, received, state, data)
+        start = mixed(received, current(state, received), mixing)
+        own = local_sgd(task.gradient, start, data, self.lr, **self.sgd)
+        return {"own": own, "mixing": mixing, "rounds": state["rounds"] + 1}
+
     def _learn(self, task: Task, received: Rows, state: State, data: CohortData) -> Rows:
-        """W_i after this round's training (lines 6-14); unchanged in a client's first round."""
+        """W_i of this round; unchanged in a client's first round."""
         mixing: Rows = state["mixing"]
         learns, first = state["rounds"] > 0, (state["rounds"] == 1).nonzero().flatten()
         if not self.mixing_rate or not learns.any():

@@ -39,8 +39,9 @@ class FedDBE(Method):
     name = "feddbe"
     limits = {"mean_weight": at_least(0, "κ"), "mean_momentum": interval("(0, 1]", "μ")}
 
-    # As in the authors' code: github.com/TsingZ0/DBE, system/main.py and run_me.sh, for Fashion-MNIST and a CNN.
-    lr: float = 0.005  # of the model and of the memory
+    # κ and μ are those of the authors' code, github.com/TsingZ0/DBE, system/run_me.sh, for Fashion-MNIST and a CNN; its
+    # rate is .005.
+    lr: float = 0.05  # of the model and of the memory
     mean_weight: float = 50.0  # κ; 0 leaves out the regularization
     mean_momentum: float = 1.0  # μ
     memory: bool = True  # whether clients have z̄^p; without it and κ, this is FedAvg
