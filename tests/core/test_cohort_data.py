@@ -1,5 +1,6 @@
 """Batches: every epoch sees every example once, part batches count by their size, and clients do not meet."""
 
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -223,6 +224,20 @@ class TestWork:
             before, after = plan.batch(step), other.batch(step)
             assert torch.equal(2 * before.x, after.x) and torch.equal(before.y, after.y)
 
+    def test_a_sample_is_a_random_share_without_repetition(self) -> None:
+        work = little([100, 3, 1, 10])
+        found = work.sampled(0.29, "part")
+        assert found.n.tolist() == [29, 1, 1, 2]
+        for k in range(4):
+            own = found.train.of(k).tolist()
+            assert own == sorted({*own}) and {*own} <= {*work.train.of(k).tolist()}
+        drawn = found.train.of(0).tolist()
+        assert work.sampled(0.29, "part").train.of(0).tolist() == drawn
+        assert work.sampled(0.29, "other").train.of(0).tolist() != drawn
+        assert replace(work, round=2).sampled(0.29, "part").train.of(0).tolist() != drawn
+        assert work.take([0]).sampled(0.29, "part").train.of(0).tolist() == drawn  # alone as in company
+        assert torch.equal(work.sampled(1.0, "part").train.indices, work.train.indices)
+
     def test_notes_are_kept(self) -> None:
         work = work_of(federation())
         work.note(loss=torch.zeros(6))
@@ -248,3 +263,11 @@ def test_a_row_of_a_batch() -> None:
     assert row.x.tolist() == [[0.0, 1.0, 2.0]] and row.keys == ((1,),) and row.step == 4
     assert row.mean(row.y).tolist() == [0.5] and batch.mean(batch.y).tolist() == pytest.approx([0.5, 4.3])
     assert [batch.count(k) for k in range(2)] == [2, 3] and Batch(x, x).count(0) == 3
+
+
+def test_the_mean_of_vectors_over_a_batch() -> None:
+    values = torch.arange(12.0).reshape(2, 3, 2)
+    weight = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
+    batch, weighted = Batch(values, values), Batch(values, values, weight=weight)
+    assert torch.equal(batch.mean(values), values.mean(1))
+    torch.testing.assert_close(weighted.mean(values), torch.einsum("kb,kbf->kf", weight, values))

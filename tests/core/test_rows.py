@@ -193,6 +193,14 @@ class TestBlocks:
         assert torch.equal(rows.block("base").matrix(), matrix[:, : WIDTH - 6])
         assert rows.block("head").layout.names == ("top.weight",)
 
+    def test_some_parameters(self) -> None:
+        """In the order of the layout, whatever the order of the names."""
+        rows, matrix = draw(3)
+        names = (LAYOUT.names[-1], LAYOUT.names[0])
+        columns = [LAYOUT.columns(name) for name in names[::-1]]
+        assert torch.equal(rows.only(names).matrix(), torch.cat([matrix[:, own] for own in columns], dim=1))
+        assert rows.only(names).layout == LAYOUT.only(names) and len(rows.only(())) == 3
+
     def test_with_block(self) -> None:
         (rows, matrix), (other, others) = draw(3), draw(3, 1)
         expected = torch.cat([matrix[:, : WIDTH - 6], others[:, WIDTH - 6 :]], dim=1)
