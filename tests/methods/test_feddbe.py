@@ -247,7 +247,7 @@ def test_a_model_without_a_head_is_refused() -> None:
 def test_the_mean_is_known_after_the_first_round() -> None:
     method, start = FedDBE(), TASK.start
     server = method.start_server(start, START)
-    assert "mean" not in method.message(server, [0], START) and not len(server["mean"])
+    assert "mean" not in method.message(server, [0], START)
     assert method.upload(Message()).keys() == {"mean", "weights"}
 
 

@@ -36,7 +36,7 @@ MOST_EPOCHS = 100  # of W's first training
 
 @dataclass(frozen=True, kw_only=True)
 class FedALA(Method):
-    """Each client starts training from an element-wise mixture, which it learns, of its own and the global model."""
+    """Each client learns an element-wise mixture of its own and the global model, and trains from there."""
 
     name = "fedala"
     limits = {

@@ -34,7 +34,7 @@ COLLECT, TRAIN = "collect", "train"  # phases
 
 @dataclass(frozen=True, kw_only=True)
 class FedDBE(Method):
-    """A global model; each client adds a learned vector of its own to the features, whose means are regularized."""
+    """A global model; each client adds a learned vector to the features, whose means are regularized."""
 
     name = "feddbe"
     limits = {"mean_weight": at_least(0, "κ"), "mean_momentum": interval("(0, 1]", "μ")}
@@ -52,15 +52,14 @@ class FedDBE(Method):
         return [*collect, Phase(TRAIN, rounds)]
 
     def start_server(self, start: Rows, round: Round) -> State:
-        width = _width(start)
-        return {"weights": start, "mean": Rows.from_matrix(_features(width), torch.zeros(0, width).to(start.blocks[0]))}
+        _width(start)  # refuse other heads at once
+        return {"weights": start}
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         return {"memory": start.blocks[0].new_zeros(len(cohort), _width(start))}  # z̄^p
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        mean = {"mean": server["mean"]} if len(server["mean"]) else {}  # z̄^g, once it is known
-        return Message(shared={"weights": server["weights"], **mean})
+        return Message(shared=server)  # the model and, once it is known, z̄^g
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         w: Rows = message["weights"]
@@ -79,7 +78,7 @@ class FedDBE(Method):
         if round.phase == COLLECT:
             means: Tensor = uploads["mean"]
             mean = uploads.shares().to(means).unsqueeze(0) @ means  # Σ n_i/n z̄_i^g
-            return server | {"mean": Rows.from_matrix(server["mean"].layout, mean)}
+            return server | {"mean": Rows.from_matrix(Layout(("features",), (mean.shape[1:],)), mean)}
         return server | {"weights": uploads.mean("weights", by=self.weights)}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
@@ -174,10 +173,6 @@ def _width(rows: Rows) -> int:
     if [len(shape) for shape in shapes] != [2, 1]:
         raise _unfit()
     return shapes[0][1]
-
-
-def _features(width: int) -> Layout:
-    return Layout(("features",), ((width,),))
 
 
 def _unfit() -> InputError:
