@@ -100,12 +100,12 @@ class FedALA(Method):
         if not self.mixing_rate or not learns.any():
             return mixing
         sample = data.sampled(self.sample_share, "fedala")
-        models = received.expand(len(data)), state["own"]
-        mixing = self._epoch(task, *models, mixing, sample, learns)
-        if len(first):
-            settled = self._converge(task, *(rows[first] for rows in (*models, mixing)), sample.take(first.tolist()))
-            mixing = mixing.replace(first, settled)
-        return mixing
+        received, own = received.expand(len(data)), state["own"]
+        mixing = self._epoch(task, received, own, mixing, sample, learns)
+        if not len(first):
+            return mixing
+        alone = sample.take(first.tolist())
+        return mixing.replace(first, self._converge(task, received[first], own[first], mixing[first], alone))
 
     def _converge(self, task: Task, received: Rows, own: Rows, mixing: Rows, sample: CohortData) -> Rows:
         """Further epochs, until the losses of the last ones hardly differ."""
@@ -129,7 +129,8 @@ class FedALA(Method):
             gap = received.only(names) - own.only(names)  # Θ − Θ_i
             return (mixing - self.mixing_rate * slope * gap).map(lambda block: block.clamp(0, 1)), received, own
 
-        return iterate(step, (mixing, received, own), sample, steps=sample.num_steps(1) * active)[0]  # type: ignore[no-any-return]
+        found: Rows = iterate(step, (mixing, received, own), sample, steps=sample.num_steps(1) * active)[0]
+        return found
 
 
 def higher_layers(layout: Layout, num: int) -> list[str]:

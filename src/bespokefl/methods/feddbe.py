@@ -30,6 +30,7 @@ from bespokefl.core.rows import Layout
 from bespokefl.core.uploads import Declarations, Scalar, Weights
 
 COLLECT, TRAIN = "collect", "train"  # phases
+LARGEST_MEAN = 1e6  # of a feature; the server rejects larger ones, with which training would diverge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,8 @@ class FedDBE(Method):
 
     def upload(self, message: Message) -> Declarations:
         shape = (_width(message["weights"]),) if "weights" in message else ()
-        return {"mean": Scalar(shape=shape, dtype=None, phase=COLLECT), "weights": Weights(phase=TRAIN)}
+        mean = Scalar(-LARGEST_MEAN, LARGEST_MEAN, shape=shape, dtype=None, phase=COLLECT)
+        return {"mean": mean, "weights": Weights(phase=TRAIN)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         if round.phase == COLLECT:

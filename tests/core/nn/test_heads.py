@@ -203,54 +203,19 @@ def test_a_head_for_every_place_is_computed_whole() -> None:
     assert same_bits(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads))
 
 
-def test_what_is_below_the_head_follows_the_task() -> None:
-    """It is found once, before or after the task is stacked, and shares what never changes."""
+@pytest.mark.parametrize("make", [Task.without_head, Task.with_features])
+def test_what_is_made_of_a_task_follows_it(make: Callable[[Task, Tensor], Task | None]) -> None:
+    """It is found once, before or after the task is stacked, shares what never changes, and counts the same work."""
     task = Task(Pretrained)
     x = inputs("pretrained", 3, dtype=torch.float32)
-    below = task.without_head(x)
-    assert below is not None and not below.stacked and below.module.backbone.weight is task.module.backbone.weight
+    made = make(task, x)
+    assert made is not None and not made.stacked and made.module.backbone.weight is task.module.backbone.weight
+    assert made.work is task.work
     task.stack()
-    assert task.without_head(x) is below and below.stacked
+    assert make(task, x) is made and made.stacked
     task.stacked, task.draws = False, True
-    assert task.without_head(x) is below and not below.stacked and below.draws
-    assert isinstance(task.module.head, nn.Linear)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(("name", "stacked"), CASES)
-def test_features_follow_the_outputs(name: str, stacked: bool, dtype: torch.dtype) -> None:
-    task, plan, rows, _ = prepared(name, dtype, stacked)
-    batch = plan.batch(0)
-    both = task.with_features(batch.x[0])
-    assert (both is not None) == (name in SPLIT)
-    below = task.without_head(batch.x[0])
-    if both is None or below is None:
-        return
-    found, outputs = both.outputs(rows, batch), task.outputs(rows, batch)
-    torch.testing.assert_close(found[..., : outputs.shape[-1]], outputs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    if rows.layout.base:
-        features = below.outputs(rows.block("base"), batch)
-        torch.testing.assert_close(
-            found[..., outputs.shape[-1] :], features, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
-        )
-
-    def objective(outputs: Tensor, batch: Batch) -> Tensor:  # of the first outputs alone it is the task's own
-        return task.example_losses(outputs[..., :CLASSES], batch) + 0.0 * outputs.sum(-1)
-
-    assert apart(both.gradient(rows, batch, objective), task.gradient(rows, batch)) < TOLERANCE[dtype]
-
-
-def test_what_has_features_follows_the_task() -> None:
-    """It is made once, before or after the task is stacked, shares what never changes and counts the same work."""
-    task = Task(Pretrained)
-    x = inputs("pretrained", 3, dtype=torch.float32)
-    both = task.with_features(x)
-    assert both is not None and not both.stacked and both.module.backbone.weight is task.module.backbone.weight
-    task.stack()
-    assert task.with_features(x) is both and both.stacked and both.work is task.work
-    task.stacked, task.draws = False, True
-    assert task.with_features(x) is both and not both.stacked and both.draws
-    assert not task.module.head._forward_hooks and task.trial(x).shape == (3, CLASSES)
+    assert make(task, x) is made and not made.stacked and made.draws
+    assert isinstance(task.module.head, nn.Linear) and task.trial(x).shape == (3, CLASSES)
 
 
 def test_trying_leaves_the_task_and_torch_as_they_were() -> None:
