@@ -52,6 +52,11 @@ def test_the_work_of_methods_is_what_their_algorithms_say(clients: Clients) -> N
     assert tuned == expected(1, once + 3 * epoch, final=3 * epoch)
     fedrep = work(methods.FedRep(head_epochs=4, finish_epochs=5), clients)
     assert (fedrep["gradients"], fedrep["head_gradients"]) == (once, (4 * ROUNDS + 5) * epoch)
+    # In its second round a client learns its mixture for eleven epochs of its sample at least, then for one a round.
+    fedala, sample = work(methods.FedALA(threshold=1e3), clients), sum(int(0.8 * size) for size in n)
+    assert (fedala["gradients"], fedala["head_gradients"]) == (once, (11 + ROUNDS - 2) * sample)
+    feddbe = work(methods.FedDBE(), clients)  # a round before training
+    assert (feddbe["gradients"], feddbe["head_gradients"]) == ((ROUNDS + 1) * EPOCHS * epoch, 0)
 
 
 def test_the_work_is_the_same_for_every_engine_chunk_and_number_of_workers(clients: Clients) -> None:
