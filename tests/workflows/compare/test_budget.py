@@ -26,6 +26,7 @@ from bespokefl.workflows.compare.existing_runs import compare_runs, compare_unfi
 from bespokefl.workflows.run import jobs
 from bespokefl.workflows.run.api import run
 from bespokefl.workflows.run.settings import RunSettings
+from bespokefl.workflows.tune import api as tune_api
 from bespokefl.workflows.tune import schedule
 
 QUICK: dict[str, Any] = {"rounds": 4, "workers": 1, "batch_size": 8, "model": "logistic", "seeds": (0,)}
@@ -362,6 +363,29 @@ def test_a_grid_is_widened_where_its_best_point_lies_on_the_edge(
     assert len(tried) == 2 + tuned["widened"] and (min(tried) < 1e-6 or max(tried) > 2e-6)
     if tuned["edge"]:
         assert any("The best point of local lies on the edge of what was tried (lr = " in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_if_no_point_can_be_trained_learning_rates_are_lowered(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(candidates.GRIDS, "ditto", {"lr": [1.0, 3.0], "prox_weight": [0.1]})
+    for name in ("local", "fedavg"):
+        monkeypatch.setitem(candidates.GRIDS, name, {"lr": [0.1]})
+    monkeypatch.setattr(tune_api, "run", diverging(("ditto",), 0.2))
+    found = compare(["ditto"], clients, **QUICK)
+    tuned = found.entries["ditto"].tuned
+    assert tuned is not None and tuned["lowered"] == 1 and not found.untuned
+    tried = {line["lr"]: line["failed"] is None for line in tuned["points"]}
+    assert {lr: trained for lr, trained in tried.items() if lr > 0.09} == {3.0: False, 1.0: False, 0.3: False, 0.1: True}
+    assert any("No point of the grid of ditto could be trained, so that all learning" in note for note in found.notes)
+    assert (
+        "Learning rates of grids of which no point could be trained were divided: ditto (by 10)." in found.description
+    )
+
+    monkeypatch.setattr(tune_api, "run", diverging(("ditto",), 0.0))
+    failed = compare(["ditto"], clients, **QUICK).entries["ditto"].failed
+    assert set(failed.values()) == {f"no point of its grid could be trained: {DIVERGED}"}
 
 
 @pytest.mark.slow

@@ -66,6 +66,20 @@ def test_a_metric_that_is_better_when_low_is_ranked_from_below(found: Comparison
     assert again.ranking == sorted(again.methods, key=lambda name: np.nanmean(again.known_scores(name)))
 
 
+def test_scores_below_zero_are_compared() -> None:
+    """R² of a poor model is negative; measures of fairness are then undefined."""
+    rng = np.random.default_rng(0)
+    client, y = np.arange(120) % 4, 10 + rng.normal(size=120)
+    poor = compare(
+        ["ditto"], Clients.from_arrays(rng.normal(size=(120, 2)), y, client), seeds=(0,), metric="r2", tune=False,
+        rounds=1, **QUICK,
+    )  # fmt: skip
+    figures = poor.figures["ditto"]
+    assert figures is not None and figures["r2"]["mean"] < 0 and figures["fairness"]["score"] is None
+    assert poor.figures["ditto"]["fairness"]["improved"]["jain"] is not None  # type: ignore[index]
+    assert "mean R²" in repr(poor)
+
+
 def test_the_majority_class_is_the_same_in_every_run_and_in_every_table(found: Comparison, clients: Clients) -> None:
     assert found.constant is not None
     for entry in found.entries.values():

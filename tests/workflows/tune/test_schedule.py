@@ -4,7 +4,7 @@ import pytest
 
 from bespokefl.core.errors import InputError
 from bespokefl.workflows.tune.duration import in_words, is_time, read_time
-from bespokefl.workflows.tune.schedule import Stage, edges, num_kept, stages
+from bespokefl.workflows.tune.schedule import Stage, edges, num_kept, stages, with_lower_rates
 
 
 def test_stages_end_with_all_rounds_and_are_not_too_short() -> None:
@@ -32,6 +32,12 @@ def test_edges_are_continued_by_the_ratio_of_the_last_two_values() -> None:
     assert edges(best | {"lr": 0.3, "clusters": 3}, tried) == {}
     assert edges({"clusters": 1}, {"clusters": [1, 2]}) == {}  # there is nothing below
     assert edges({"lr": 1.0}, {"lr": [1.0]}) == {}
+
+
+def test_only_learning_rates_of_clients_are_lowered() -> None:
+    grid = {"lr": [0.3, 1.0], "inner_rate": [0.03], "server_lr": [0.5], "momentum": [0.0, 0.9], "optimizer": ["adam"]}
+    assert with_lower_rates(grid, 1) == grid | {"lr": [0.03, 0.1], "inner_rate": [0.003]}
+    assert with_lower_rates(grid, 3) == grid | {"lr": [0.0003, 0.001], "inner_rate": [0.00003]}
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), (30, 30), ("2 min", 120)])

@@ -17,6 +17,7 @@ from bespokefl.workflows.compare.result import BASELINES
 from bespokefl.workflows.results import score_tables
 from bespokefl.workflows.run.settings import RunSettings
 from bespokefl.workflows.tune.grid import Grid, Point, expand
+from bespokefl.workflows.tune.schedule import is_rate
 from bespokefl.workflows.tune.shared_settings import flags, literal, seeds_text, set_flag
 
 ALL_METHODS = "all"  # instead of names of methods
@@ -173,7 +174,7 @@ def with_smallest_rates(one: Candidate, grid: Grid) -> Candidate:
     """Return a candidate with the smallest learning rates of its grid; if that is empty, of its default grid."""
     tried = grid or grid_of(one, True, {})
     hyper = one.method.hyper()
-    rates = {key: (min(hyper[key], *tried[key]),) for key in tried if key == "lr" or key.endswith(("_lr", "_rate"))}
+    rates = {key: (min(hyper[key], *tried[key]),) for key in tried if is_rate(key)}
     return replace(one, method=points(one, rates)[0].method) if rates else one
 
 

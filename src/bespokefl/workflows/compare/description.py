@@ -9,6 +9,7 @@ from bespokefl.metrics.metric import METRICS, metric_of
 from bespokefl.workflows.compare.qualification import UNTUNED, work_sentences
 from bespokefl.workflows.compare.statistics import LEVEL
 from bespokefl.workflows.tune.duration import in_words
+from bespokefl.workflows.tune.schedule import LOWER
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison, Entry
@@ -144,6 +145,12 @@ def _searched(found: "Comparison", entries: Mapping[str, "Entry"]) -> list[str]:
     steps = [f"{name} ({key.replace('_', ' ')} {value})" for name, own in tried.items() for key, value in own.items()]
     if steps:
         sentences.append(f"At the best point, another number of local steps was tried for {_listed(steps)}.")
+    lowered = {name: (one.tuned or {}).get("lowered", 0) for name, one in entries.items()}
+    divided = [f"{name} (by {LOWER**times})" for name, times in lowered.items() if times]
+    if divided:
+        sentences.append(
+            f"Learning rates of grids of which no point could be trained were divided: {_listed(divided)}."
+        )
     return sentences
 
 

@@ -62,7 +62,7 @@ def figures(found: "Comparison", name: str) -> Figures:
         if gains is None
         else {"mean": _mean(gains), "interval": _interval(gains)} | {one.__name__: one(gains) for one in IMPROVEMENTS},
         "fairness": {
-            "score": fairness.measures(_per_client(own)),
+            "score": _fairness(_per_client(own)),
             **({"improved": None, "decreased": None} if per_client is None else fairness.of_gains(per_client)),
         },
         **{way: _mean([run.communication[way] for run in runs]) for way in ("up_bytes", "down_bytes")},
@@ -107,6 +107,11 @@ def over_clients(scores: Array, sizes: Array, *, higher_is_better: bool) -> Figu
     ]
     found: Figures = {name: _mean([one[name] for one in seeds]) for name in seeds[0]}
     return found | {"sem": standard_error(np.array([one["mean"] for one in seeds], dtype=np.float64))}
+
+
+def _fairness(scores: Array) -> fairness.Measures | None:
+    """Return the four measures of the clients' scores; None if one is below zero, as R² can be."""
+    return None if (scores < 0).any() else fairness.measures(scores)
 
 
 def _per_client(scores: Array) -> Array:

@@ -55,6 +55,7 @@ class _Race:
     best: int | None = None
     rounds: int = 0  # after which the best point was chosen
     widened: int = 0  # how often values beyond an edge were tried
+    lowered: int = 0  # how often all learning rates were lowered because no point could be trained
     beyond_edge: bool = False  # whether the points added last have such values
     closed: set[str] = field(default_factory=set)  # keys that have no valid value beyond their edge
 
@@ -150,7 +151,25 @@ class Tuner:
     # -- stages
 
     def _stage(self, todo: Mapping[str, Sequence[int]], stage: Stage, deadline: float, shifted: Shifted) -> bool:
-        """Train points of each method for a stage and sort those alive; return False if the time ran out."""
+        """Train points of each method for a stage and sort those alive; return False if the time ran out.
+
+        A method of which no point can be trained goes on with lower learning rates, or is given up.
+        """
+        while todo:
+            if not self._train_all(todo, stage, deadline, shifted):
+                return False
+            todo = {}
+            for race in list(self.races):
+                trainings = [(index, self._rounds(race.one, stage.rounds)) for index in race.alive]
+                error = self._sort(race, trainings, stage.seeds)
+                if error and self._lower_rates(race):
+                    todo[race.one.name] = race.alive
+                elif error:
+                    self._give_up(race, TrainingError(f"no point of its grid could be trained: {error}"))
+        return True
+
+    def _train_all(self, todo: Mapping[str, Sequence[int]], stage: Stage, deadline: float, shifted: Shifted) -> bool:
+        """Train points of each method for a stage; return False if the time ran out."""
         work: dict[jobs.Job, tuple[_Race, list[tuple[int, int]]]] = {}
         for race in self.races:
             own = [(index, self._rounds(race.one, stage.rounds)) for index in todo.get(race.one.name, ())]
@@ -172,19 +191,29 @@ class Tuner:
         for race, own in work.values():
             if race in self.races:
                 race.trained |= dict.fromkeys(own, stage.seeds)
-        for race in list(self.races):
-            self._sort(race, [(index, self._rounds(race.one, stage.rounds)) for index in race.alive], stage.seeds)
         return True
 
-    def _sort(self, race: _Race, trainings: Sequence[tuple[int, int]], num_seeds: int) -> None:
-        """Sort the points alive, the best first; without any score, give the candidate up."""
+    def _sort(self, race: _Race, trainings: Sequence[tuple[int, int]], num_seeds: int) -> str | None:
+        """Sort the points alive, the best first; without any score, return an error."""
         found = race.tuning(trainings, num_seeds)
         known = [at for at, line in enumerate(found.table) if line[found.by] is not None]
         if not known:
-            error = next((line["failed"] for line in found.table if line["failed"]), "there were no scores.")
-            self._give_up(race, TrainingError(f"no point of its grid could be trained: {error}"))
-            return
+            return next((line["failed"] for line in found.table if line["failed"]), "there were no scores.")
         race.alive, race.rounds = [trainings[at][0] for at in found.ranked(known)], trainings[0][1]
+        return None
+
+    def _lower_rates(self, race: _Race) -> bool:
+        """Replace the points of a race that has no best point by the same with lower learning rates, if it may."""
+        if not race.widens or race.best is not None or race.lowered == schedule.WIDENINGS:
+            return False
+        race.lowered += 1
+        lower = schedule.with_lower_rates(race.grid, race.lowered)
+        known = [point.values for point in race.points]
+        points = candidates.points(race.one, lower, self._options(race.one))
+        added = [point for point in points if point.values not in known]
+        race.alive = list(range(len(known), len(known) + len(added)))
+        race.points += added
+        return bool(added)
 
     def _train(
         self,
@@ -275,6 +304,7 @@ class Tuner:
                 "rounds": race.rounds,
                 "edge": list(edge),
                 "widened": race.widened,
+                "lowered": race.lowered,
                 "other_steps": race.tried_steps,
             }
             found[race.one.name] = {"grid": grid, "tuned": score_tables.plain(tuned)}
@@ -337,6 +367,10 @@ class Tuner:
             more = complete[-1] != self.stages[-1]
             what = f"trainings of {listing(left)} rounds" if left else "other seeds" if more else "some other values"
             sentences.append(f"The time for tuning ran out: {what} were not tried.")
+        if lowered := [race.one.name for race in self.races if race.lowered and race.best is not None]:
+            sentences.append(
+                f"No point of the grid of {listing(lowered)} could be trained, so that all learning rates were lowered."
+            )
         for name, own in edges.items():
             values = listing([f"{key} = {value}" for key, value in own.items()])
             sentences.append(

@@ -16,6 +16,7 @@ MIN_ROUNDS = 5  # of a first stage; shorter trainings say too little
 MIN_KEPT = 3  # points of a stage
 SEEDS = 3  # over which the points of the last stage are compared
 WIDENINGS = 3  # how often a grid is widened
+LOWER = 10  # learning rates are divided by this if no point of a grid can be trained
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ def edges(best: Mapping[str, Any], tried: Grid) -> dict[str, Any]:
         if found[key] == best[key]:
             del found[key]
     return found
+
+
+def is_rate(key: str) -> bool:
+    """Return whether a hyper-parameter is a learning rate of clients."""
+    return key == "lr" or (key.endswith(("_lr", "_rate")) and not key.startswith("server_"))
+
+
+def with_lower_rates(grid: Grid, times: int) -> dict[str, Sequence[Any]]:
+    """Return a grid with all learning rates divided by `LOWER` so many times."""
+    factor = float(LOWER**times)
+    return {
+        key: [float(f"{value / factor:.3g}") for value in values] if is_rate(key) else values
+        for key, values in grid.items()
+    }
 
 
 def _is_positive(value: Any) -> bool:
