@@ -73,6 +73,7 @@ class AllMethods:
     clients: int
     metric: str
     settings: Mapping[str, Any]
+    tune: str = ""  # the time for tuning; by default that of the study
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class CompareCheck:
     def all_spec(self, one: AllMethods) -> Spec:
         """The comparison of all methods on some data."""
         settings = {"data": one.data, "split": one.split, "clients": one.clients, "metric": one.metric}
-        own = {"run": one.settings, "seeds": self.all_methods_seeds, "tune": self.tune, "grids": GRIDS}
+        own = {"run": one.settings, "seeds": self.all_methods_seeds, "tune": one.tune or self.tune, "grids": GRIDS}
         own |= {"budget": "steps", "methods": list(methods.REGISTRY), "tuning_seeds": schedule.SEEDS}
         return Spec(self.name, f"all methods, {one.name}", "all", 0, settings | own, len(self.scenarios))
 

@@ -377,7 +377,12 @@ def test_if_no_point_can_be_trained_learning_rates_are_lowered(
     tuned = found.entries["ditto"].tuned
     assert tuned is not None and tuned["lowered"] == 1 and not found.untuned
     tried = {line["lr"]: line["failed"] is None for line in tuned["points"]}
-    assert {lr: trained for lr, trained in tried.items() if lr > 0.09} == {3.0: False, 1.0: False, 0.3: False, 0.1: True}
+    assert {lr: trained for lr, trained in tried.items() if lr > 0.09} == {
+        3.0: False,
+        1.0: False,
+        0.3: False,
+        0.1: True,
+    }
     assert any("No point of the grid of ditto could be trained, so that all learning" in note for note in found.notes)
     assert (
         "Learning rates of grids of which no point could be trained were divided: ditto (by 10)." in found.description

@@ -699,6 +699,9 @@ def test_runs_know_whether_they_were_tuned(found: Comparison, tmp_path: Path) ->
     twice = compare_runs([*single, local, *(found.result("ditto", seed).path or "" for seed in SEEDS)])
     assert twice.untuned_methods == ["local", "ditto"]
     assert "Hyper-parameters are not tuned: local, ditto; of unknown origin, perhaps not tuned: fedavg." in twice.notes
+    assert "Local, ditto are not tuned, and tuning may change the order. It is unknown whether fedavg was tuned" in (
+        twice.best.sentence
+    )
 
 
 def test_runs_of_different_splits_are_refused_with_both_hashes(clients: Clients, tmp_path: Path) -> None:

@@ -76,8 +76,28 @@ def test_scores_below_zero_are_compared() -> None:
     )  # fmt: skip
     figures = poor.figures["ditto"]
     assert figures is not None and figures["r2"]["mean"] < 0 and figures["fairness"]["score"] is None
-    assert poor.figures["ditto"]["fairness"]["improved"]["jain"] is not None  # type: ignore[index]
     assert "mean R²" in repr(poor)
+
+
+def test_runs_of_a_comparison_keep_how_they_were_tuned(found: Comparison) -> None:
+    again = compare_runs([found.path or ""], metric="brier")
+    assert again.metadata.budget == "steps" and not again.untuned
+    assert all(line["tuned"] for line in again.table[:-1])
+    for name, entry in found.entries.items():
+        assert again.entries[name].tuned == json.loads(json.dumps(entry.tuned))
+    for sentence in ("were chosen by validation AUC from", "of at most 10 min", "(budget steps)", "test Brier score"):
+        assert sentence in again.description
+
+
+def test_a_verdict_names_a_majority_class_that_is_not_beaten(clients: Clients, found: Comparison) -> None:
+    """Features without a relation to the label: the best model is a constant one, which accuracy hides."""
+    rng = np.random.default_rng(1)
+    noise = Clients.from_arrays(rng.normal(size=(len(clients.y), 3)), clients.y.numpy(), np.arange(len(clients.y)) % 6)
+    own = QUICK | {"seeds": (0, 1), "rounds": 3, "tune": False}
+    known, limit = compare(["ditto"], noise, **own), "not significantly better than that of the majority class ("
+    for verdict in (known.best, known.fairest):
+        assert limit in verdict.sentence and "--metric balanced_accuracy or auc" in verdict.sentence
+    assert limit not in found.best.sentence
 
 
 def test_the_majority_class_is_the_same_in_every_run_and_in_every_table(found: Comparison, clients: Clients) -> None:

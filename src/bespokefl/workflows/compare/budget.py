@@ -76,7 +76,7 @@ def round_notes(own_rounds: Mapping[str, int], rounds: int, budget: str | None =
     if budget == TIME:
         ran = f"methods ran fewer than {rounds} rounds: {listed}" if fewer else f"all methods ran {rounds} rounds"
         return [
-            f"For equal processor time, {ran}. The time of a round was measured once, in short runs on this machine, "
-            "with the hyper-parameters of the runs; on another machine the numbers of rounds may differ."
+            f"For equal processor time, {ran}. The time of a round was measured beforehand, in short runs on one "
+            "machine with the hyper-parameters of the runs; on another machine the numbers of rounds may differ."
         ]
     return [f"For equal totals of gradients, methods ran fewer than {rounds} rounds: {listed}."] if fewer else []

@@ -105,7 +105,7 @@ def _tuned(found: "Comparison") -> list[str]:
     entries = {name: one for name, one in found.entries.items() if one.tuned}
     if tuning is None and not entries:
         return []
-    if not entries and tuning is not None and (found.tuning_state != UNTUNED or tuning.get("unknown")):
+    if tuning is not None and (found.methods_of_unknown_tuning or (not entries and found.tuning_state != UNTUNED)):
         return list(tuning["sentences"])
     if not entries:
         return ["The methods were not tuned: all have their given or default hyper-parameters."]

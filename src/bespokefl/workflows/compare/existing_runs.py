@@ -51,7 +51,11 @@ def compare_runs(
     results = [result for one in runs for result in _load(one)]
     if len(results) < 2:
         raise InputError(f"a comparison of runs needs at least two, got {len(results)}.")
-    found = _compare(results, metric=chosen)
+    whole = [
+        Path(one) for one in runs if not isinstance(one, Result) and run_directory.is_run(Path(one), storage.MARKERS)
+    ]
+    about = _about_comparison(whole[0], results) if len(whole) == len(runs) == 1 else {}
+    found = _compare(results, metric=chosen, **about)
     if out is not None:
         found.save(out)
     return found
@@ -68,16 +72,22 @@ def compare_unfinished(path: Path) -> Comparison:
     methods, seeds = list(plan.get("methods", ())), tuple(plan.get("seeds", ()))
     started = {result.method for result in results}
     notes = [f"{name} has no finished run yet." for name in methods if name.partition(" (")[0] not in started]
-    about: dict[str, Any] = {"command": plan.get("command"), "planned": len(methods) * len(seeds) or None}
-    about |= {"budget": plan["config"].get("budget"), "metric": plan.get("metric")}
-    about["rounds"] = plan["config"].get("rounds") or max(result.about["rounds"] for result in results)
-    if about["budget"] in (budget.GRADIENTS, budget.TIME):
-        names = {candidates.slug(name): name for name in methods}
-        own = {_slug(result): result.about["rounds"] for result in results}
-        notes += budget.round_notes(
-            {names.get(slug, slug): own[slug] for slug in own}, about["rounds"], about["budget"]
-        )
-    return _compare(results, summary=_tuning_of_comparison(path), seeds=seeds, notes=notes, interrupted=True, **about)
+    about = _about_comparison(path, results)
+    about |= {"notes": [*notes, *about["notes"]], "metric": plan.get("metric"), "command": plan.get("command")}
+    return _compare(results, seeds=seeds, interrupted=True, planned=len(methods) * len(seeds) or None, **about)
+
+
+def _about_comparison(path: Path, results: Sequence[Result]) -> dict[str, Any]:
+    """Return the budget, the planned rounds and the tuning of the comparison that all these runs belong to."""
+    plan = storage.read_plan(path)
+    equal, rounds = plan["config"].get("budget"), plan["config"].get("rounds")
+    rounds = rounds or max(result.about["rounds"] for result in results)
+    notes = []
+    if equal in (budget.GRADIENTS, budget.TIME):
+        names = {candidates.slug(name): name for name in plan.get("methods", ())}
+        own = {names.get(_slug(result), _slug(result)): result.about["rounds"] for result in results}
+        notes = budget.round_notes(own, rounds, equal)
+    return {"budget": equal, "rounds": rounds, "notes": notes, "summary": _tuning_of_comparison(path)}
 
 
 def _compare(
@@ -101,7 +111,8 @@ def _compare(
                 "different newcomers."
             )
     entries, differing = _entries(results)
-    differs = [f"The methods differ in more than the method: {differing}."] if differing else []
+    own = rounds is not None  # of one comparison, whose budget and tuning say what differs
+    differs = [f"The methods differ in more than the method: {differing}."] if differing and not own else []
     about = first.about
     settings = {name: value for name, value in about["settings"].items() if name not in MAY_CHANGE}
     config = {"rounds": rounds or about["rounds"], **settings}
@@ -137,6 +148,8 @@ def _entries(results: Sequence[Result]) -> tuple[list[Entry], str]:
             if seed in entry.runs:
                 raise InputError(f"two runs are of {name} with seed {seed}; leave one of them out.")
             entry.runs[seed] = result
+        choices = [_choice_of(result) for result in own]
+        entry.tuned = choices[0] if all(one == choices[0] for one in choices) else None
         entries.append(entry)
     differing = [key for key in settings[0] if any(one[key] != settings[0][key] for one in settings)]
     values = (f"{key} ({', '.join(dict.fromkeys(str(one[key]) for one in settings))})" for key in differing)
@@ -183,6 +196,15 @@ def _state_of(result: Result) -> str:
     if "untuned" not in tuning:
         return TUNED if tuning["tuned"] else NOT_TUNED
     return NOT_TUNED if _slug(result) in map(candidates.slug, tuning["untuned"]) else TUNED
+
+
+def _choice_of(result: Result) -> dict[str, Any] | None:
+    """Return what the comparison that a run belongs to chose for its method by tuning; None if it chose nothing."""
+    if result.path is None or result.path.parent.name != "runs":
+        return None
+    stored = storage.read_tuned(result.path.parent.parent)
+    found = next((one for name, one in stored.items() if candidates.slug(name) == _slug(result)), None)
+    return None if found is None else found["tuned"]
 
 
 def _slug(result: Result) -> str:

@@ -1,11 +1,14 @@
-"""What limits the verdict of a comparison: methods that are untuned, and methods that computed more than others."""
+"""What limits the verdict of a comparison: untuned methods, a constant predictor as good as they are, unequal work."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bespokefl.core.errors import listing
+from bespokefl.metrics.mixed_model import estimate
 from bespokefl.metrics.verdict import Verdict
 from bespokefl.metrics.work import unequal
+from bespokefl.workflows.compare.statistics import LEVEL, constant_figures
+from bespokefl.workflows.results.score_tables import constant_title
 
 if TYPE_CHECKING:
     from bespokefl.workflows.compare.result import Comparison
@@ -15,17 +18,41 @@ UNTUNED, PARTLY_TUNED = "untuned", "partly tuned"
 
 
 def reservations(found: "Comparison") -> list[str]:
-    """Return why no method can be called best or fairest, whatever the scores are."""
-    untuned = found.untuned_methods
-    if found.tuning_state == UNTUNED:
-        return ["the methods are untuned, and tuning may change the order"]
-    if untuned:
+    """Return why no method can be called best or fairest, whatever their order is."""
+    return [*_of_tuning(found), *_of_constant(found)]
+
+
+def _of_tuning(found: "Comparison") -> list[str]:
+    untuned, unknown = found.untuned_methods, found.methods_of_unknown_tuning
+    sentences = []
+    if untuned and len(untuned) == len(found.methods):
+        sentences.append("the methods are untuned, and tuning may change the order")
+    elif untuned:
         verb = "is" if len(untuned) == 1 else "are"
-        names = listing(untuned, len(untuned))
-        return [f"{names} {verb} not tuned, and tuning may change the order"]
-    if found.metadata.tuning is not None and found.metadata.tuning["tuned"] is None:
-        return ["it is unknown whether the methods were tuned, so that this is a statement about these runs only"]
-    return []
+        sentences.append(f"{listing(untuned, len(untuned))} {verb} not tuned, and tuning may change the order")
+    if unknown:
+        every = len(unknown) == len(found.methods)
+        names, verb = listing(unknown, len(unknown)), "was" if len(unknown) == 1 else "were"
+        whether = "the methods were" if every else f"{names} {verb}"
+        sentences.append(f"it is unknown whether {whether} tuned, so that this is a statement about these runs only")
+    return sentences
+
+
+def _of_constant(found: "Comparison") -> list[str]:
+    """Return that the best mean is not significantly better than majority class or mean value."""
+    constant, standing = constant_figures(found), found.standing
+    if constant is None or standing is None or found.score not in constant or found.constant is None:
+        return []
+    sign = 1.0 if found.higher_is_better else -1.0
+    lead = estimate(sign * (found.known_scores(standing.best) - found.constant[found.score]), level=LEVEL)
+    if lead is None or lead.interval[0] > 0:
+        return []
+    title, mean = constant_title(constant), found.format_score(constant[found.score]["mean"])
+    other = "; --metric balanced_accuracy or auc may tell more" if found.score == "accuracy" else ""
+    return [
+        f"the best mean is not significantly better than that of the {title} ({mean}{found.unit}), which ignores all "
+        f"features{other}"
+    ]
 
 
 def marked(found: "Comparison", verdict: Verdict) -> Verdict:

@@ -142,6 +142,13 @@ class Comparison:
         return [name for name in self.methods if name in names]
 
     @property
+    def methods_of_unknown_tuning(self) -> list[str]:
+        """Names of the methods of which it is unknown whether they were tuned."""
+        tuning = self.metadata.tuning or {"tuned": False}
+        names = tuning.get("unknown", self.methods if tuning["tuned"] is None else ())
+        return [name for name in self.methods if name in names]
+
+    @property
     def untuned(self) -> bool:
         """Whether it is known that some or all methods have hyper-parameters that were not tuned."""
         return bool(self.untuned_methods)
@@ -149,7 +156,7 @@ class Comparison:
     @property
     def tuning_state(self) -> str:
         """What titles and verdicts say about the tuning: "untuned", "partly tuned", or nothing."""
-        untuned = {*self.untuned_methods, *(self.metadata.tuning or {}).get("unknown", ())}
+        untuned = {*self.untuned_methods, *self.methods_of_unknown_tuning}
         tuned = [name for name, entry in self.entries.items() if name not in untuned and not entry.failed]
         return "" if not self.untuned else PARTLY_TUNED if tuned else UNTUNED
 
