@@ -321,7 +321,7 @@ def test_table_shows_the_results(browser: Chromium, page: Path) -> None:
         ".map(one => [one.querySelector('.name').innerText, one.querySelector('.tag').innerText]))"
     )
     texts = {"best": "best mean", "equal": "equal", "unclear": "too few to tell"}
-    assert "the interval of the difference is within ±1 points" in browser.value("document.body.innerText")
+    assert "the interval of the difference is within ±1 point" in browser.value("document.body.innerText")
     relations = {one["name"]: one["figures"]["relation"] for one in made["methods"]}
     assert "unclear" in relations.values()
     assert tags == {name: texts[relation] for name, relation in relations.items() if relation != "worse"}

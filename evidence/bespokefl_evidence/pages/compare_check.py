@@ -11,6 +11,7 @@ from bespokefl.metrics.significance import MARGIN, Standing, standing
 from bespokefl.metrics.spread import standard_error
 from bespokefl.metrics.verdict import best_performing
 from bespokefl.workflows.compare.candidates import GRIDS
+from bespokefl.workflows.tune.duration import in_words, read_time
 from bespokefl_evidence.pages.scores import NO_VALUE
 from bespokefl_evidence.studies.cells import Cell, CellStore
 from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, Scenario, points
@@ -117,7 +118,8 @@ def _all_methods(study: CompareCheck, store: CellStore) -> str:
         lines += ["", f"### {one.title}", ""]
         lines += [
             f"{one.clients} clients, model `{own['model']}`, {own['rounds']} rounds, {own['local_epochs']} local "
-            f"epochs, batches of {own['batch_size']}; {METRICS[one.metric].title}.",
+            f"epochs, batches of {own['batch_size']}; {METRICS[one.metric].title}; at most "
+            f"{in_words(read_time(one.tune or study.tune))} for tuning.",
             "",
         ]
         if cell is None:

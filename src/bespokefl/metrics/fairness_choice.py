@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bespokefl.core.errors import listing
 from bespokefl.metrics import fairness
 from bespokefl.metrics.client_values import Array, drop_missing
 from bespokefl.metrics.improvement import improvements
@@ -52,7 +51,8 @@ class FairnessChoice:
         if len(self.spreads) < 2:
             return "fairness needs two methods and two clients with scores"
         if self.equal:
-            return f"{listing(self.equal)} have equal worst tenths and equal standard deviations"
+            names = f"{', '.join(self.equal[:-1])} and {self.equal[-1]}"
+            return f"{names} have equal worst tenths and equal standard deviations"
         decile, std = self.deciles[0], self.stds[0]
         figures = (
             f"{decile} has the best mean of the worst tenth of the clients "

@@ -139,10 +139,11 @@ def _formats(percent: bool) -> tuple[Callable[[float], str], Callable[[float], s
     """Return how to print a score and a difference of scores."""
     if not percent:
         return (lambda value: f"{value:.4g}"), (lambda value: f"{value:.3g}")
-    return (lambda value: f"{100 * value:.1f} %"), _in_points
+    return (lambda value: f"{100 * value:.1f} %"), in_points
 
 
-def _in_points(value: float) -> str:
+def in_points(value: float) -> str:
+    """Return a difference of two shares in percentage points."""
     number = f"{100 * value:.1f}"
     return "1 point" if number == "1.0" else f"{number} points"
 

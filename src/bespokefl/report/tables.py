@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.metrics.metric import metric_of
+from bespokefl.metrics.verdict import in_points
 from bespokefl.report.constant_predictor import constant_method
 from bespokefl.report.document import Document, client_gains, client_scores, oriented
 from bespokefl.report.figures import MethodStyle, read_texts
@@ -156,7 +157,7 @@ def format_margin(document: Document) -> str:
     margin = document.get("margin")
     if margin is None:
         return "a margin"
-    return f"±{100 * margin:.3g} points" if metric_of(document["score"]).percent else f"±{margin:.3g}"
+    return f"±{in_points(margin) if metric_of(document['score']).percent else f'{margin:.3g}'}"
 
 
 def format_difference(value: float | None, percent: bool) -> str:

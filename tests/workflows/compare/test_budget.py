@@ -226,13 +226,17 @@ def test_steps_and_gradients_are_equal_as_the_budget_says(clients: Clients) -> N
 
 def test_baselines_try_other_numbers_of_local_steps() -> None:
     local, fedavg, ditto = candidates.of(["ditto"])
-    few, many = RunSettings(method="compare"), RunSettings(method="compare", local_steps=20)
+    few, many = RunSettings(method="compare", batch_size=10), RunSettings(method="compare", local_steps=20)
+    sizes = [81, 45, 0, 300]
     for one in (local, fedavg):
-        assert candidates.other_local_steps(one, many, True) == {"local_steps": 10}  # within the budget
-        assert candidates.other_local_steps(one, many, False) == {"local_steps": 100}
-        assert candidates.other_local_steps(one, few, False) == {"local_epochs": 5}
-        assert candidates.other_local_steps(one, few, True) == {}
-    assert candidates.other_local_steps(ditto, many, True) == {}
+        assert candidates.other_local_steps(one, many, sizes, True) == {"local_steps": 10}  # within the budget
+        assert candidates.other_local_steps(one, many, sizes, False) == {"local_steps": 100}
+        assert candidates.other_local_steps(one, few, sizes, False) == {"local_epochs": 5}
+        assert candidates.other_local_steps(one, replace(few, local_epochs=3), sizes, True) == {"local_epochs": 1}
+        # an epoch of the smallest client that has data are 5 steps
+        assert candidates.other_local_steps(one, few, sizes, True) == {"local_steps": 2}
+        assert candidates.other_local_steps(one, few, [10, 80], True) == {}
+    assert candidates.other_local_steps(ditto, many, sizes, True) == {}
 
 
 # -- untuned

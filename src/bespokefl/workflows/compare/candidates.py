@@ -178,15 +178,18 @@ def with_smallest_rates(one: Candidate, grid: Grid) -> Candidate:
     return replace(one, method=points(one, rates)[0].method) if rates else one
 
 
-def other_local_steps(one: Candidate, config: RunSettings, limited: bool) -> dict[str, int]:
+def other_local_steps(one: Candidate, config: RunSettings, sizes: Sequence[int], limited: bool) -> dict[str, int]:
     """Return another number of local steps or epochs, which a baseline tries at its best point; empty for others.
 
-    Under a budget (`limited`) it is half the run's number, otherwise a multiple of it.
+    Under a budget (`limited`) it is half the run's number, otherwise a multiple of it. Half of one epoch are half the
+    steps of the client with the fewest training examples; `sizes` are those of the clients.
     """
     if not one.registered or one.method.name not in BASELINES:
         return {}
     key = "local_epochs" if config.local_steps is None else "local_steps"
     own: int = getattr(config, key)
+    if limited and key == "local_epochs" and own == 1:
+        key, own = "local_steps", -(-min(filter(None, sizes), default=0) // config.batch_size)
     other = own // 2 if limited else own * MORE_STEPS
     return {key: other} if other else {}
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bespokefl.core.errors import count
 from bespokefl.metrics.metric import METRICS, metric_of
+from bespokefl.metrics.verdict import in_points
 from bespokefl.workflows.compare.qualification import UNTUNED, work_sentences
 from bespokefl.workflows.compare.statistics import LEVEL
 from bespokefl.workflows.tune.duration import in_words
@@ -81,6 +82,9 @@ def _own(found: "Comparison", key: str) -> str:
     runs = {name: next(iter(entry.runs.values())) for name, entry in found.entries.items() if entry.runs}
     own = {name: run.about.get(key, run.about["settings"].get(key)) for name, run in runs.items()}
     differs = [f"{name} {value}" for name, value in own.items() if value and value != found.metadata.config[key]]
+    if key == "local_epochs":
+        steps = {name: run.about["settings"].get("local_steps") for name, run in runs.items()}
+        differs += [f"{name} {count(value, 'step')} instead" for name, value in steps.items() if value]
     return f" ({_listed(differs)})" if differs else ""
 
 
@@ -168,7 +172,7 @@ def _judged(found: "Comparison") -> list[str]:
     ]
     if standing is not None and len(found.methods) > 1:
         effects = "seeds and clients" if several else "clients"
-        margin = f"{100 * standing.margin:.3g} points" if metric.percent else f"{standing.margin:.3g}"
+        margin = in_points(standing.margin) if metric.percent else f"{standing.margin:.3g}"
         num = len(standing.p_values)
         sentences.append(
             f"Methods were compared with the one that has the best mean by paired differences in a linear mixed model "

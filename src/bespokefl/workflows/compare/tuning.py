@@ -112,7 +112,8 @@ class Tuner:
                 points = candidates.points(one, self.grids[one.name], self._options(one))
                 plan, widens = self.plan, one.name not in self.given
                 race = _Race(one, self.grids[one.name], points, widens, plan.seeds, plan.metric)
-                race.untried = candidates.other_local_steps(one, plan.config, plan.budget != budgets.NONE)
+                sizes = plan.clients.train.sizes.tolist()
+                race.untried = candidates.other_local_steps(one, plan.config, sizes, plan.budget != budgets.NONE)
                 race.alive = list(range(len(points)))
                 self.races.append(race)
         self.stages = schedule.stages(self.plan.config.rounds, len(self.plan.seeds))
