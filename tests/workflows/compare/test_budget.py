@@ -360,7 +360,7 @@ def test_a_grid_is_widened_where_its_best_point_lies_on_the_edge(
 ) -> None:
     monkeypatch.setitem(candidates.GRIDS, "local", {"lr": [1e-6, 2e-6]})  # far too small
     monkeypatch.setitem(candidates.GRIDS, "fedavg", {"lr": [0.1]})
-    found = compare(["local"], clients, **QUICK)
+    found = compare(["local"], clients, **QUICK, local_steps=1)  # of which there is no half
     tuned = found.entries["local"].tuned
     assert tuned is not None and tuned["widened"] >= 1
     tried = [line["lr"] for line in tuned["points"]]

@@ -219,9 +219,9 @@ def test_verdicts_are_those_of_the_metrics(found: Comparison) -> None:
     assert "2 seeds are too few" in found.best.sentence and "performs best" not in found.best.sentence
     expected = bf.metrics.verdict.fairest(found.gains, scores, percent=True)  # type: ignore[arg-type]
     assert replace(found.fairest, sentence="") == replace(expected, sentence="")
-    assert found.fairest.sentence == (
-        f"Untuned: {expected.sentence} The methods are untuned, and tuning may change the order."
-    )
+    limited = f"Untuned: {expected.sentence} The methods are untuned, and tuning may change the order."
+    assert found.fairest.sentence.startswith(limited)
+    assert found.fairest.sentence.removeprefix(limited)[:31] in ("", " The best mean is not significa")
     assert found.best.sentence in repr(found) and found.fairest.sentence in repr(found)
 
 
