@@ -145,6 +145,11 @@ class TestJson:
         assert 0 <= run["scores"]["personal"]["accuracy"]["mean"] <= 1
         assert document("report r", capsys)["files"] == ["r/report.html"]
 
+    def test_verdicts_say_whether_they_are_conclusive(self, capsys: pytest.CaptureFixture[str]) -> None:
+        found = document(f"compare fedavg {SMALL} --seeds 1 --no-tune --out c", capsys)
+        assert found["best"]["method"] in ("local", "fedavg") and found["best"]["conclusive"] is False
+        assert found["best"]["sentence"].startswith("Untuned: No method") and not found["fairest"]["conclusive"]
+
     @pytest.mark.parametrize(
         ("line", "command", "sentence"),
         [

@@ -121,7 +121,10 @@ def _record(found: "Comparison", target: Path) -> None:
         interrupted=found.interrupted,
         seeds=found.seeds,
         methods=found.table,
-        **{name: {"method": one.method, "sentence": one.sentence} for name, one in verdicts.items()},
+        **{
+            name: {"method": one.method, "conclusive": one.conclusive, "sentence": one.sentence}
+            for name, one in verdicts.items()
+        },
         notes=found.notes,
     )
 
