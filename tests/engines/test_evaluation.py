@@ -41,6 +41,19 @@ def test_the_course_of_a_run_has_loss_and_accuracy_only() -> None:
     assert [set(entry["personal"]) for entry in history] == [names] * len(history)
 
 
+@pytest.mark.parametrize("name", ["auc", "f1", "accuracy"])
+def test_another_metric_can_be_followed(name: str) -> None:
+    outcome, expected = (run(Ditto(), DATA, eval_every=1, follow=one)[1] for one in (name, None))
+    for entry, other in zip(outcome.history, expected.history, strict=True):
+        more = {key: value for key, value in entry["personal"].items() if key.endswith(f"_{name}")}
+        assert entry["personal"] == other["personal"] | more and 0 <= more[f"test_{name}"] <= 1
+    names = {"round", "loss", "accuracy", name}
+    assert [set(line) for line in outcome.client_scores] == [names] * (1 + len(outcome.history))
+    assert torch.equal(outcome.personal["test_loss"], expected.personal["test_loss"])
+    known = [value for value in outcome.client_scores[-1][name] if value is not None]
+    assert np.mean(known) == pytest.approx(float(outcome.personal[f"test_{name}"].nanmean()), abs=1e-5)
+
+
 def test_regression_has_no_classes() -> None:
     scores = run(Ditto(), federation(targets="numbers"), factory=line, loss="mse")[1].personal
     measured = {f"{part}_{name}" for part in PARTS[1:] for name in ("rmse", "mae", "r2")}

@@ -16,7 +16,7 @@ from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.constant_predictor import constant_models
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.screening import largest_plausible_entry
-from bespokefl.engines.settings import Settings
+from bespokefl.engines.settings import FOLLOWED, Settings
 from bespokefl.engines.storage.client_states import repeat_single_rows
 
 
@@ -100,7 +100,7 @@ class ClientSide:
         """Loss and accuracy on the cohort's training, validation and test data, named "test_accuracy" and so on.
 
         The `final` scores of a run add F1, precision and recall, and measures of validation and test data (AUC,
-        calibration, RMSE, …), which take too long for evaluations between rounds.
+        calibration, RMSE, …), which take too long for evaluations between rounds, except for the one to follow.
         """
         return self._score(self.task, self.data.x, cohort, rows, final)
 
@@ -117,6 +117,8 @@ class ClientSide:
         for part in PARTS:
             own: ClientIndex = getattr(self.data, part).take(cohort)
             schedule = BatchSchedule.sweep(x, self.data.y, own)
-            found = task.score(rows, schedule, by_class=final, measures=final and part != "train")
-            scores |= {f"{part}_{name}": values for name, values in found.items()}
+            more = final or (part == "test" and self.settings.followed != FOLLOWED)
+            found = task.score(rows, schedule, by_class=more, measures=more and part != "train")
+            kept = found if final else [name for name in self.settings.followed if name in found]
+            scores |= {f"{part}_{name}": found[name] for name in kept}
         return scores

@@ -10,11 +10,11 @@ from torch import Tensor
 from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.engines.client import Data
+from bespokefl.engines.settings import FOLLOWED
 
 log = logging.getLogger("bespokefl")
 
 Scores = dict[str, Tensor]  # "test_accuracy", "validation_loss", … -> one value per client; NaN: no data
-FOLLOWED = ("loss", "accuracy")  # metrics recorded over the rounds; the others are computed at the end only
 MAX_FOLLOWED_CLIENTS = 1000  # of more clients, only means are recorded over the rounds
 
 
@@ -100,8 +100,8 @@ def plain(values: Tensor) -> list[float | None]:
     return [float(f"{one:.6g}") if math.isfinite(one) else None for one in values.tolist()]
 
 
-def means(scores: Scores) -> dict[str, float | None]:
-    """The mean loss and accuracy over clients that have data; None if no client has."""
-    followed = [f"{part}_{name}" for part in PARTS for name in FOLLOWED]
+def means(scores: Scores, metrics: Sequence[str] = FOLLOWED) -> dict[str, float | None]:
+    """The means of these metrics over clients that have data; None if no client has."""
+    followed = [f"{part}_{name}" for part in PARTS for name in metrics]
     found = {name: values[~torch.isnan(values)] for name, values in scores.items() if name in followed}
     return {name: float(values.mean()) if len(values) else None for name, values in found.items()}

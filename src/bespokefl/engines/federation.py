@@ -13,7 +13,7 @@ from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, Stat
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
 from bespokefl.engines.client import Data
-from bespokefl.engines.evaluation import FOLLOWED, MAX_FOLLOWED_CLIENTS, Scores, means, plain
+from bespokefl.engines.evaluation import MAX_FOLLOWED_CLIENTS, Scores, means, plain
 from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening, select
 from bespokefl.engines.settings import Settings
@@ -256,18 +256,23 @@ class Federation:
     def keep_scores(self, personal: Scores, globally: Scores | None) -> None:
         """Add the mean scores to the last round."""
         if self.history:
-            self.history[-1] |= {"personal": means(personal), "global": None if globally is None else means(globally)}
+            of_models = {"personal": personal, "global": globally}
+            self.history[-1] |= {
+                kind: None if scores is None else means(scores, self.settings.followed)
+                for kind, scores in of_models.items()
+            }
             self._keep_client_scores(self.history[-1]["round"], personal)
 
     def keep_initial_scores(self, scores: Scores) -> None:
         """Keep the scores of the initial weights, as round 0."""
-        self.initial = means(scores)
+        self.initial = means(scores, self.settings.followed)
         self._keep_client_scores(0, scores)
 
     def _keep_client_scores(self, number: int, scores: Scores) -> None:
         """Keep the test scores of all clients, unless they are too many; the last round may be scored twice."""
         if len(self.data) <= MAX_FOLLOWED_CLIENTS and scores:
-            known = {name: plain(scores[f"test_{name}"]) for name in FOLLOWED if f"test_{name}" in scores}
+            tests = {name: f"test_{name}" for name in self.settings.followed}
+            known = {name: plain(scores[test]) for name, test in tests.items() if test in scores}
             earlier = [line for line in self.client_scores if line["round"] != number]
             self.client_scores = [*earlier, {"round": number, **known}]
 

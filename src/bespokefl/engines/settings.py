@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.faults import Faults
 
+FOLLOWED = ("loss", "accuracy")  # metrics that every evaluation computes
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -18,6 +20,7 @@ class Settings:
     local_steps: int | None = None  # instead of local_epochs
     seed: int = 0
     eval_every: int = 0  # 0: only at the end
+    follow: str | None = None  # a metric recorded over the rounds, besides loss and accuracy
     workers: int = 0  # 0: all cores
     chunk: int | None = None  # None: chosen by a rule
     warm: bool = False  # the run starts from given weights, not from random ones
@@ -33,6 +36,11 @@ class Settings:
     def expected_rounds(self) -> int:
         """The number of rounds in which an average client trains."""
         return max(1, int(self.rounds * self.participation + 1e-9))
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The metrics recorded over the rounds; the others are computed at the end only."""
+        return FOLLOWED if self.follow in (None, *FOLLOWED) else (*FOLLOWED, str(self.follow))
 
     @property
     def privacy(self) -> Privacy:

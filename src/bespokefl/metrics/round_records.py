@@ -40,16 +40,20 @@ def history(rounds: Lines, initial: Mapping[str, float | None] | None = None) ->
     def means(kind: str, measure: str) -> list[float | None]:
         return [(line.get(kind) or {}).get(measure) for line in rounds]
 
+    scored = {name for line in rounds for kind in ("personal", "global") for name in line.get(kind) or {}}
+    others = sorted(name for name in scored if name.startswith("test_") and name not in ("test_accuracy", "test_loss"))
     timed = all("down_streams" in line for line in rounds)  # else an earlier version wrote this run
     return {
         "round": [line["round"] for line in rounds],
         "phase": [line.get("phase") for line in rounds],
         "accuracy": means("personal", "test_accuracy"),
         "loss": means("personal", "test_loss"),
+        **{name.removeprefix("test_"): means("personal", name) for name in others},
         "validation_accuracy": means("personal", "validation_accuracy"),
         "validation_loss": means("personal", "validation_loss"),
         "global_accuracy": means("global", "test_accuracy"),
         "global_loss": means("global", "test_loss"),
+        **{f"global_{name.removeprefix('test_')}": means("global", name) for name in others},
         "up_bytes": total("up_bytes"),
         "down_bytes": total("down_bytes"),
         "model_time": {one.name: np.cumsum(times(rounds, one)).tolist() for one in SYSTEMS} if timed else None,

@@ -59,6 +59,7 @@ def best_performing(
     higher_is_better: bool = True,
     percent: bool = False,
     margin: float | None = None,
+    bounds: Interval | None = None,
     reservations: Sequence[str] = (),
 ) -> Verdict:
     """Choose the method with the best mean, and decide whether it can be called best.
@@ -80,6 +81,8 @@ def best_performing(
         Whether the sentence prints scores in percent.
     margin : float, optional
         The largest difference that counts as equal. Default: `significance.default_margin`.
+    bounds : pair of float, optional
+        The range of possible scores, to which intervals are cut. Default: 0 to 1 with `percent`.
     reservations : sequence of str
         Other reasons not to call a method best, as parts of a sentence.
     """
@@ -91,7 +94,7 @@ def best_performing(
     support = float((np.array(list(means))[stacked.argmax(0)] == found.best).mean())
     limits = [*_too_few_seeds(found.num_seeds), *reservations]
     show, points = _formats(percent)
-    own = estimate(arrays[found.best], level=level, bounds=(0.0, 1.0) if percent else None)
+    own = estimate(arrays[found.best], level=level, bounds=bounds or ((0.0, 1.0) if percent else None))
     mean, confidence = show(mean_score(arrays[found.best]) or 0.0), f"{100 * (1 - level):.3g} % interval"
     if own is not None:
         mean += f", {confidence} {_between(own.interval, show)}"

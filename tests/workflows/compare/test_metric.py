@@ -121,14 +121,19 @@ def test_the_page_draws_the_majority_class_and_curves_from_round_0(found: Compar
     text = report.write(found.path, tmp_path / "page.html").read_text(encoding="utf-8")
     numbers = json.loads(re.findall(r'<script[^>]*id="?numbers"?[^>]*>(.*?)</script>', text, re.DOTALL)[0])
     assert numbers["score"] == "auc" and numbers["title"] == "AUC"
-    # AUC is computed at the end only
-    assert numbers["followed"] == {"score": "accuracy", "title": "accuracy", "percent": True}
+    assert numbers["followed"] == {"score": "auc", "title": "AUC", "percent": False}
+    other = compare_runs(
+        [found.path], metric="brier", out=tmp_path / "brier"
+    ).path  # of which the runs know the end only
+    text_of_other = report.write(other, tmp_path / "other.html").read_text(encoding="utf-8")  # type: ignore[arg-type]
+    assert '"followed":{"score":"accuracy","title":"accuracy","percent":true}' in text_of_other
     last = numbers["methods"][-1]
     assert last["name"] == "majority class" and last["constant"] and len(numbers["methods"]) - 1 in numbers["shown"]
     assert set(last["scores"]) <= {0.5, None} and last["curve"]["round"] == [0, 12]
     for one in numbers["methods"][:-1]:
         assert one["curve"]["round"][0] == 0 and len(one["curve"]["round"]) >= 12
         assert one["curve"]["bytes"][0] == 0
+    assert {"auc", "global_auc"} <= {*found.rounds_frame().columns} and "auc" in found.client_rounds_frame()
     starts = {tuple(one["curve"]["mean"][:1]) for one in numbers["methods"][:-1]}
     assert len(starts) == 1  # all methods start from the same weights
     assert text.count("majority class") >= 3  # in the ranking, the legend and the table of clients

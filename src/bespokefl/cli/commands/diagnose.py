@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_CLIENTS = 40  # in the table
 NOT_ACCEPTED = (
     *("method", "set_", "newcomers", "rounds", "participation", "batch_size", "local_epochs", "local_steps"),
-    *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "keep_rounds", "log"),
+    *("engine", "faults", "checkpoint_every", "state_dir", "eval_every", "follow", "keep_rounds", "log"),
     *("clip", "noise", "delta"),
 )
 

@@ -10,7 +10,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.workflows.run.settings import RunSettings
 
 
-@takes_run(without=("eval_every", "keep_rounds", "checkpoint_every"))
+@takes_run(without=("eval_every", "follow", "keep_rounds", "checkpoint_every"))
 def tune(
     settings: RunSettings,
     grid: Annotated[

@@ -96,9 +96,9 @@ def compare(
     score = None if metric is None else check_metric(metric)
     config = shared_settings.config_of("compare", clients, settings)
     trackers.of(config.log)  # report mistakes before training
-    config = replace(config, eval_every=often_enough(config))
+    config = replace(config, eval_every=often_enough(config), follow=config.follow or score)
     start = None if settings.get("start") is None else initial_weights.read(settings["start"])
-    given = settings | {"eval_every": config.eval_every, "start": start}
+    given = settings | {"eval_every": config.eval_every, "follow": config.follow, "start": start}
 
     def train(one: Candidate, seed: int, path: Path, workers: int, report: OnProgress) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
@@ -140,7 +140,7 @@ def compare_config(
     trackers.of(config.log)
     read_time(DEFAULT_TIME if tune is None or isinstance(tune, bool) else tune)
     candidates.grids_of(chosen, tune is not False, grids)
-    asked, config = config, replace(config, eval_every=often_enough(config))
+    asked, config = config, replace(config, eval_every=often_enough(config), follow=config.follow or score)
     target = shared_settings.output_directory(config, "compare")
     storage.check(target, config.overwrite)
     clients = load_clients(config)

@@ -20,7 +20,7 @@ from bespokefl import methods
 from bespokefl.core.errors import InputError
 from bespokefl.metrics import improvement
 from bespokefl.metrics.client_values import Array
-from bespokefl.metrics.metric import METRICS, choose_metric
+from bespokefl.metrics.metric import METRICS, SHARES, choose_metric
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, Standing, standing
 from bespokefl.metrics.verdict import Verdict, best_performing, fairest
 from bespokefl.workflows.compare.description import describe
@@ -249,6 +249,7 @@ class Comparison:
             level=LEVEL,
             higher_is_better=self.higher_is_better,
             percent=bool(self.unit),
+            bounds=(0.0, 1.0) if self.score in SHARES else None,
             reservations=reservations(self),
         )
         return qualified(self, verdict)

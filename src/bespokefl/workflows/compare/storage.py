@@ -106,7 +106,7 @@ def _check_plan(path: Path, now: Mapping[str, Any], from_python: Sequence[str]) 
     tuned = "--tune" in before["command"] if before.get("command") else now["config"].get("tune")
     old, new = {"budget": "none", "tune": tuned} | before["config"], now["config"]
     for name in new:
-        if name != "eval_every" and old.get(name) != new[name]:  # which changes no score at the end
+        if name not in ("eval_every", "follow") and old.get(name) != new[name]:  # which changes no score at the end
             raise InputError(
                 f"{str(path)!r} holds a comparison with {name} = {old.get(name)} (config {_hash(old)}), and this "
                 f"one has {name} = {new[name]} (config {_hash(new)}); {ADVICE}"

@@ -192,6 +192,10 @@ class RunSettings:
         "Rounds between evaluations of all clients; 0: only after the last round, which is always evaluated.",
         check=Check(lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
     )
+    follow: str | None = _output(
+        None,
+        "A score to record over the rounds, too, such as auc or balanced_accuracy; loss and accuracy always are.",
+    )
     workers: int = _computation(
         0,
         "Number of processes; 0: one per core. Does not change the result.",

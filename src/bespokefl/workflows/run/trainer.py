@@ -32,6 +32,7 @@ from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints, describe_latest, has_checkpoint
 from bespokefl.engines.transports.processes import WorkerError
 from bespokefl.metrics.differential_privacy import check_accountant
+from bespokefl.metrics.metric import check_metric, choose_metric, metrics_of
 from bespokefl.models import Model
 from bespokefl.workflows.newcomers.personalize import serve
 from bespokefl.workflows.results import run_directory, summary
@@ -187,6 +188,9 @@ def build(inputs: RunInputs) -> BuiltRun:
         raise InputError(
             f"{settings.method} needs a split that knows the clients' true groups, got {clients.split_name}."
         )
+    if settings.follow is not None:
+        settings = replace(settings, follow=check_metric(settings.follow))
+        choose_metric(settings.follow, metrics_of(clients.classes))
     spec = TaskSpec.of(
         settings,
         model=inputs.model,

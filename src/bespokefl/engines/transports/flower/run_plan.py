@@ -29,6 +29,7 @@ class RunPlan:
     warm: bool = False
     clip: float | None = None  # the largest norm of an upload, relative to its reference
     noise: float | None = None  # on uploads, in units of clip; drawn at the nodes
+    follow: str | None = None  # a metric recorded over the rounds, besides loss and accuracy
     groups: tuple[int, ...] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
