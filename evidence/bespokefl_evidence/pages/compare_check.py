@@ -123,7 +123,7 @@ def _all_methods(study: CompareCheck, store: CellStore) -> str:
             "",
         ]
         if cell is None:
-            lines.append("Not computed yet.")
+            lines.append("Not computed yet." + (f" A smaller comparison: {one.smaller}" if one.smaller else ""))
             continue
         lines += ["| method | chosen | points | edge | score |", "|---|---|---:|---|---:|"]
         scores = _scores(cell)

@@ -74,6 +74,7 @@ class AllMethods:
     metric: str
     settings: Mapping[str, Any]
     tune: str = ""  # the time for tuning; by default that of the study
+    smaller: str = ""  # what a smaller comparison found, until this one is computed
 
 
 @dataclass(frozen=True)
