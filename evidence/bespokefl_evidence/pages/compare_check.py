@@ -119,7 +119,8 @@ def _all_methods(study: CompareCheck, store: CellStore) -> str:
         lines += [
             f"{one.clients} clients, model `{own['model']}`, {own['rounds']} rounds, {own['local_epochs']} local "
             f"epochs, batches of {own['batch_size']}; {METRICS[one.metric].title}; at most "
-            f"{in_words(read_time(one.tune or study.tune))} for tuning.",
+            f"{in_words(read_time(one.tune or study.tune))} for tuning"
+            + (f"; without {listing(one.without)}, which are newer." if one.without else "."),
             "",
         ]
         if cell is None:

@@ -75,6 +75,7 @@ class AllMethods:
     settings: Mapping[str, Any]
     tune: str = ""  # the time for tuning; by default that of the study
     smaller: str = ""  # what a smaller comparison found, until this one is computed
+    without: Sequence[str] = ()  # methods that do not take part
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class CompareCheck:
     methods: Sequence[str]
     seeds: int
     all_methods_seeds: int
+    all_names: Sequence[str]
     search_seeds: int
     tune: str
     more_epochs: int
@@ -135,8 +137,10 @@ class CompareCheck:
     def all_spec(self, one: AllMethods) -> Spec:
         """The comparison of all methods on some data."""
         settings = {"data": one.data, "split": one.split, "clients": one.clients, "metric": one.metric}
-        own = {"run": one.settings, "seeds": self.all_methods_seeds, "tune": one.tune or self.tune, "grids": GRIDS}
-        own |= {"budget": "steps", "methods": list(methods.REGISTRY), "tuning_seeds": schedule.SEEDS}
+        names = [name for name in self.all_names if name not in one.without]
+        grids = {name: GRIDS[name] for name in names}
+        own = {"run": one.settings, "seeds": self.all_methods_seeds, "tune": one.tune or self.tune, "grids": grids}
+        own |= {"budget": "steps", "methods": names, "tuning_seeds": schedule.SEEDS}
         return Spec(self.name, f"all methods, {one.name}", "all", 0, settings | own, len(self.scenarios))
 
     def earlier_spec(self, scenario: Scenario) -> Spec:

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from bespokefl_evidence.pages import compare_check
 from bespokefl_evidence.studies.cells import CellStore
 from bespokefl_evidence.studies.compare_check import MORE, SAME, CompareCheck, points
+
+from bespokefl import methods
+from bespokefl.workflows.compare.candidates import GRIDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +31,16 @@ def test_the_search_chooses_by_validation_within_the_work_it_may_use(tmp_path: P
     same, more = (study.choice(scenario, "local", work, store) for work in (SAME, MORE))
     assert same == points(study.grids["local"])[2] | {"local_epochs": scenario.epochs}
     assert more == points(study.grids["local"])[3] | {"local_epochs": study.more_epochs * scenario.epochs}
+
+
+def test_a_new_method_leaves_cells_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = CompareCheck.read()
+    assert {*study.all_names} <= {*methods.REGISTRY} and len(study.all_names) > 20
+    before = [study.all_spec(one).settings for one in study.all_methods]
+    monkeypatch.setitem(methods.REGISTRY, "new", "bespokefl.methods.new")  # type: ignore[arg-type]
+    monkeypatch.setitem(GRIDS, "new", {"lr": [0.1]})
+    assert [study.all_spec(one).settings for one in study.all_methods] == before
+    assert "fedala" not in before[0]["methods"] and "fedala" in before[1]["methods"]
 
 
 def test_disagreement_is_said() -> None:
