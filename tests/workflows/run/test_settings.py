@@ -245,3 +245,14 @@ def test_an_unknown_argument_gets_a_guess() -> None:
     ):
         with pytest.raises(InputError, match=sentence):
             bf.run("local", clients, **wrong)
+
+
+def test_a_metric_to_follow_is_checked() -> None:
+    clients = bf.load("digits").split("iid", clients=2, seed=0)
+    quick: dict[str, Any] = {"model": "logistic", "rounds": 2, "workers": 1, "eval_every": 1}
+    found = bf.run("fedavg", clients, follow="Balanced accuracy", **quick)
+    assert all("test_balanced_accuracy" in line["personal"] for line in found.rounds)
+    with pytest.raises(InputError, match="the metric 'rmse' is not defined for these models"):
+        bf.run("fedavg", clients, follow="rmse", **quick)
+    with pytest.raises(InputError, match="unknown metric 'acuracy'; did you mean 'accuracy'"):
+        bf.run("fedavg", clients, follow="acuracy", **quick)

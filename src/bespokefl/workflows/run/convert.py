@@ -18,6 +18,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
+from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.results.models import InMemoryModels
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import SIZES, Scores
@@ -70,10 +71,11 @@ def engine_data(clients: Clients, device: torch.device | str = "cpu", dtype: tor
 
 def engine_settings(settings: RunSettings, *, warm: bool = False) -> Settings:
     """Return the settings of an engine; `warm` says whether initial weights were given, instead of random ones."""
-    shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults"}
+    shared = {one.name for one in fields(RunSettings)} & {one.name for one in fields(Settings)} - {"faults", "follow"}
     return Settings(
         **{name: getattr(settings, name) for name in shared},
         faults=Faults.of(settings.faults),
+        follow=None if settings.follow is None else check_metric(settings.follow),
         reference=settings.engine == "reference",
         warm=warm,
     )

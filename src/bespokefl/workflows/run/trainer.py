@@ -189,8 +189,7 @@ def build(inputs: RunInputs) -> BuiltRun:
             f"{settings.method} needs a split that knows the clients' true groups, got {clients.split_name}."
         )
     if settings.follow is not None:
-        settings = replace(settings, follow=check_metric(settings.follow))
-        choose_metric(settings.follow, metrics_of(clients.classes))
+        choose_metric(check_metric(settings.follow), metrics_of(clients.classes))
     spec = TaskSpec.of(
         settings,
         model=inputs.model,
