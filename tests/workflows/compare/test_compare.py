@@ -325,6 +325,7 @@ def test_a_method_that_fails_is_reported_and_the_others_go_on(
         assert warning.startswith("ditto failed with seed 1: the weights became")
         assert other.figures["ditto"] is None and other.figures["fedprox"] is not None
         assert other.ranking[-1] == "ditto" and "ditto: failed" in repr(other)
+        assert "The methods are untuned, and" in other.best.sentence
         assert list(other.gains) == ["fedprox"] and other.seeds == [0, 1]
         assert any(note.startswith("ditto failed with seed 1: the weights became") for note in other.notes)
         written = json.loads((tmp_path / "c" / "compare.json").read_text())

@@ -24,16 +24,16 @@ def reservations(found: "Comparison") -> list[str]:
 
 def _of_tuning(found: "Comparison") -> list[str]:
     untuned, unknown = found.untuned_methods, found.methods_of_unknown_tuning
+    trained = {name for name, entry in found.entries.items() if not entry.failed}
     sentences = []
-    if untuned and len(untuned) == len(found.methods):
+    if untuned and trained <= {*untuned}:
         sentences.append("the methods are untuned, and tuning may change the order")
     elif untuned:
         verb = "is" if len(untuned) == 1 else "are"
         sentences.append(f"{listing(untuned, len(untuned))} {verb} not tuned, and tuning may change the order")
     if unknown:
-        every = len(unknown) == len(found.methods)
         names, verb = listing(unknown, len(unknown)), "was" if len(unknown) == 1 else "were"
-        whether = "the methods were" if every else f"{names} {verb}"
+        whether = "the methods were" if trained <= {*unknown} else f"{names} {verb}"
         sentences.append(f"it is unknown whether {whether} tuned, so that this is a statement about these runs only")
     return sentences
 

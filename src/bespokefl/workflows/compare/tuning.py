@@ -37,6 +37,9 @@ Shifted = Callable[
 ]  # progress of a part of the comparison that begins after so many trainings
 
 
+NO_SCORES = "there were no scores."  # although nothing failed: the metric is undefined for all clients
+
+
 @dataclass
 class _Race:
     """The tuning of one candidate."""
@@ -163,7 +166,7 @@ class Tuner:
             for race in list(self.races):
                 trainings = [(index, self._rounds(race.one, stage.rounds)) for index in race.alive]
                 error = self._sort(race, trainings, stage.seeds)
-                if error and self._lower_rates(race):
+                if error and error != NO_SCORES and self._lower_rates(race):
                     todo[race.one.name] = race.alive
                 elif error:
                     self._give_up(race, TrainingError(f"no point of its grid could be trained: {error}"))
@@ -199,7 +202,7 @@ class Tuner:
         found = race.tuning(trainings, num_seeds)
         known = [at for at, line in enumerate(found.table) if line[found.by] is not None]
         if not known:
-            return next((line["failed"] for line in found.table if line["failed"]), "there were no scores.")
+            return next((line["failed"] for line in found.table if line["failed"]), NO_SCORES)
         race.alive, race.rounds = [trainings[at][0] for at in found.ranked(known)], trainings[0][1]
         return None
 
