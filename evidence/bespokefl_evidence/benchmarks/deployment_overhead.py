@@ -1,7 +1,8 @@
 """Measure the overhead of a deployed round: three nodes on this machine, with Bespoke and with plain Flower.
 
-Every client makes one training step on the digits, so that mostly communication is timed. Both use the same SuperLink,
-with TLS, keys and a database; Flower's nodes are an unmodified `flower-supernode`, its server app the FedAvg strategy.
+Every client makes one training step on the digits, so that mostly communication is timed. Both use TLS, keys and a
+database. Plain Flower is an unmodified `flower-superlink`, `flower-superexec` and `flower-supernode`; its server app is
+the FedAvg strategy.
 """
 
 import json
@@ -12,17 +13,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, TrainingError, unknown
 from bespokefl.data import load
+from bespokefl.engines.transports.flower.adapter import Control, connect_control
 from bespokefl.workflows.deploy import demo, runs
 from bespokefl.workflows.deploy.init import init
 from bespokefl.workflows.deploy.layout import Deployment
-from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, Process, end, spawn
+from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEOUT, Process, end, spawn
 from bespokefl.workflows.run.settings import RunSettings
 
 NODES = ("first", "second", "third")
@@ -83,20 +85,58 @@ def flower_rounds(width: int, rounds: int) -> list[float]:
         app.mkdir()
         shutil.copyfile(APP / "pyproject.toml", app / "pyproject.toml")
         shutil.copyfile(APP / "plain.py.txt", app / "plain.py")
-        stack.enter_context(demo.running(deployment, (), settings))
+        _start_superlink(deployment, settings, stack)
         for node in NODES:
             stack.callback(end, _supernode(deployment, node, settings))
-        with runs.connect(deployment) as link:
+        with _connect(deployment) as link:
             number = link.start(app, "")
         started = time.monotonic()
         while not times.is_file():
-            with runs.connect(deployment) as link:
+            with _connect(deployment) as link:
                 active = link.is_active(number)
             if (not active and not times.is_file()) or time.monotonic() - started > TIMEOUT:
                 raise TrainingError("Flower's own rounds failed or took too long.")
             time.sleep(1.0)
         seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))
         return seconds
+
+
+def _connect(deployment: Deployment) -> AbstractContextManager[Control]:
+    """Connect to Flower's own SuperLink, which authenticates no administrator."""
+    return connect_control(deployment.local_address, deployment.root_certificate, None)
+
+
+def _start_superlink(deployment: Deployment, settings: dict[str, str], stack: ExitStack) -> None:
+    """Start Flower's SuperLink and SuperExec until the stack ends, and register the nodes."""
+    server, folder = deployment.server, deployment.server / "certificates"
+    certificate_files = ("--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt"))
+    address = ("--host", deployment.settings.listen, "--port", str(deployment.settings.port))
+    commands = {
+        "flower-superlink": [
+            *(*address, "--isolation", "process", "--database", str(server / "flower.db")),
+            *(*certificate_files, "--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"),
+        ],
+        "flower-superexec": [
+            *("--runtime-api-address", deployment.local_address, "--root-certificates", str(folder / "ca.crt"))
+        ],
+    }
+    environment = {**settings, "FLWR_HOME": str(server / "flower"), "PATH": _path()}
+    for name, arguments in commands.items():
+        command = [str(Path(sys.executable).with_name(name)), *arguments]
+        stack.callback(end, spawn(command, server / "logs" / f"{name}.log", environment))
+    started = time.monotonic()
+    while True:
+        with suppress(TrainingError), _connect(deployment) as link:
+            for name, key in deployment.node_keys.items():
+                link.register(name, key)
+            return
+        if time.monotonic() - started > START_TIMEOUT:
+            raise TrainingError("Flower's own SuperLink did not start.")
+        time.sleep(0.5)
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> Process:
@@ -107,8 +147,7 @@ def _supernode(deployment: Deployment, node: str, settings: dict[str, str]) -> P
         *("--auth-supernode-private-key", str(place / "node.key"), "--port", str(demo.free_port())),
         *("--node-config", f'records="{place / "records.npz"}"'),
     ]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**settings, "FLWR_HOME": str(place / "flower"), "PATH": path}
+    environment = {**settings, "FLWR_HOME": str(place / "flower"), "PATH": _path()}
     return spawn(command, deployment.server / "logs" / f"{node}.txt", environment)
 
 

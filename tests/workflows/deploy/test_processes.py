@@ -27,8 +27,10 @@ from bespokefl import methods
 from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
+from bespokefl.engines.transports.flower import adapter, supernode
+from bespokefl.engines.transports.flower.security.signing import Signer
 from bespokefl.workflows.deploy import certificates, demo, runs
-from bespokefl.workflows.deploy.init import init
+from bespokefl.workflows.deploy.init import init, write_app
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import Process, end, spawn
 from bespokefl.workflows.deploy.runs import is_locked, read_status
@@ -255,7 +257,10 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
         name = running.start("pfedvem", **THREE)
         running.until(running.node_directory("south").joinpath("held").exists)
         server = running.processes["server"]
-        others = [child(running, "bespokefl.engines.transports.flower.superlink"), child(running, "flower-superexec")]
+        others = [
+            child(running, "bespokefl.engines.transports.flower.superlink"),
+            child(running, "bespokefl.engines.transports.flower.superexec"),
+        ]
         for pid in (server.pid, *others, read_status(running.deployment.run_directory(name))["pid"]):
             with suppress(ProcessLookupError):  # it may have ended with the one before
                 os.kill(pid, signal.SIGKILL)
@@ -338,6 +343,42 @@ def test_a_full_disk_at_a_node(running: Running) -> None:
         end(running.processes["south"])
         running.launch("south")
         running.ready("south")
+
+
+def test_another_account_of_the_server_s_machine_can_start_nothing(running: Running, tmp_path: Path) -> None:
+    """It reaches the port, sees command lines, and claims to come from elsewhere; it cannot read the secret."""
+    deployment = running.deployment
+    secret = deployment.secret
+    assert secret.stat().st_mode & 0o777 == 0o600 and deployment.server.stat().st_mode & 0o077 == 0
+    evil = tmp_path / "app"
+    write_app(evil)
+    proof = tmp_path / "proof"
+    (evil / "bespoke_app.py").write_text(f"open({str(proof)!r}, 'w')\n")
+    for signer in (
+        None,
+        Signer(b"a guess"),
+        Signer(supernode.read_private_key(running.node_directory("west") / "node.key")),
+    ):
+        with (
+            pytest.raises(TrainingError, match=r"Only the app|signed|may not"),
+            adapter.connect_control(deployment.local_address, deployment.root_certificate, signer) as link,
+        ):
+            link.start(evil, "mine")
+    with (
+        pytest.raises(TrainingError, match="Only the app of this deployment may be started"),
+        adapter.connect_control(
+            deployment.local_address, deployment.root_certificate, Signer(secret.read_bytes())
+        ) as link,
+    ):
+        link.start(evil, "mine")
+    with running.misbehaving("south", "hold"):
+        name = running.start("ditto", rounds=2, eval_every=0)
+        running.until(running.node_directory("south").joinpath("held").exists)
+        pid = read_status(deployment.run_directory(name))["pid"]
+        arguments = (Path("/proc") / str(pid) / "cmdline").read_bytes()
+        assert b"app_process" in arguments and b"token" not in arguments
+    running.wait(name)
+    assert not proof.exists()
 
 
 def test_nodes_are_listed_as_online(running: Running) -> None:

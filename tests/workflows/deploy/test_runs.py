@@ -65,7 +65,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
     made = Flower()
 
     @contextmanager
-    def connected(address: str, authority: Path | None) -> Iterator[Flower]:
+    def connected(address: str, authority: Path | None, signer: object) -> Iterator[Flower]:
         yield made
 
     monkeypatch.setattr(adapter, "connect_control", connected)

@@ -5,6 +5,7 @@ authority/ca.key          signs the server's certificate; to be kept offline
 server/server.toml        the server's settings
 server/app/               the Flower app
 server/certificates/      ca.crt, server.crt, server.key
+server/secret             signs the requests of the server's own processes and of bespoke deploy
 server/keys/NAME.pub      the public keys of the nodes that may connect
 server/runs/NAME/         a run: config.toml, status.json, checkpoints, result
 nodes/NAME/node.toml      a node's settings: copy its directory to that machine
@@ -122,6 +123,11 @@ class Deployment:
     def root_certificate(self) -> Path | None:
         """The authority's certificate; None without TLS."""
         return None if self.settings.insecure else self.server / "certificates" / "ca.crt"
+
+    @property
+    def secret(self) -> Path:
+        """The file with the secret of the server's own processes; a server that starts creates it if it is missing."""
+        return self.server / "secret"
 
     @property
     def local_host(self) -> str:

@@ -20,6 +20,8 @@ from bespokefl.core.files import locked, write_text
 from bespokefl.core.plugins import short
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.adapter import Control
+from bespokefl.engines.transports.flower.security.access import read_secret
+from bespokefl.engines.transports.flower.security.signing import Signer
 from bespokefl.workflows.deploy.layout import Deployment
 from bespokefl.workflows.deploy.processes import END_TIMEOUT, kill
 from bespokefl.workflows.results import run_directory
@@ -34,8 +36,9 @@ SUBMITTED, UNFINISHED = "submitted", ("gathering", "running")  # states of a run
 
 
 def connect(deployment: Deployment) -> AbstractContextManager[Control]:
-    """Connect to the deployment's SuperLink."""
-    return adapter.connect_control(deployment.local_address, deployment.root_certificate)
+    """Connect to the deployment's SuperLink; raise InputError if this account may not read the secret."""
+    signer = Signer(read_secret(deployment.secret)) if deployment.secret.exists() else None  # None: it never ran
+    return adapter.connect_control(deployment.local_address, deployment.root_certificate, signer)
 
 
 def start(deployment: Deployment, config: RunSettings, name: str | None = None) -> str:

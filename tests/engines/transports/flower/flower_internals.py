@@ -9,7 +9,9 @@ import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
+from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_to_proto
+from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.server.superlink.linkstate import LinkStateFactory
@@ -54,6 +56,14 @@ def through_bytes(message: Message) -> Message:
     assert isinstance(received, Message)
     received.metadata.__dict__["_message_id"] = top
     return received
+
+
+def start_run_request(app: Path, spec: str = "") -> bytes:
+    """What is sent to start the app in a directory."""
+    request = StartRunRequest(app_spec=spec)
+    request.fab.content = build_fab_from_disk(app)
+    request.fab.hash_str = "0" * 64  # what the sender claims
+    return bytes(request.SerializeToString())
 
 
 class ControlHandlers:

@@ -10,7 +10,10 @@ run_plan            what the server sends to every node about a run
 records             named values as Flower's records
 names               names of runs and nodes
 apps                the Flower apps of a deployment
-superlink           Flower's SuperLink, with long polling
+security/           who may ask the SuperLink for what
+superlink           Flower's SuperLink, with signed requests and long polling
+superexec           Flower's SuperExec, which starts server apps
+app_process         the process of a server app
 supernode           a node's connection to the SuperLink
 adapter             all use of Flower beyond its public API
 """

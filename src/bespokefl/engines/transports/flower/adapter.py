@@ -6,6 +6,8 @@ Flower that Bespoke calls, replaces or relies on (HTTP routes, headers, states) 
 
 import hashlib
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,16 +26,23 @@ from flwr.proto import control_pb2 as control_proto
 from flwr.proto import fleet_pb2 as fleet_proto
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.supercore.cli.flower_superexec import flower_superexec
+from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from flwr.supercore.inflatable import inflatable_protobuf_utils as protobuf_utils
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
-from bespokefl.core.errors import InputError, TrainingError
+from bespokefl.core.errors import InputError, TrainingError, in_brief
+from bespokefl.engines.transports.flower.security.signing import HEADER, Signer
 
 log = logging.getLogger("bespokefl")
 
@@ -50,6 +59,25 @@ DELIVERED_BY = {
     "/v1/runtime/acquire-task": "/v1/control/start-run",  # the SuperExec waits for a run to start
 }
 NODE_ROUTES = ("/v1/fleet/", "/health", "/ready")  # prefixes of what nodes call; they authenticate with their keys
+NODE_CALLS = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        *("register-node", "activate-node", "deactivate-node", "send-node-heartbeat"),
+        *("pull-messages", "push-messages", "push-object", "pull-object", "confirm-message-received"),
+    )
+)
+START_RUN = "/v1/control/start-run"
+SERVER_CALLS = frozenset(  # what the server's own processes and `bespoke deploy` call
+    (
+        *(START_RUN, "/v1/control/stop-run", "/v1/control/list-runs"),
+        *("/v1/control/register-node", "/v1/control/unregister-node", "/v1/control/list-nodes"),
+        *("/v1/runtime/acquire-task", "/v1/runtime/send-task-heartbeat", "/v1/runtime/push-logs"),
+        *("/v1/runtime/pull-task-input", "/v1/runtime/push-task-output", "/v1/runtime/push-task-events"),
+        *("/v1/runtime/push-object", "/v1/runtime/pull-object", "/v1/runtime/confirm-message-received"),
+        *("/v1/runtime/push-messages", "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"),
+    )
+)
+PUBLIC_ROUTES = ("/health",)  # of GET requests
 CALLER_HEADERS = (b"flwr-public-key", b"flwr-task-token")  # they identify the node or the server app
 
 # Flower waits a second before it asks again for the parts of a message that is still being uploaded.
@@ -57,6 +85,19 @@ _pull_objects = partial(inflatable_utils.pull_objects, initial_backoff=0.03, bac
 _pull_message = partial(inflatable_utils.pull_and_inflate_object_from_tree, initial_backoff=0.03, backoff_cap=1.0)
 
 Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
+
+
+class Signing:
+    """Signs the requests of one of Flower's HTTP clients, which calls this an interceptor."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        """Sign a request and send it."""
+        request: httpx.Request = context.request
+        request.headers[HEADER] = self._signer.sign(request.method, request.url.path, request.content)
+        return call_next(context)
 
 
 class FleetClient:
@@ -67,6 +108,7 @@ class FleetClient:
     ) -> None:
         """Connect with TLS if there is a root certificate, and with a new key if none is given."""
         private = private_key or generate_key_pairs()[0]
+        signing = [] if private_key is None else [Signing(Signer(private_key))]
         self._public_key = public_key_to_bytes(private.public_key())
         self._retry = retry
         self._http = FleetHttpClient.from_server_address(
@@ -76,6 +118,7 @@ class FleetClient:
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(private, private.public_key()),
+                *signing,
             ],
         )
 
@@ -205,7 +248,7 @@ class Control:
     def start(self, app: Path, run: str) -> int:
         """Start the app in a directory for a run; return Flower's id of the run."""
         bundle = build_fab_from_disk(app)
-        fab = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        fab = fab_to_proto(Fab(_hash(bundle), bundle, {}))
         request = control_proto.StartRunRequest(fab=fab, override_config=user_config_to_proto({"run": run}))
         with _explained("cannot start the run"):
             return int(self._http.StartRun(request).run_id)
@@ -227,14 +270,36 @@ class Control:
         return [node for node in nodes if node.status != UNREGISTERED]
 
 
+def _hash(bundle: bytes) -> str:
+    return hashlib.sha256(bundle).hexdigest()
+
+
+def hash_of_app(app: Path) -> str:
+    """The hash of the app in a directory, as `Control.start` sends it."""
+    return _hash(build_fab_from_disk(app))
+
+
+def app_of_request(body: bytes) -> str | None:
+    """The hash of the app that a request wants to start; None if it names one that it does not contain."""
+    try:
+        request = control_proto.StartRunRequest.FromString(body)
+    except DecodeError:
+        return None
+    return None if request.app_spec or not request.fab.content else _hash(request.fab.content)
+
+
 @contextmanager
-def connect_control(address: str, root_certificate: Path | None) -> Iterator[Control]:
-    """Connect to the SuperLink on this machine, with TLS if the authority's certificate is given."""
+def connect_control(address: str, root_certificate: Path | None, signer: Signer | None) -> Iterator[Control]:
+    """Connect to the SuperLink on this machine, with TLS if the authority's certificate is given.
+
+    Without a signer, which signs with the deployment's secret, the SuperLink rejects every request.
+    """
+    signing = [] if signer is None else [Signing(signer)]
     http = ControlHttpClient.from_server_address(
         server_address=address,
         insecure=root_certificate is None,
         root_certificates=None if root_certificate is None else root_certificate.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), *signing],
     )
     try:
         yield Control(http)
@@ -242,6 +307,9 @@ def connect_control(address: str, root_certificate: Path | None) -> Iterator[Con
         raise TrainingError(
             f"the server at {address} does not respond ({type(error).__name__}): start it with bespoke deploy server."
         ) from None
+    except httpx.HTTPStatusError as error:
+        said = in_brief(error.response.text) or f"status {error.response.status_code}"
+        raise TrainingError(f"the server at {address} rejects the request: {said}") from None
     finally:
         http.close()
 
@@ -261,11 +329,13 @@ def pull_replies_sooner() -> None:
     http_grid.pull_objects = _pull_objects  # type: ignore[attr-defined]
 
 
-def run_superlink(middleware: Sequence[Any], app_start_timeout: int) -> None:
+def run_superlink(middleware: Sequence[Any], app_start_timeout: int, server_options: dict[str, Any]) -> None:
     """Run Flower's SuperLink with the arguments on the command line and ASGI middleware in front of Flower's own.
 
-    A server app that has not reported within `app_start_timeout` seconds is started a second time.
+    A server app that has not reported within `app_start_timeout` seconds is started a second time. `server_options` are
+    for uvicorn, which Flower starts.
     """
+    import uvicorn
     from flwr.supercore.corestate import sql_corestate
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
@@ -274,4 +344,47 @@ def run_superlink(middleware: Sequence[Any], app_start_timeout: int) -> None:
     flower_middleware = extensions.get_middleware
     extensions.get_middleware = lambda: (*(Middleware(one) for one in middleware), *flower_middleware())
     sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = app_start_timeout  # type: ignore[attr-defined]
+    uvicorn.run = partial(uvicorn.run, **server_options)
     flower_superlink()
+
+
+def sign_all_requests(signer: Signer) -> None:
+    """Make all of Flower's HTTP clients in this process sign their requests."""
+    create = ProtobufClient.__init__
+
+    def create_signing(self: ProtobufClient, *arguments: Any, interceptors: Sequence[Any] = (), **options: Any) -> None:
+        create(self, *arguments, interceptors=(*interceptors, Signing(signer)), **options)
+
+    ProtobufClient.__init__ = create_signing  # type: ignore[method-assign]
+
+
+def run_superexec(app_module: str) -> None:
+    """Run Flower's SuperExec with the arguments on the command line.
+
+    It starts server apps as `python -m app_module`, and writes the token of an app to its standard input, because
+    other accounts can read command lines.
+    """
+
+    def launch(self: SubprocessExecutor, spec: ExecutionSpec) -> LaunchResult:
+        if spec.task_type != TaskType.SERVER_APP:
+            return LaunchResult.failed(f"a deployment has no {spec.task_type}")
+        tls = ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
+        parent = [] if spec.parent_pid is None else ["--parent-pid", str(spec.parent_pid)]
+        address = ["--runtime-api-address", spec.runtime_api_address]
+        command = [sys.executable, "-m", app_module, *address, *tls, *parent]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(spec.token.encode() + b"\n")
+        return LaunchResult.accepted()
+
+    SubprocessExecutor.launch = launch  # type: ignore[method-assign]
+    flower_superexec()
+
+
+def run_server_app() -> None:
+    """Run a server app with the arguments on the command line, and the token on standard input."""
+    from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
+
+    sys.argv += ["--token", sys.stdin.readline().strip()]  # other processes see the arguments it was started with
+    flwr_serverapp()

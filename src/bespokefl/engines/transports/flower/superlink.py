@@ -1,17 +1,21 @@
-"""Flower's SuperLink with two additions: administration only from this machine, and long polling.
+"""Flower's SuperLink with additions: only signed requests, administration only from this machine, and long polling.
 
 Flower serves nodes and administrators on one port and does not authenticate administrators. Here only processes on
-the same machine may start runs, register nodes or fetch tasks. Run as a module, it takes the arguments of
-`flower-superlink`.
+the same machine that have the deployment's secret may start runs, register nodes or fetch tasks. Run as a module, it
+takes the arguments of `flower-superlink`.
 """
 
 import asyncio
 import ipaddress
 import os
+from functools import partial
 from typing import Any
 
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.adapter import CALLER_HEADERS, DELIVERED_BY, NODE_ROUTES
+from bespokefl.engines.transports.flower.security import connections
+from bespokefl.engines.transports.flower.security.access import Access
+from bespokefl.engines.transports.flower.security.gate import Gate
 
 MAX_WAIT = 2.0  # seconds that a request is held: then a message that was not signalled is found as well
 # Seconds for a server app to start before a second one is started. Flower's 30 are too few on a busy machine, where
@@ -112,4 +116,6 @@ def _is_local(scope: Any) -> bool:
 
 if __name__ == "__main__":
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    adapter.run_superlink([LocalAdministration, LongPolling], APP_START_TIMEOUT)
+    connections.allow_many_files()
+    gate = partial(Gate, access=Access.of_process())
+    adapter.run_superlink([LocalAdministration, gate, LongPolling], APP_START_TIMEOUT, connections.server_options())

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
-from bespokefl.engines.transports.flower import superlink
+from bespokefl.engines.transports.flower import adapter, superexec, superlink
+from bespokefl.engines.transports.flower.security.access import Access
 from bespokefl.workflows.deploy import certificates, runs
 from bespokefl.workflows.deploy.init import write_app
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings, is_loopback
@@ -33,10 +34,9 @@ def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable
     settings = deployment.settings
     _check_server(deployment, settings)
     write_app(deployment.server / "app")
-    secret = deployment.server / "secret"
-    if not secret.exists():
-        certificates.write_secret(secret, secrets.token_bytes(32))
-    link, executor = _superlink(deployment, settings, secret), _superexec(deployment, settings, secret)
+    if not deployment.secret.exists():
+        certificates.write_secret(deployment.secret, secrets.token_bytes(32))
+    link, executor = _superlink(deployment, settings), _superexec(deployment, settings)
     try:
         link.start()
         _wait_until_up(deployment, link, stopped)
@@ -75,7 +75,7 @@ def _check_server(deployment: Deployment, settings: ServerSettings) -> None:
             ) from None
 
 
-def _superlink(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+def _superlink(deployment: Deployment, settings: ServerSettings) -> Child:
     server = deployment.server
     folder = server / "certificates"
     tls = (
@@ -86,16 +86,17 @@ def _superlink(deployment: Deployment, settings: ServerSettings, secret: Path) -
         *(sys.executable, "-m", superlink.__name__),
         *("--host", settings.listen, "--port", str(settings.port)),
         *("--isolation", "process", "--database", str(server / "flower.db")),
-        *("--superexec-auth-secret-file", str(secret)),
+        *("--superexec-auth-secret-file", str(deployment.secret)),
         *(("--insecure",) if settings.insecure else tls),
     ]
     return Child("the SuperLink", command, _environment(deployment), server / "logs" / "superlink.log")
 
 
-def _superexec(deployment: Deployment, settings: ServerSettings, secret: Path) -> Child:
+def _superexec(deployment: Deployment, settings: ServerSettings) -> Child:
     command = [
-        str(Path(sys.executable).with_name("flower-superexec")),
-        *("--runtime-api-address", deployment.local_address, "--superexec-auth-secret-file", str(secret)),
+        *(sys.executable, "-m", superexec.__name__),
+        *("--runtime-api-address", deployment.local_address),
+        *("--superexec-auth-secret-file", str(deployment.secret)),
         *("--parent-pid", str(os.getpid())),
         *(("--insecure",) if settings.insecure else ("--root-certificates", str(deployment.root_certificate))),
     ]
@@ -103,11 +104,14 @@ def _superexec(deployment: Deployment, settings: ServerSettings, secret: Path) -
 
 
 def _environment(deployment: Deployment) -> dict[str, str]:
+    keys = None if deployment.settings.insecure else str(deployment.server / "keys")
+    access = Access(str(deployment.secret), keys, adapter.hash_of_app(deployment.server / "app"))
     return {
         **FLOWER_ENVIRONMENT,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(deployment.server / "flower"),
         DEPLOYMENT_VARIABLE: str(deployment.root),
+        **access.environment(),
     }
 
 
@@ -181,7 +185,7 @@ def _kill_server_apps(deployment: Deployment) -> None:
     for process in Path("/proc").glob("[0-9]*"):  # Linux only
         with suppress(OSError):
             is_own = variable in (process / "environ").read_bytes().split(b"\0")
-            if is_own and b"flwr-serverapp" in (process / "cmdline").read_bytes():
+            if is_own and superexec.APP_MODULE.encode() in (process / "cmdline").read_bytes():
                 kill(int(process.name))
     for name in runs.list_runs(deployment):
         kill(runs.locking_pid(deployment.run_directory(name)))
