@@ -32,29 +32,45 @@ def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
             scores["test_loss"] = scores["test_loss"].masked_fill(~torch.isfinite(scores["test_loss"]), torch.nan)
 
 
-def check(both: tuple[Scores, Scores], data: Data, number: int, scored: Collection[int], remote: bool) -> list[str]:
+def unknown_scores(size: int) -> Scores:
+    """The scores of clients that all give none."""
+    return {
+        f"{part}_{name}": torch.full((size,), torch.nan, dtype=torch.float64) for part in PARTS for name in FOLLOWED
+    }
+
+
+def check(
+    both: tuple[Scores, Scores],
+    data: Data,
+    number: int,
+    sources: tuple[Collection[int], Collection[int]],
+    remote: bool,
+) -> list[str]:
     """Check the scores of personal and global models: losses that are not finite end a simulation.
 
-    In a deployment they are masked; returns the clients that have no scores because of this or did not answer.
+    `sources` are the clients that sent scores, and those that refused. In a deployment losses that are not finite are
+    masked; returns the clients that have no scores because of this, did not answer, or refused.
     """
+    scored, refused = sources
     personal, globally = both
     if not remote:
         for scores in (personal,) if personal is globally else (globally, personal):
             if scores:
                 refuse_non_finite(scores, data, number)
         return []
-    if not scored:
+    if not scored and not refused:
         raise TrainingError(f"no node answered when the models were to be scored after round {number}.")
     mask_non_finite(globally, data, scored)
     failed = mask_non_finite(personal, data, scored)
-    if len(failed) == len(scored):
+    if scored and len(failed) == len(scored):
         raise TrainingError(
             f"the loss of all clients became non-finite by round {number}: use a smaller learning rate."
         )
-    unscored = [name for at, name in enumerate(data.names) if at not in scored or at in failed]
-    if unscored:
-        log.warning("clients %s did not report the scores of their models", listing(unscored))
-    return unscored
+    unscored = [at for at in range(len(data.names)) if at not in scored or at in failed]
+    silent = [data.names[at] for at in unscored if at not in refused]
+    if silent:
+        log.warning("clients %s did not report the scores of their models", listing(silent))
+    return [data.names[at] for at in unscored]
 
 
 def non_finite(loss: Tensor, sizes: Tensor, names: Sequence[str]) -> list[str]:

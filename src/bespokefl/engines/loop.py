@@ -260,16 +260,23 @@ class RoundLoop:
         globally: Scores = {}
         constant: Scores = {}
         scored: set[int] = set()
+        refused: set[int] = set()
         work = torch.zeros(SIZE, dtype=torch.int64)
         for reply in self._guarded(self.transport.evaluate([request(part) for part in parts])):
             own = [client - offset for client in reply.clients]
+            if reply.refused:
+                refused.update(own)
+                continue
             scored.update(own)
             work += 0 if reply.work is None else reply.work
             evaluation.scatter(personal, own, reply.personal or {}, size)
             evaluation.scatter(globally, own, reply.globally or {}, size)
             evaluation.scatter(constant, own, reply.constant or {}, size)
         personal = personal if shared is None else globally
-        unscored = evaluation.check((personal, globally), federation.data, number, scored, self.transport.remote)
+        if refused and not scored:
+            personal = globally = evaluation.unknown_scores(size)
+        sources = scored, refused
+        unscored = evaluation.check((personal, globally), federation.data, number, sources, self.transport.remote)
         if final:
             federation.constant = evaluation.finite(constant)
         models: Rows | None = None

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def write(path: Path, lines: list[dict[str, Any]], columns: list[str] = COLUMNS)
 
 
 def host(name: str, data: Path, **settings: Any) -> LocalHost:
+    settings = {"score_digits": 9} | settings  # losses are compared with the simulation's
     return LocalHost(NodeSettings(name, "a:1", data=str(data), label="ill", **settings), data.parent)
 
 
@@ -81,7 +83,7 @@ def known(nodes: dict[str, LocalHost]) -> dict[str, NodeInfo]:
 def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
     """A run in this process, of the server and nodes as they are."""
     ids = {100 + at: one for at, one in enumerate(nodes.values())}
-    made = {id: Node(one, place / one.name) for id, one in ids.items()}
+    made = {id: Node(one, place / one.name, one.settings.score_policy) for id, one in ids.items()}
     grid = LocalGrid(made, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
     return run(
@@ -412,3 +414,18 @@ def test_trackers_log_at_the_server(log: str, tmp_path: Path, monkeypatch: pytes
     assert [step for step, _ in logged["round/seconds"]] == [1, 2]
     accuracy = float(np.mean(found.personal["accuracy"]))
     assert logged["final/personal/test_accuracy"] == [(2, pytest.approx(accuracy))]
+
+
+def test_a_run_without_scores_has_a_result(tmp_path: Path) -> None:
+    """All nodes refuse them: the result can be saved, read and reported."""
+    from bespokefl.report import write as report
+
+    nodes = hosts(tmp_path)
+    for one in nodes.values():
+        one.settings = replace(one.settings, scores="none")
+    found = deployed(nodes, tmp_path / "place", rounds=2, model="logistic")
+    found.save(tmp_path / "result")
+    again = load_run(tmp_path / "result")
+    assert again.about["rounds_done"] == 2 and np.isnan(again.personal["accuracy"]).all()
+    assert "could not be scored" in " ".join(again.notes)
+    assert report(tmp_path / "result", None, citations={}).is_file()

@@ -71,6 +71,7 @@ class ScoreReply:
     globally: Scores | None
     work: Tensor | None = None  # of making the personal models, in the final evaluation
     constant: Scores | None = None  # of constant predictors; in the final evaluation only
+    refused: bool = False  # these clients give no scores
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from bespokefl.core.errors import NODE_FILE, InputError, settings_written_in, un
 from bespokefl.core.files import unwritten
 from bespokefl.core.spec import convert
 from bespokefl.engines.transports.flower.names import check_name
+from bespokefl.engines.transports.flower.score_policy import NONE, ScorePolicy
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.workflows.run import settings as configs
 
@@ -81,9 +82,14 @@ class NodeSettings:
     model: str | None = None
     modules: tuple[str, ...] = ()
     noise: float = 0.0
+    scores: str | None = None  # None: as `score_policy` says
+    score_budget: int = ScorePolicy.score_budget
+    score_digits: int = ScorePolicy.score_digits
+    smallest_scored: int = ScorePolicy.smallest_scored
 
     def __post_init__(self) -> None:
         _parse(self.server)
+        self.score_policy  # noqa: B018  # checks these settings
         if isinstance(self.modules, str) or not all(isinstance(one, str) for one in self.modules):
             raise InputError(f'modules in node.toml must be a list such as ["mymethods"], got {self.modules!r}.')
         if not (self.noise >= 0 and math.isfinite(self.noise)):
@@ -91,6 +97,12 @@ class NodeSettings:
         for one in fields(configs.RunSettings):
             if one.name in TABLE_OPTIONS and getattr(self, one.name) is not None:
                 configs.checked(one, getattr(self, one.name))
+
+    @property
+    def score_policy(self) -> ScorePolicy:
+        """Which scores the node gives away. A node that insists on noise gives none, unless it says which."""
+        chosen = self.scores or (NONE if self.noise else ScorePolicy.scores)
+        return ScorePolicy(chosen, self.score_budget, self.score_digits, self.smallest_scored)
 
 
 @dataclass(frozen=True)

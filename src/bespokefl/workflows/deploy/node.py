@@ -63,7 +63,7 @@ def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, 
     state = directory / settings.state
     certificate, key = (directory / "ca.crt", directory / "node.key") if secure else (None, None)
     endpoint = supernode.Endpoint(settings.server, certificate, key, state / NODE_ID)
-    supernode.serve_messages(endpoint, Node(host, state), stopped, ready)
+    supernode.serve_messages(endpoint, Node(host, state, settings.score_policy), stopped, ready)
 
 
 class LocalHost:

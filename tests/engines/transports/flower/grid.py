@@ -16,6 +16,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
+from bespokefl.engines.transports.flower.score_policy import ScorePolicy
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.engines.transports.flower.supernode import answer
 from bespokefl.engines.transports.flower.timeouts import Timeouts
@@ -138,5 +139,7 @@ def local_grid(
     method: Method, data: Data, folder: Path, *, hosts: dict[str, TestHost] | None = None, first: int = 100
 ) -> LocalGrid:
     made = hosts or {name: TestHost(name, only(data, clients), method) for name, clients in NODES.items()}
-    nodes = {first + at: Node(host, folder / host.name) for at, host in enumerate(made.values())}
+    # as the simulation: exact scores, also in rounds in which a client does not train
+    policy = ScorePolicy(scores="all", score_digits=17)
+    nodes = {first + at: Node(host, folder / host.name, policy) for at, host in enumerate(made.values())}
     return LocalGrid(nodes, {first + at: host.name for at, host in enumerate(made.values())})

@@ -70,6 +70,10 @@ class ClientStateStore:
             for number, positions in wanted.items()
         ]
 
+    def has_round(self, number: int) -> bool:
+        """Whether the node trained in a round, as far as it still knows: it keeps the newest ones."""
+        return number in self._clients
+
     def find_reply(self, number: int, digest: str) -> Values | None:
         """The reply to the request with this digest, if the node has sent one."""
         path = self._path(number)

@@ -24,6 +24,7 @@ from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
+from bespokefl.engines.transports.flower.score_policy import RefusedError, ScoreLedger, ScorePolicy
 from bespokefl.engines.transports.wire import Values, prefixed, under
 
 log = logging.getLogger("bespokefl")
@@ -63,11 +64,12 @@ class Host(Protocol):
 class Node:
     """Answers requests, one after the other. `folder` keeps clients' states."""
 
-    def __init__(self, host: Host, folder: Path) -> None:
-        self.host, self.folder = host, folder
+    def __init__(self, host: Host, folder: Path, policy: ScorePolicy | None = None) -> None:
+        self.host, self.folder, self.policy = host, folder, policy or ScorePolicy()
         self._plan: RunPlan | None = None
         self._prepared: Prepared | None = None
         self._states: ClientStateStore  # of the plan
+        self._ledger: ScoreLedger
 
     def answer(self, values: Values) -> Values:
         """Answer a request; an error becomes a sentence in the reply."""
@@ -104,6 +106,7 @@ class Node:
                 )
             self._plan, self._prepared = plan, prepared
             self._states = ClientStateStore(self.folder / plan.run)
+            self._ledger = ScoreLedger(self.folder / plan.run, self.policy)
         if "start" in values:
             self._prepared.side.task.start = values["start"]
         return plan, self._prepared
@@ -166,6 +169,9 @@ class Node:
         common: Rows | None = values.get("common")
         start = number == 0 and not keep  # round 0: the initial weights, which are nobody's personal model
         own = not start and (type(side.method).personal is not Method.personal or common is None)
+        refusal = self._refusal(values, number, keep, initial=start and _is_same(common, side.task.start))
+        if refusal and not keep:
+            return refusal
         state = self._state(side, states, names, values["accepted"].tolist(), number + 1) if own else {}
         personal: list[tuple[list[int], State]] = []
         globally: list[tuple[list[int], State]] = []
@@ -173,22 +179,38 @@ class Node:
         side.task.work.take()
         constant: list[tuple[list[int], State]] = []
         for clients, part in _chunks(side, cohort, max(prepared.executor.chunk, MIN_SCORE_CHUNK)):
-            if common is not None:
+            if common is not None and not refusal:
                 globally.append((part, side.score(clients, common, final=keep)))
             if own:
                 made = side.personal(clients, _message(values, part), _take(state, part), number).expand(len(clients))
-                personal.append((part, side.score(clients, made, final=keep)))
                 models.append((part, {"": made}))
-            if keep:
+                if not refusal:
+                    personal.append((part, side.score(clients, made, final=keep)))
+            if keep and not refusal:
                 constant.append((part, side.score_constant(clients)))
         size = len(cohort)
         if keep:
             rows = merge_by_position(models, size) if own else repeat_single_rows({"": common}, size)
             self._keep(plan, prepared, names, rows[""])
-        scores = prefixed("score", merge_by_position(personal or globally, size))
+        if refusal:
+            return refusal
+        scores = self._scores("score", personal or globally, size)
         scores |= {"work": side.task.work.take()} if keep else {}
-        scores |= prefixed("common", merge_by_position(globally, size))
-        return scores | prefixed("constant", merge_by_position(constant, size))
+        scores |= self._scores("common", globally, size) | self._scores("constant", constant, size)
+        return scores | {"hidden": self.policy.hidden(side.data, cohort)}
+
+    def _refusal(self, values: Values, number: int, keep: bool, *, initial: bool) -> Values:
+        """The reply to a request that the node's policy forbids; empty if it may be answered."""
+        trained = self._states.has_round(number)
+        try:
+            self._ledger.admit(number, records.digest(values), final=keep, trained=trained, initial=initial)
+        except RefusedError as error:
+            log.warning("scores of round %d are refused: %s", number, error)
+            return {"refused": str(error)}
+        return {}
+
+    def _scores(self, kind: str, parts: list[tuple[list[int], State]], size: int) -> Values:
+        return prefixed(kind, self.policy.rounded(merge_by_position(parts, size)))
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """Store the personal models."""
@@ -206,6 +228,13 @@ def _chunks(side: ClientSide, cohort: Sequence[int], size: int) -> list[tuple[li
     position = {client: at for at, client in enumerate(cohort)}
     parts = chunks.cut(cohort, side.data.train.sizes.tolist(), size)
     return [(part, [position[client] for client in part]) for part in parts]
+
+
+def _is_same(rows: Rows | None, start: Rows) -> bool:
+    """Whether these are the weights that a run starts with, as the node knows them."""
+    if rows is None or rows.layout != start.layout or len(rows) != len(start):
+        return False
+    return all(torch.equal(one, two.to(one.dtype)) for one, two in zip(rows.blocks, start.blocks, strict=True))
 
 
 def _message(values: Values, part: Sequence[int]) -> Message:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.client_index import PARTS
-from bespokefl.core.errors import InputError, TrainingError, listing
+from bespokefl.core.errors import InputError, TrainingError, in_brief, listing
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.core.work import SIZE
@@ -58,6 +58,7 @@ class FlowerTransport:
         position = {name: at for at, name in enumerate(data.names)}
         self._node_of = {position[name]: node for node, names in clients_by_node.items() for name in names}
         self._answered: set[int] = set()  # clients whose replies of the current round have come
+        self._refusing: set[str] = set()  # nodes that have refused scores, which is said once
         self._head = {"plan": plan.text(), "fingerprint": fingerprint(task, warm=plan.warm)}
 
     # -- Transport
@@ -98,9 +99,11 @@ class FlowerTransport:
         by_node = {self._node_of[one.clients[0]]: one for one in requests}
         answers = self._ask(by_node, {node: self._score_values(one) for node, one in by_node.items()}, required=False)
         for node, request in by_node.items():
-            reply = score_reply(request, answers.get(node, {}))
-            if reply is not None:
-                yield reply
+            answer = answers.get(node, {})
+            if "refused" in answer and node not in self._refusing:
+                self._refusing.add(node)
+                log.warning("node %s gives no scores: %s", node, in_brief(answer["refused"]))
+            yield from score_replies(request, answer)
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         return None
@@ -228,15 +231,29 @@ def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> l
     return sorted(found, key=lambda reply: reply.clients[0])
 
 
-def score_reply(request: ScoreRequest, values: Values) -> ScoreReply | None:
-    """A node's scores; None if they are missing or malformed."""
-    personal, globally = (_scores(values, kind, len(request.clients)) for kind in ("score", "common"))
+def score_replies(request: ScoreRequest, values: Values) -> list[ScoreReply]:
+    """A node's scores, and the clients whose scores it refuses; empty if they are missing or malformed."""
+    size = len(request.clients)
+    if "refused" in values:
+        return [ScoreReply(request.clients, None, None, refused=True)]
+    personal, globally = (_scores(values, kind, size) for kind in ("score", "common"))
     if personal is None:
-        return None
-    constant = _scores(values, "constant", len(request.clients))  # None from nodes of earlier versions
+        return []
+    constant = _scores(values, "constant", size)  # None from nodes of earlier versions
+    hidden = values.get("hidden")
+    is_hidden = hidden.tolist() if isinstance(hidden, Tensor) and hidden.shape == (size,) else [False] * size
+    shown = [at for at, one in enumerate(is_hidden) if not one]
+
+    def select(scores: Scores | None) -> Scores | None:
+        return None if scores is None else {name: value[shown] for name, value in scores.items()}
+
+    clients = [request.clients[at] for at in shown]
+    found = [ScoreReply([one for one in request.clients if one not in clients], None, None, refused=True)]
     if request.message is None:  # the node scored one model, everybody's
-        return ScoreReply(request.clients, None, personal, constant=constant)
-    return ScoreReply(request.clients, personal, globally, _work(values), constant)
+        found.append(ScoreReply(clients, None, select(personal), constant=select(constant)))
+    else:
+        found.append(ScoreReply(clients, select(personal), select(globally), _work(values), select(constant)))
+    return [one for one in found if one.clients]
 
 
 def _scores(values: Values, kind: str, size: int) -> Scores | None:
