@@ -80,15 +80,16 @@ def known(nodes: dict[str, LocalHost]) -> dict[str, NodeInfo]:
     }
 
 
-def deployed(nodes: dict[str, LocalHost], place: Path, method: str = "ditto", **config: Any) -> Result:
+def deployed(
+    nodes: dict[str, LocalHost], place: Path, method: str = "ditto", *, strict: bool = True, **config: Any
+) -> Result:
     """A run in this process, of the server and nodes as they are."""
     ids = {100 + at: one for at, one in enumerate(nodes.values())}
     made = {id: Node(one, place / one.name, one.settings.score_policy) for id, one in ids.items()}
     grid = LocalGrid(made, {id: one.name for id, one in ids.items()})
     (place / "run").mkdir(parents=True)
-    return run(
-        NodeMessenger(grid, QUICK), RunSettings(method=method, data="deployment", **config), place / "run", set(nodes)
-    )
+    settings = RunSettings(method=method, data="deployment", **config)
+    return run(NodeMessenger(grid, QUICK), settings, place / "run", set(nodes), strict=strict)
 
 
 @pytest.mark.parametrize("scale", ["pooled", "own"])
@@ -429,3 +430,38 @@ def test_a_run_without_scores_has_a_result(tmp_path: Path) -> None:
     assert again.about["rounds_done"] == 2 and np.isnan(again.personal["accuracy"]).all()
     assert "could not be scored" in " ".join(again.notes)
     assert report(tmp_path / "result", None, citations={}).is_file()
+
+
+@pytest.mark.parametrize("fault", ["columns", "client", "unable", "malformed"])
+def test_one_node_does_not_end_a_run_that_is_not_strict(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = hosts(tmp_path)
+    lines = rows("west")
+    if fault == "columns":
+        west = write(tmp_path / "other.csv", [line | {"more": 1} for line in lines], [*COLUMNS, "more"])
+    else:
+        west = write(tmp_path / "other.csv", [line | {"client": "n1"} for line in lines])
+    nodes["west"] = host("west", west)
+    if fault in ("unable", "malformed"):
+
+        def about(missing: str = "refuse") -> dict[str, Any]:
+            if fault == "unable":
+                raise InputError("the data are on strike.")
+            return {"clients": {"a": {"train": 2**70}}}
+
+        monkeypatch.setattr(nodes["west"], "about", about)
+    how = {"rounds": 1, "eval_every": 0, "model": "logistic"}
+    if fault != "malformed":  # which is left out always
+        with pytest.raises(InputError):
+            deployed(nodes, tmp_path / "strict", **how)
+    caplog.clear()
+    found = deployed(nodes, tmp_path / "place", strict=fault == "malformed", **how)
+    reason = {
+        "columns": "its columns or labels are not those of most nodes",
+        "client": "its client 'n1' is that of node north",
+        "unable": "the data are on strike.",
+        "malformed": "its introduction is malformed: its description has no features",
+    }[fault]
+    assert found.about["nodes"].keys() == {"north", "south"} and found.about["left_out"]["west"].startswith(reason[:29])
+    assert "node west is left out: " in caplog.text

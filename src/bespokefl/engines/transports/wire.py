@@ -5,7 +5,7 @@ A value is an entry of a JSON header (name, kind, shapes) and the raw bytes of i
 
 import mmap
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
     rest = iter(tensors)
     try:
         for name, kind, meta in header:
+            if name in values:
+                raise ValueError("a name occurs twice")
             if kind == "rows":
                 names, shapes, head, size = meta
                 layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head))
@@ -60,7 +62,7 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
     return values
 
 
-@cache
+@lru_cache(maxsize=256)
 def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], head: tuple[str, ...]) -> Layout:
     return Layout(names, shapes, head)
 

@@ -46,6 +46,7 @@ class ServerSettings(Timeouts):
     address: str
     listen: str = "127.0.0.1"
     insecure: bool = False
+    strict: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,11 +1,12 @@
 """What the nodes of a run agree on: the features of their examples, means and standard deviations, and the classes."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from bespokefl.core.errors import InputError, listing, spell
+from bespokefl.core.errors import InputError, in_brief, listing, spell
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.features import Features, merge_features
@@ -31,6 +32,27 @@ def agree_on_features(nodes: Mapping[str, NodeInfo], config: RunSettings) -> tup
         if about["version"] != version("bespokefl"):
             log.warning("node %s has version %s, the server %s", name, about["version"], version("bespokefl"))
     return _preparation(abouts, config), _labels(abouts)
+
+
+def incompatible(nodes: Mapping[str, NodeInfo]) -> dict[str, str]:
+    """The nodes whose data do not fit those of most nodes, or that name clients of another node, with the reason."""
+    kinds: dict[str, Any] = {}
+    for name in sorted(nodes):
+        features, labels = Features.from_dict(nodes[name].about["features"]), nodes[name].about["labels"]
+        columns = frozenset((one.name, one.kind) for one in features.columns)
+        kinds[name] = (features.kind, columns, features.shape if features.kind != "table" else (), labels is None)
+    counts = Counter(kinds.values())
+    usual = max(counts, key=lambda kind: counts[kind], default=None)
+    found = {name: "its columns or labels are not those of most nodes" for name in kinds if kinds[name] != usual}
+    owners: dict[str, str] = {}
+    for name in sorted(nodes.keys() - found.keys()):
+        clients = nodes[name].about["clients"]
+        taken = next((client for client in clients if client in owners), None)
+        if taken is not None:
+            found[name] = f"its client {in_brief(taken, 60)!r} is that of node {owners[taken]}"
+        else:
+            owners |= dict.fromkeys(clients, name)
+    return found
 
 
 def _labels(abouts: Mapping[str, Mapping[str, Any]]) -> list[str] | None:

@@ -95,7 +95,18 @@ class TestHost:
                 name: {part: sizes[at] for part, sizes in parts.items()}
                 | ({} if self.data.groups is None else {"group": self.data.groups[at]})
                 for at, name in enumerate(self.data.names)
-            }
+            },
+            "features": {
+                "columns": [{"name": "x", "kind": "array", "values": []}],
+                "shape": list(self.data.x.shape[1:]),
+                "label": None,
+                "client": None,
+            },
+            "missing": missing,
+            "tokens": None,
+            "sums": None,
+            "labels": [str(label) for label in range(CLASSES)],
+            "version": "0",
         }
 
     def prepare(self, plan: RunPlan) -> Prepared:

@@ -7,6 +7,9 @@ timeouts            how long the server waits, and for how many clients
 node                one machine with the data of one or many clients
 client_state_store  what a node stores: the states of its clients and its last replies
 run_plan            what the server sends to every node about a run
+node_replies        what nodes send, checked against one description
+schema              describes which JSON is valid
+score_policy        which scores a node gives away
 records             named values as Flower's records
 names               names of runs and nodes
 apps                the Flower apps of a deployment

@@ -4,7 +4,6 @@ A node that was killed and restarted has lost its requests, and so may a restart
 is sent again. A node that receives it twice replies from its disk.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,8 @@ from flwr.serverapp import Grid as Grid
 from bespokefl.core.errors import StoppedError
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.node import HELLO
+from bespokefl.engines.transports.flower.node_replies import brief, error_of, read_introduction
+from bespokefl.engines.transports.flower.schema import MalformedError
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.engines.transports.wire import Values
 
@@ -57,19 +58,30 @@ class NodeMessenger:
         self.hello: Values = {}  # what nodes are told when they are asked to introduce themselves
         self.known: dict[str, NodeInfo] = {}
         self.unable: dict[str, str] = {}  # nodes that cannot take part, with the reason
+        self.left_out: dict[str, str] = {}  # nodes whose introduction cannot be used, with the reason
         self._introducing: dict[int, PendingRequest] = {}
         self._introduced: set[int] = set()
         self._present: dict[int, tuple[str, str]] = {}  # by id: the registered name, and since when it is connected
         self._refreshed = -REFRESH
 
-    def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool]) -> None:
-        """Wait until there are enough nodes, or one that is connected cannot take part, or for the time-out."""
+    def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool], *, strict: bool = True) -> None:
+        """Wait until there are enough nodes, or for the time-out.
+
+        If `strict`, it also ends if a connected node cannot take part.
+        """
         until = time.monotonic() + self.timeouts.gather
         while not enough(self.known) and time.monotonic() < until:
-            if self.unable and not self._introducing:
+            if strict and self.unable and not self._introducing:
                 return
             self._step({}, {})
             time.sleep(self.timeouts.poll)
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Go on without these nodes."""
+        for name, reason in reasons.items():
+            log.warning("node %s is left out: %s", name, reason)
+            self.known.pop(name, None)
+            self.left_out[name] = reason
 
     def exchange(
         self,
@@ -177,7 +189,7 @@ class NodeMessenger:
             self._register(request, values)
             return
         if "error" in values and not values.get("damaged"):
-            log.warning("node %s: %s", request.name, values["error"])
+            log.warning("node %s: %s", request.name, error_of(values))
         replies[request.name] = values
 
     def _register(self, request: PendingRequest, values: Values) -> None:
@@ -186,20 +198,20 @@ class NodeMessenger:
         node = request.to[0]
         self._introducing.pop(node, None)
         self._introduced.add(node)
+        registered = self._present.get(node, ("", ""))[0]
+        if "error" in values and "node" in values:
+            self._cannot_take_part(registered or brief(values["node"]), str(error_of(values)))
+            return
         try:
-            name, about = str(values["node"]), json.loads(values["about"])
-            clients = about["clients"]
-            if not isinstance(clients, dict) or not clients:
-                raise ValueError("it has no clients")
-        except (KeyError, ValueError, TypeError) as error:
-            log.warning("a node is left out: %s", values.get("error", error))
-            if "node" in values and "error" in values:
-                self.unable[str(values["node"])] = str(values["error"])
+            name, about = read_introduction(values)
+        except MalformedError as error:
+            self.left_out[registered or f"number {node}"] = f"its introduction is malformed: {brief(error)}"
+            log.warning("node %s is left out: its introduction is malformed: %s", registered or node, brief(error))
             return
         self.unable.pop(name, None)
-        registered = self._present.get(node, ("", ""))[0]
         if registered and registered != name:
             log.warning("a node is left out: it claims to be %r, but its key belongs to %r", name, registered)
+            self.left_out[registered] = f"it claims to be {name!r}"
             return
         other = self.known.get(name)
         if other is not None and other.id != node and other.id in self._present:
@@ -209,4 +221,9 @@ class NodeMessenger:
         if other is not None and other.about != about:
             log.warning("node %s returned with other clients or data and is left out", name)
             return
+        self.left_out.pop(name, None)
         self.known[name] = NodeInfo(name, node, about)
+
+    def _cannot_take_part(self, name: str, reason: str) -> None:
+        log.warning("node %s cannot take part: %s", name, reason)
+        self.unable[name] = reason

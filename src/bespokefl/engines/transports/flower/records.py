@@ -25,6 +25,8 @@ COMMON, OWN = "alike", "own"  # names of records
 COMMON_NAMES = ("plan", "fingerprint", "start", "common", "shared")  # values with such a name, or below it: shared/x
 TEXT, DATA = "text", "data"
 MAX_BYTES = 16 << 20  # in one record
+MAX_ROWS = 1 << 30
+VALUE_TYPES = (Rows, torch.Tensor, bool, int, float, str)
 
 
 class UnreadableError(ValueError):
@@ -80,6 +82,7 @@ def decode(text: str, data: bytes) -> dict[str, Any]:
     """Return the values that were encoded; raise `UnreadableError` if text and data do not match."""
     try:
         header, positions = json.loads(text)
+        end = 0
         memory = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
         tensors = []
         for offset, kind, shape in positions:
@@ -87,11 +90,16 @@ def decode(text: str, data: bytes) -> dict[str, Any]:
             if not all(isinstance(length, int) and length >= 0 for length in (offset, *shape)):
                 raise UnreadableError("an offset or a length is not a number")
             size = math.prod(shape) * dtype.itemsize
-            if offset % ALIGN or offset + size > len(memory):
+            if offset != end or offset + size > len(memory):  # as they were written: one after the other
                 raise UnreadableError("bytes are missing")
+            end = offset + size + -size % ALIGN
             tensors.append(memory[offset : offset + size].view(dtype).reshape(shape))
         values = wire.unflatten(header, tensors)
-        for value in values.values():
+        for name, value in values.items():
+            if not isinstance(name, str) or not (value is None or isinstance(value, VALUE_TYPES)):
+                raise UnreadableError("a value is neither rows nor a tensor, a number or a text")
+            if isinstance(value, Rows) and not (type(value.size) is int and 0 <= value.size <= MAX_ROWS):
+                raise UnreadableError("the number of rows is not a number")
             for block, shape in zip(value.blocks, value.layout.shapes, strict=True) if isinstance(value, Rows) else ():
                 if tuple(block.shape) != (len(value), *shape):
                     raise UnreadableError("rows do not have the shape of their layout")

@@ -6,32 +6,32 @@ client whose reply did not count returns to its state of that round.
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
-from bespokefl.core.client_index import PARTS
-from bespokefl.core.errors import InputError, TrainingError, in_brief, listing
+from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
-from bespokefl.core.work import SIZE
 from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import Data
-from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
 from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
+from bespokefl.engines.transports.flower.node_replies import brief, error_of, score_replies, training_replies
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
+from bespokefl.engines.transports.flower.schema import MalformedError
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
-from bespokefl.engines.transports.wire import Values, pack_message, under
+from bespokefl.engines.transports.wire import Values, pack_message
 
 log = logging.getLogger("bespokefl")
 
+Q = TypeVar("Q")
+R = TypeVar("R")
 JOINED_BYTES = 1 << 30  # of uploads that are joined into one matrix
 
 
@@ -69,7 +69,7 @@ class FlowerTransport:
         silent = [name for name in self.clients_by_node if name not in answers]
         if silent:
             log.warning("nodes %s have not answered yet", listing(silent))
-        errors = [str(values["error"]) for values in answers.values() if "error" in values]
+        errors = [error for error in map(error_of, answers.values()) if error is not None]
         if errors:
             raise InputError(errors[0])
 
@@ -88,10 +88,7 @@ class FlowerTransport:
         answers = self._ask(by_node, {node: self._train_values(one) for node, one in by_node.items()}, required=True)
         replies: list[TrainReply] = []
         for node, answer in answers.items():
-            found = training_replies(by_node[node].clients, by_node[node].reports, answer)
-            if found is None and ("error" not in answer or answer.get("damaged")):
-                log.warning("node %s: its reply is rejected because it is malformed", node)
-            replies += found or []
+            replies += self._read(node, answer, training_replies, by_node[node])
         self._answered = {client for reply in replies for client in reply.clients}
         yield from in_canonical_order(replies, self.data.train.sizes.tolist())
 
@@ -102,8 +99,8 @@ class FlowerTransport:
             answer = answers.get(node, {})
             if "refused" in answer and node not in self._refusing:
                 self._refusing.add(node)
-                log.warning("node %s gives no scores: %s", node, in_brief(answer["refused"]))
-            yield from score_replies(request, answer)
+                log.warning("node %s gives no scores: %s", node, brief(answer["refused"]))
+            yield from self._read(node, answer, score_replies, request)
 
     def personal_models(self, first: int, count: int) -> Rows | None:
         return None
@@ -149,6 +146,18 @@ class FlowerTransport:
         round = {"number": request.round.number, "phase": request.round.phase}
         return self._head | start | {"clients": json.dumps(names), "accepted": torch.tensor(accepted)} | round
 
+    def _read(self, node: str, answer: Values, read: Callable[[Q, Values], list[R]], request: Q) -> list[R]:
+        """What a node replied; nothing if it reports an error, or if its reply is malformed."""
+        if not answer or ("error" in answer and not answer.get("damaged")):  # the messenger has logged the error
+            return []
+        try:
+            if "error" in answer:
+                raise MalformedError(str(answer["error"]))
+            return read(request, answer)
+        except MalformedError as error:
+            log.warning("node %s: its reply is rejected because it is malformed: %s", node, brief(error))
+        return []
+
     def _ask(
         self, requests: Mapping[str, TrainRequest | ScoreRequest], values: Mapping[str, Values], *, required: bool
     ) -> dict[str, Values]:
@@ -178,35 +187,13 @@ class FlowerTransport:
 
         answers = self.messenger.exchange(values, number, is_over)
         if required and num_clients(answers) < needed:
-            errors = [f"node {node}: {answer['error']}" for node, answer in answers.items() if "error" in answer]
+            errors = [f"node {node}: {error_of(answer)}" for node, answer in answers.items() if "error" in answer]
             why = errors[0] if errors else f"start the other nodes (waited {timeouts.give_up:g} seconds)"
             raise TrainingError(
                 f"only {num_clients(answers)} of at least {needed} clients answered in round {number}; "
                 f"{why.rstrip('.')}, then resume the run."
             )
         return answers
-
-
-def training_replies(clients: Sequence[int], reports: Collection[int], values: Values) -> list[TrainReply] | None:
-    """A node's reply, for clients that report and for those that do not; None if it is malformed."""
-    broken, upload = values.get("broken"), under("upload", values)
-    reporting = [client in reports for client in clients]
-    if "error" in values or not isinstance(broken, Tensor) or broken.shape != (len(clients),):
-        return None
-    for value in upload.values():
-        has_rows = isinstance(value, Rows) or (isinstance(value, Tensor) and value.dim() > 0)
-        if not has_rows or len(value) != sum(reporting):
-            return None
-    found = []
-    work = _work(values)
-    for wanted in (True, False):
-        positions = [at for at, one in enumerate(reporting) if one == wanted]
-        if positions:
-            # uploads that are not finite are rejected by the screening, like all others that cannot be used
-            own = [clients[at] for at in positions]
-            found.append(TrainReply(own, upload if wanted else {}, {}, broken[positions], work))
-            work = None if work is None else work * 0  # of all clients of the node, counted once
-    return found
 
 
 def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> list[TrainReply]:
@@ -229,47 +216,6 @@ def in_canonical_order(replies: Sequence[TrainReply], sizes: Sequence[int]) -> l
         work = torch.stack(known).sum(0) if len(known) == len(group) else None
         found.append(TrainReply([clients[at] for at in order], upload, {}, broken, work))
     return sorted(found, key=lambda reply: reply.clients[0])
-
-
-def score_replies(request: ScoreRequest, values: Values) -> list[ScoreReply]:
-    """A node's scores, and the clients whose scores it refuses; empty if they are missing or malformed."""
-    size = len(request.clients)
-    if "refused" in values:
-        return [ScoreReply(request.clients, None, None, refused=True)]
-    personal, globally = (_scores(values, kind, size) for kind in ("score", "common"))
-    if personal is None:
-        return []
-    constant = _scores(values, "constant", size)  # None from nodes of earlier versions
-    hidden = values.get("hidden")
-    is_hidden = hidden.tolist() if isinstance(hidden, Tensor) and hidden.shape == (size,) else [False] * size
-    shown = [at for at, one in enumerate(is_hidden) if not one]
-
-    def select(scores: Scores | None) -> Scores | None:
-        return None if scores is None else {name: value[shown] for name, value in scores.items()}
-
-    clients = [request.clients[at] for at in shown]
-    found = [ScoreReply([one for one in request.clients if one not in clients], None, None, refused=True)]
-    if request.message is None:  # the node scored one model, everybody's
-        found.append(ScoreReply(clients, None, select(personal), constant=select(constant)))
-    else:
-        found.append(ScoreReply(clients, select(personal), select(globally), _work(values), select(constant)))
-    return [one for one in found if one.clients]
-
-
-def _scores(values: Values, kind: str, size: int) -> Scores | None:
-    scores = under(kind, values)
-    if "error" in values or not scores.keys() >= {f"{part}_loss" for part in PARTS}:
-        return None
-    if not all(isinstance(value, Tensor) and value.shape == (size,) for value in scores.values()):
-        return None
-    return {name: value.double() for name, value in scores.items()}
-
-
-def _work(values: Values) -> Tensor | None:
-    """The work that a node reports; None if it does not, as nodes of earlier versions."""
-    work = values.get("work")
-    fits = isinstance(work, Tensor) and work.shape == (SIZE,) and work.dtype == torch.int64
-    return work if fits else None
 
 
 def _shape(values: Values) -> object:

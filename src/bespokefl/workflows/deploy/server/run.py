@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from bespokefl.core.method import Method
 from bespokefl.engines.callbacks import Callbacks
 from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
-from bespokefl.engines.transports.flower.messenger import Grid, NodeMessenger
+from bespokefl.engines.transports.flower.messenger import Grid, NodeInfo, NodeMessenger
 from bespokefl.engines.transports.flower.run_plan import fingerprint
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment
 from bespokefl.workflows.deploy.runs import RESULT, read_status, stop_requested, try_lock, update_status
-from bespokefl.workflows.deploy.shared_features import agree_on_features
+from bespokefl.workflows.deploy.shared_features import agree_on_features, incompatible
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.results.models import BLUEPRINT, START, InMemoryModels, write_blueprint, write_state
 from bespokefl.workflows.results.result import Result
@@ -76,7 +77,7 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
         done = read_status(directory).get("round", 0)
         update_status(directory, state="gathering", pid=os.getpid(), round=done, rounds=config.rounds, error="")
         messenger = NodeMessenger(grid, deployment.settings, stopped=lambda: stop_requested(directory))
-        result = run(messenger, config, directory, set(deployment.node_keys))
+        result = run(messenger, config, directory, set(deployment.node_keys), strict=deployment.settings.strict)
         result.save(directory / RESULT, overwrite=True)
         update_status(directory, state="done")
     except StoppedError:
@@ -93,22 +94,18 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
         handler.close()
 
 
-def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected: set[str]) -> Result:
-    """Wait for the expected nodes, train, and return what the server knows of the result."""
+def run(
+    messenger: NodeMessenger, config: RunSettings, directory: Path, expected: set[str], *, strict: bool = True
+) -> Result:
+    """Wait for the expected nodes, train, and return what the server knows of the result.
+
+    A node that cannot take part ends a strict run. Otherwise it is left out.
+    """
     watching = trackers.of(config.log)  # report mistakes before nodes train
     messenger.hello = {"missing": config.missing}
-    messenger.gather(lambda known: bool(known) and expected <= known.keys())
-    if messenger.unable:
-        reasons = [f"{name}: {reason.rstrip('.')}" for name, reason in sorted(messenger.unable.items())]
-        raise InputError(f"{count(len(reasons), 'node')} cannot take part: {'; '.join(reasons)}.")
-    if not messenger.known:
-        raise InputError(
-            f"no node connected within {messenger.timeouts.gather:g} seconds; start them with bespoke deploy node."
-        )
-    absent = sorted(expected - messenger.known.keys())
-    if absent:
-        log.warning("the run starts without nodes %s", listing(absent))
+    _gather(messenger, expected, strict)
     preparation, labels = agree_on_features(messenger.known, config)
+    left_out = dict(messenger.left_out)
     method = methods.build(config.method, dict(config.set))
     classes = None if labels is None else len(labels)
     spec = TaskSpec.of(config, shape=preparation.shape, classes=classes, tokens=preparation.tokens)
@@ -141,7 +138,7 @@ def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected
         outcome,
         server.data,
         server.data,
-        about=_about(config, method, server, outcome, timing, examples),
+        about=_about(config, method, server, outcome, timing, examples) | _left_out(left_out),
         models=RemoteModels(spec.recipe(task), task.start, outcome.global_rows),
         spec=spec,
         task=task,
@@ -149,6 +146,33 @@ def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected
         write_rest=None if start is None else lambda into: write_state(start, into / START),
         comments={"data": "The data stayed at the nodes of a deployment."},
     )
+
+
+def _gather(messenger: NodeMessenger, expected: set[str], strict: bool) -> None:
+    """Wait for the expected nodes; raise InputError if there are none, or if one of a strict run cannot take part."""
+
+    def is_complete(known: Mapping[str, NodeInfo]) -> bool:
+        without = messenger.left_out.keys() | (set() if strict else messenger.unable.keys())
+        return bool(known) and expected <= known.keys() | without
+
+    messenger.gather(is_complete, strict=strict)
+    if messenger.unable and strict:
+        reasons = [f"{name}: {reason.rstrip('.')}" for name, reason in sorted(messenger.unable.items())]
+        raise InputError(f"{count(len(reasons), 'node')} cannot take part: {'; '.join(reasons)}.")
+    if not strict:
+        messenger.leave_out(messenger.unable | incompatible(messenger.known))
+    if not messenger.known:
+        raise InputError(
+            f"no node connected within {messenger.timeouts.gather:g} seconds; start them with bespoke deploy node."
+        )
+    absent = sorted(expected - messenger.known.keys() - messenger.left_out.keys())
+    if absent:
+        log.warning("the run starts without nodes %s", listing(absent))
+
+
+def _left_out(reasons: dict[str, str]) -> dict[str, Any]:
+    """The nodes that were left out, and why, as an entry of the result; none if there are none."""
+    return {"left_out": dict(sorted(reasons.items()))} if reasons else {}
 
 
 def _about(
