@@ -8,6 +8,7 @@ settings            the settings of the engines
 chunks              how a cohort is cut into chunks
 stacking            several federations trained as one
 clipping            bounds uploads and adds noise to them before they leave a client
+shares              limits the share of one client in means
 screening           rejects uploads that the server cannot use
 faults              simulated failures of clients
 evaluation          scores of models

@@ -17,6 +17,7 @@ from bespokefl.engines.evaluation import MAX_FOLLOWED_CLIENTS, Scores, means, pl
 from bespokefl.engines.faults import break_upload
 from bespokefl.engines.screening import Entry, Screening, select
 from bespokefl.engines.settings import Settings
+from bespokefl.engines.shares import limit_shares
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply
@@ -199,6 +200,8 @@ class Federation:
         used, refused = self._screening(entries, self.server, draw.round) if self.settings.record else (entries, {})
         clients = [client for own, _ in used for client in own]
         sizes = torch.tensor([self.sizes[client] for client in clients])
+        if self.settings.max_share is not None:
+            sizes = limit_shares(sizes, self.settings.max_share)
         return Uploads(clients, sizes, [upload for _, upload in used]), lost | refused
 
     def _with_faults(self, number: int, entry: Entry, lost: dict[int, str]) -> list[Entry]:

@@ -27,6 +27,7 @@ class Settings:
     reference: bool = False  # the plain PyTorch loop instead of the fast engine
     keep_rounds: bool = False  # keep the global model of every round
     faults: Faults = field(default_factory=Faults)  # simulated client failures
+    max_share: float | None = None  # of one client in a mean by examples; None: no limit
     clip: float | None = None  # the largest norm of an upload, relative to its reference
     noise: float | None = None  # standard deviation of the noise on uploads, in units of clip
     state_dir: str | None = None  # keep clients' states in files here; None: in memory if they fit

@@ -215,6 +215,11 @@ class RunSettings:
         "Simulated failures by fraction of clients, such as "
         '"nan:0.05, huge:0.01, wrong-shape:0.01, slow:0.1, drop:0.1".',
     )
+    max_share: float | None = setting(
+        None,
+        "The largest share that one client has in a mean by numbers of examples, such as 0.2; if not given, no limit.",
+        check=Check(lambda value: 0 < value <= 1, "in (0, 1], the largest share of one client"),
+    )
     clip: float | None = _privacy(
         None,
         "Maximum norm of an upload, relative to the client's starting point; longer uploads are scaled down.",
