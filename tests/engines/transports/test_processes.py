@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.processes import Pool, Values
 from tests.processes import is_alive, wait_for
 
+ROOT = Path(__file__).parents[3]
 Job = Callable[[], Values]
 
 
@@ -216,6 +219,55 @@ def test_workers_end_with_a_main_process_that_was_killed(
     os.waitpid(main, 0)
     wait_for(lambda: not any(is_alive(pid) for pid in processes))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_pool_that_cannot_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves no process behind."""
+    started: list[int] = []
+    fork = Pool._fork
+
+    def fails(self: Pool) -> Any:
+        if len(started) == 2:
+            raise OSError(12, "Cannot allocate memory")
+        worker = fork(self)
+        started.append(worker.process.pid)
+        return worker
+
+    monkeypatch.setattr(Pool, "_fork", fails)
+    with pytest.raises(
+        TrainingError, match=r"^cannot start worker process 3 \(.*Cannot allocate memory\): .*--workers 1\.$"
+    ):
+        Pool(answer, 3)
+    assert len(started) == 2 and not any(is_alive(pid) for pid in started)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("Allocator: can't allocate memory: you tried")])
+def test_a_worker_without_memory_is_one_sentence(error: Exception) -> None:
+    def greedy(what: str, values: dict[str, Any]) -> dict[str, Any]:
+        raise error
+
+    pool = Pool(greedy, 2)
+    with pytest.raises(
+        TrainingError, match=r"^a worker process ran out of memory .*: use fewer --workers or a smaller"
+    ):
+        list(pool.map("x", jobs(1), names(1)))
+    pool.close()
+
+
+@pytest.mark.parametrize("spare", [300, 1500])
+def test_workers_in_little_address_space(spare: int, tmp_path: Path) -> None:
+    """The memory of workers follows need: a run with two of them ends, with a result or with a sentence."""
+    script = (
+        "import resource, torch\n"
+        "from tests.engines.transports.test_processes import Pool, answer, jobs, names\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (used + {spare << 20}, resource.RLIM_INFINITY))\n"
+        "pool = Pool(answer, 2)\n"
+        "print(len(list(pool.map('double', jobs(*range(5)), names(5)))))\n"
+        "pool.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout == "5\n", done.stderr
 
 
 def test_signals_for_the_main_process_end_no_worker(pool: Pool) -> None:

@@ -28,6 +28,7 @@ from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
+OUT_OF_MEMORY = "can't allocate memory"  # in the message of torch's RuntimeError
 MAX_DEATHS = 2  # of a job's workers, before the run stops
 CLOSED_PIPE = (EOFError, OSError)  # what a pipe raises if the other end has died
 
@@ -74,10 +75,24 @@ class Pool:
         torch.set_num_threads(1)
         memory.keep_freed()  # here, so that workers inherit it
         self._workers: list[_Worker] = []
-        for _ in range(0 if self._in_process else size):
-            self._start_worker()
+        try:
+            for _ in range(0 if self._in_process else size):
+                self._start_worker()
+        except BaseException:
+            self.close()
+            raise
 
     def _start_worker(self) -> _Worker:
+        """Start one more worker; raise TrainingError if this machine cannot."""
+        try:
+            return self._fork()
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise TrainingError(
+                f"cannot start worker process {len(self._workers) + 1} ({in_brief(error)}): the machine is short of "
+                "memory or processes; use fewer, as in --workers 1."
+            ) from None
+
+    def _fork(self) -> _Worker:
         context = multiprocessing.get_context("fork")
         inbox, outbox = wire.SharedMemory(), wire.SharedMemory()
         ours, theirs = context.Pipe()
@@ -111,6 +126,15 @@ class Pool:
                 reply: list[Any] = ["done", answered, outbox.write(tensors)]
             except BespokeError as error:
                 reply = [type(error).__name__, str(error), None]
+            except (MemoryError, RuntimeError) as error:
+                reply = ["crash", traceback.format_exc(), None]
+                if isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error):
+                    advice = "use fewer --workers or a smaller --chunk"
+                    reply = [
+                        "TrainingError",
+                        f"a worker process ran out of memory ({in_brief(error)}): {advice}.",
+                        None,
+                    ]
             except Exception:
                 reply = ["crash", traceback.format_exc(), None]
             try:

@@ -4,9 +4,12 @@ A value is an entry of a JSON header (name, kind, shapes) and the raw bytes of i
 """
 
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from tempfile import TemporaryFile
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -16,6 +19,7 @@ from bespokefl.core.method import Message
 from bespokefl.core.rows import Layout, Rows
 
 ALIGN = 64
+GRAIN = 1 << 20  # bytes by which shared memory grows
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *INTEGERS)}
@@ -98,44 +102,62 @@ def size(values: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):  # on Linux, in memory
+        return os.memfd_create("bespoke")
+    with TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class SharedMemory:
     """Memory that two processes share: one writes tensors into it, the other reads them.
 
-    It must be created before the fork. It reserves address space for the largest possible transfer and uses as much
-    memory as has been written.
+    It must be created before the fork. It is a file without a name that grows with the largest transfer; each process
+    maps it anew when it has grown.
     """
 
     def __init__(self, limit: int = 1 << 36) -> None:
-        while True:
-            try:
-                reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)
-                self._memory = mmap.mmap(-1, limit, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | reserve)
-                break
-            except OSError:
-                if limit <= 1 << 26:
-                    raise
-                limit //= 2
-        self._limit = limit
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        """`limit` is the largest transfer in bytes."""
+        self._file = _unnamed_file()
+        finalize(self, os.close, self._file)
+        self._limit, self._size = limit, 0
+        self._bytes = torch.zeros(0, dtype=torch.uint8)
 
     def write(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Write tensors; returns where they are."""
         places = []
-        at = 0
+        end = 0
         for tensor in tensors:
+            places.append([end, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)])
             length = tensor.numel() * tensor.element_size()
-            if at + length > self._limit:
-                raise TrainingError(f"a chunk of {at + length:,} bytes is too large; use a smaller --chunk.")
-            kind = str(tensor.dtype).removeprefix("torch.")
-            if length:
-                self._view(at, kind, list(tensor.shape)).copy_(tensor)
-            places.append([at, kind, list(tensor.shape)])
-            at += -(-length // ALIGN) * ALIGN
+            if end + length > self._limit:
+                raise TrainingError(f"a chunk of {end + length:,} bytes is too large; use a smaller --chunk.")
+            end += -(-length // ALIGN) * ALIGN
+        if end > self._size:
+            self._map(-(-end // GRAIN) * GRAIN)
+        for place, tensor in zip(places, tensors, strict=True):
+            if tensor.numel():
+                self._view(*place).copy_(tensor)
         return places
 
     def read(self, places: Sequence[Any]) -> list[Tensor]:
         """Copies of tensors that were written."""
+        size = os.fstat(self._file).st_size
+        if size > self._size:  # the writer has made it larger
+            self._map(size)
         return [self._view(at, kind, shape).clone() for at, kind, shape in places]
+
+    def _map(self, size: int) -> None:
+        try:
+            if os.fstat(self._file).st_size < size:
+                os.ftruncate(self._file, size)
+            self._bytes = torch.frombuffer(mmap.mmap(self._file, size), dtype=torch.uint8)
+        except (OSError, MemoryError) as error:
+            raise TrainingError(
+                f"cannot get {size:,} bytes of memory to share with a worker process ({error}): use fewer --workers or "
+                "a smaller --chunk."
+            ) from None
+        self._size = size
 
     def _view(self, at: int, kind: str, shape: list[int]) -> Tensor:
         dtype = DTYPES[kind]
