@@ -290,3 +290,23 @@ def test_shells_complete_names(
 
 def test_changes_of_splits_complete() -> None:
     assert completion.splits("iid + rot") == ["iid + rotation"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams(closed: str, here: Path) -> None:
+    """They are not an error, and nothing that is printed ends up in a file."""
+    command = f"{sys.executable} -m bespokefl.cli run fedavg {SMALL} --out x --overwrite {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert json.loads((here / "x" / "result.json").read_text())
+    assert (
+        subprocess.run(["sh", "-c", f"{sys.executable} -m bespokefl.cli methods {closed}"], timeout=300).returncode == 0
+    )
+    failed = f"{sys.executable} -m bespokefl.cli run nothing {closed}"
+    assert subprocess.run(["sh", "-c", failed], capture_output=True, timeout=300).returncode == 2
+
+
+def test_a_long_error_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._fail("x" * 5000, 2, []) == 2
+    printed = capsys.readouterr().err
+    assert len(printed) < 1600 and "…" in printed

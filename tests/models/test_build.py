@@ -342,3 +342,9 @@ class TestInit:
     def test_unknown(self) -> None:
         with pytest.raises(InputError, match=r"unknown init 'glorott'; did you mean 'glorot'\?"):
             build('mlp(init="glorott")', (4,), 2)
+
+
+@pytest.mark.parametrize("spec", [f"mlp(hidden=({'1,' * 5000}))", "lstm(layers=1000000000)"])
+def test_absurdly_many_layers(spec: str) -> None:
+    with pytest.raises(InputError, match=r"model '(mlp|lstm)\(.* has [0-9,]+ layers; give at most 500"):
+        build(spec, (8,), 2, tokens=5 if spec.startswith("lstm") else None)

@@ -68,6 +68,7 @@ for command in (
     evidence.bench,
 ):
     app.command()(command)
+MAX_SENTENCE = 1500  # characters of an error
 NO_REPORT = ("server", "node")  # commands that run until Ctrl-C, without a result to report
 for group in (app, data.app, split.app, new.app, deploy.app):
     for one in group.registered_commands:
@@ -81,6 +82,7 @@ for group in (app, data.app, split.app, new.app, deploy.app):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line: an error becomes one sentence and exit code 2, never a traceback."""
+    _open_closed_streams()
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # the shell asks for completions
         os.environ["COLUMNS"] = "1000"  # one line for each
@@ -135,13 +137,28 @@ def _execute(command: Any, arguments: list[str]) -> None:
 
 
 def _fail(sentence: str, code: int, arguments: Sequence[str], title: str = "") -> int:
-    line = " ".join(sentence.split())
+    line = in_brief(sentence, MAX_SENTENCE)  # names from a file, or what a library says, may be long
     line = line if line.endswith((".", "?", "!")) else line + "."
     with suppress(OSError):  # on a full disk, only the exit code is left
         print("error:", line, file=sys.stderr)
     with suppress(OSError):
         output.record_error(line, arguments, title)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Discard what is written to a standard stream that was closed (`bespoke … >&-`).
+
+    Otherwise the next file that is opened would take its number, and with it what child processes print.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def _discard_output() -> None:

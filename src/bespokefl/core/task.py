@@ -378,11 +378,11 @@ class Task:
         return batch.mean(self.example_losses(outputs, batch))
 
     def _gradients(self, rows: Rows, leaves: Sequence[Tensor], value: Tensor, *, create_graph: bool) -> Rows:
-        free = [leaf for leaf in leaves if leaf.requires_grad]
+        free = [leaf for leaf in leaves if leaf.requires_grad] if value.requires_grad else []  # else all are unused
         found = iter(torch.autograd.grad(value, free, create_graph=create_graph, allow_unused=True) if free else ())
         blocks = []
         for leaf, shape in zip(leaves, rows.layout.shapes, strict=True):
-            gradient = next(found) if leaf.requires_grad else None
+            gradient = next(found) if leaf.requires_grad and free else None
             if gradient is None:  # frozen or unused: a zero without memory
                 gradient = torch.zeros((), dtype=leaf.dtype, device=leaf.device).expand_as(leaf)
             blocks.append(gradient if self.stacked else gradient.reshape(1, *shape))

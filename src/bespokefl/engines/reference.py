@@ -66,7 +66,9 @@ class ReferenceLoop:
             for step, (x, y) in enumerate(loader):
                 optimizer.zero_grad()
                 if plain:
-                    mean_loss(module(x), y).backward()
+                    loss = mean_loss(module(x), y)
+                    if loss.requires_grad:  # otherwise it uses none of the trained parameters
+                        loss.backward()
                     self.task.work.add(1, len(y), head_only=head_only)
                     for parameter in free:
                         if parameter.grad is None:  # unused: SGD would not decay it

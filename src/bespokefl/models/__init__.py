@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from bespokefl.core import memory, plugins
-from bespokefl.core.errors import InputError, unknown
+from bespokefl.core.errors import InputError, in_brief, unknown
 from bespokefl.core.spec import bind, imported, is_named, parse_call
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
@@ -40,6 +40,7 @@ MODELS: dict[str, type[nn.Module]] = {
 TEXT = ("lstm", "bag")  # models whose examples are word ids
 
 Factory = Callable[[], nn.Module]
+MAX_LAYERS = 500  # of a built-in model: a plan from elsewhere may ask for any number
 Model = str | Callable[..., nn.Module] | nn.Module
 
 __all__ = [
@@ -103,6 +104,10 @@ def _built_in(spec: str, shape: tuple[int, ...], outputs: int, tokens: int | Non
         chosen = {"tokens": tokens} | chosen
     elif tokens is not None:
         raise InputError(f"{name} needs numeric features, but these examples are word ids; use {' or '.join(TEXT)}")
+    layers = max((len(one) if isinstance(one, tuple) else 0 for one in chosen.values()), default=0)
+    layers = max(layers, int(chosen.get("layers", 0)))
+    if layers > MAX_LAYERS:  # building and tracing them would take minutes
+        raise InputError(f"model {in_brief(spec, 60)!r} has {layers:,} layers; give at most {MAX_LAYERS}.")
     make = partial(MODELS[name], shape, outputs, **chosen)
     try:
         with torch.device("meta"):  # checks the arguments without using memory or random numbers

@@ -89,7 +89,8 @@ def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: object) -
     monkeypatch.setattr(files, "LIMIT", 1000)
     with pytest.raises(InputError, match="unpacks to more than 1,000 bytes"):
         archive.unpack(path, tmp_path / "out")
-    monkeypatch.setattr(files, "LIMIT", 2000)
+    monkeypatch.setenv(files.LIMIT_VARIABLE, "2000")  # it can be raised
+    archive.unpack(path, tmp_path / "out1")
     monkeypatch.setattr(archive, "MAX_FILES", 1)
     with pytest.raises(InputError, match="or 1 files"):
         archive.unpack(path, tmp_path / "out2")

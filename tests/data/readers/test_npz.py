@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data.readers import npz
+from bespokefl.data.readers import files, npz
 
 
 def test_some_or_all(tmp_path: Path) -> None:
@@ -50,3 +50,58 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(zipfile.ZipFile, "open", None)  # it is refused before anything is unpacked
     with pytest.raises(InputError, match="more than this machine has in memory"):
         npz.read(tmp_path / "a.npz", ("x",))
+
+
+def member(name: str, content: bytes, path: Path) -> Path:
+    """A file with the array x and another member."""
+    np.savez(path, x=np.arange(4.0))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(name, content)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ["notes.txt", "x", "__MACOSX/._x.npy~", "../evil", "x.npy"])
+def test_foreign_members(name: str, tmp_path: Path) -> None:
+    path = member(name, b"anything", tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"that is no array; save it with np.savez|two arrays of one name"):
+        npz.read(path)
+
+
+def header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header("{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }") + bytes(8),
+        header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }") + bytes(8),
+        header("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }") + bytes(8),
+        header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }") + bytes(16),
+        header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + bytes(8),
+        header("{'descr': 5}"),
+        header("["),
+        b"\x93NUMPY\x09\x00",
+        b"",
+    ],
+)
+def test_broken_headers(content: bytes, tmp_path: Path) -> None:
+    path = member("y.npy", content, tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"cannot read .* as an .npz file"):
+        npz.read(path)
+    assert npz.read(path, ("x",))["x"].tolist() == [0, 1, 2, 3]  # what is not asked for is not read
+
+
+def test_a_small_file_that_unpacks_to_very_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1_000_000, dtype=np.uint8))
+    assert len(npz.read(tmp_path / "a.npz")["x"]) == 1_000_000
+    monkeypatch.setenv(files.LIMIT_VARIABLE, "1000")
+    with pytest.raises(InputError, match=r"unpacks to 1,000,1\d\d bytes; if you trust it, .*BESPOKE_MAX_UNPACKED"):
+        npz.read(tmp_path / "a.npz")
+    noise = np.random.default_rng(0).integers(0, 256, 10_000).astype(np.uint8)
+    np.savez(tmp_path / "a.npz", x=noise)  # as large as it is
+    assert len(npz.read(tmp_path / "a.npz")["x"]) == 10_000
+    monkeypatch.setenv(files.LIMIT_VARIABLE, "4G")
+    with pytest.raises(InputError, match="must be a number of bytes, got '4G'"):
+        files.limit()

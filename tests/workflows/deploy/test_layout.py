@@ -346,3 +346,10 @@ def test_a_node_whose_disk_is_full_when_it_connects(tmp_path: Path) -> None:
         supernode._activated(client, endpoint, threading.Event()),
     ):
         pass
+
+
+def test_a_node_that_has_lost_its_key_does_not_connect_without_tls(tmp_path: Path) -> None:
+    host = hosts(tmp_path)["hospital-a"]
+    (host.directory / "node.key").unlink()
+    with pytest.raises(InputError, match=r"has the authority's certificate, ca.crt, but no key, node.key"):
+        nodes.run_node(host.directory, host.settings, threading.Event(), lambda: None)

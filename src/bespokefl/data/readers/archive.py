@@ -24,15 +24,17 @@ def is_archive(path: Path) -> bool:
 def unpack(path: Path, directory: Path, report: OnProgress = files.no_report) -> None:
     """Write the archive's files below the directory.
 
-    Paths that lead out of it, links, devices and more than `files.LIMIT` bytes in total are rejected.
+    Paths that lead out of it, links, devices and more than `files.limit()` bytes in total are rejected.
     """
-    left = files.LIMIT
+    left = most = files.limit()
     with files.reading(path, KIND, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError):
         for count, (name, size, file) in enumerate(_members(path)):
-            report("unpacking", files.LIMIT - left, 0)
+            report("unpacking", most - left, 0)
             left -= size
             if left < 0 or count >= MAX_FILES:
-                raise DamagedError(f"it unpacks to more than {files.LIMIT:,} bytes or {MAX_FILES:,} files")
+                raise DamagedError(
+                    f"it unpacks to more than {most:,} bytes or {MAX_FILES:,} files ({files.RAISE_LIMIT})"
+                )
             target = directory / _relative_path(path, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as written:

@@ -19,6 +19,8 @@ OnProgress = Callable[[str, float, float], None]  # the current step, how much i
 T = TypeVar("T")
 
 LIMIT = 4 << 30  # bytes, uncompressed; the largest known data set has a quarter of it
+LIMIT_VARIABLE = "BESPOKE_MAX_UNPACKED"  # an environment variable with another limit, in bytes
+RAISE_LIMIT = f"if you trust it, set the environment variable {LIMIT_VARIABLE} to a larger number of bytes"
 MAX_DEPTH = 3  # subdirectory levels that are searched
 
 
@@ -36,6 +38,18 @@ def reported(items: Iterable[T], report: OnProgress) -> Iterator[T]:
 
 class DamagedError(ValueError):
     """What is wrong with a file; `reading` adds which file it is."""
+
+
+def limit() -> int:
+    """The bytes that a file may have uncompressed: `LIMIT`, or what the environment variable says."""
+    given = os.environ.get(LIMIT_VARIABLE)
+    if given is None:
+        return LIMIT
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise InputError(
+            f"the environment variable {LIMIT_VARIABLE} must be a number of bytes, got {in_brief(given)!r}"
+        )
+    return int(given)
 
 
 @contextmanager
@@ -65,11 +79,12 @@ def opened(path: Path, kind: str, *errors: type[Exception]) -> Iterator[BinaryIO
 
 @contextmanager
 def content(path: Path, kind: str, *errors: type[Exception]) -> Iterator[bytes]:
-    """All bytes of a file for `reading`, decompressed; at most `LIMIT`."""
+    """All bytes of a file for `reading`, decompressed; at most `limit()`."""
     with opened(path, kind, *errors) as file:
-        found = file.read(LIMIT + 1)
-        if len(found) > LIMIT:
-            raise DamagedError(f"it has more than {LIMIT:,} bytes")
+        most = limit()
+        found = file.read(most + 1)
+        if len(found) > most:
+            raise DamagedError(f"it has more than {most:,} bytes ({RAISE_LIMIT})")
         yield found
 
 

@@ -31,7 +31,7 @@ def read(path: Path) -> np.ndarray:
             raise DamagedError("it ends within its header")
         shape = tuple(np.frombuffer(header, ">u4").tolist())
         size = math.prod(shape) * dtype.itemsize
-        if size > files.LIMIT:
+        if size > files.limit():
             raise DamagedError(f"its header declares {size:,} bytes")
         content = file.read(size + 1)  # one more byte, to check the end; with gzip this verifies the checksum, too
         if len(content) != size:

@@ -1,16 +1,19 @@
 """Numpy's .npz files of named arrays."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bespokefl.core import memory
-from bespokefl.core.errors import InputError, said
+from bespokefl.core.errors import InputError, in_brief, said
 from bespokefl.core.files import refuse_pipe
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays
 
+MAX_RATIO = 100  # of the sizes unpacked and packed of a file larger than the limit
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -24,12 +27,15 @@ def read(
         if isinstance(file, np.ndarray):
             raise InputError(f"{str(path)!r} must be an .npz file with named arrays, got a single array")
         with file:
-            wanted = choose(file.files if keys is None else [key for key in keys if key in file])
             inside = file.zip.NameToInfo
-            size = sum(inside[f"{key}.npy" if f"{key}.npy" in inside else key].file_size for key in wanted)
-            if size > memory.limit():
-                raise InputError(f"{str(path)!r} has {size:,} bytes uncompressed, more than this machine has in memory")
-            return {key: file[key] for key in wanted}
+            foreign = sorted(name for name in inside if not name.endswith(".npy"))
+            if foreign or len(inside) < len(file.zip.infolist()):
+                what = f"a member {foreign[0]!r} that is no array" if foreign else "two arrays of one name"
+                raise InputError(f"{str(path)!r} has {in_brief(what)}; save it with np.savez")
+            wanted = choose(file.files if keys is None else [key for key in keys if key in file])
+            size = sum(inside[f"{key}.npy"].file_size for key in wanted)
+            _check_size(path, size)
+            return {key: _array(file, key, inside[f"{key}.npy"].file_size) for key in wanted}
     except InputError:
         raise
     except FileNotFoundError:
@@ -38,6 +44,27 @@ def read(
         objects = "it must hold plain arrays of numbers or text, got Python objects or something else"
         what = objects if "allow_pickle" in str(error) else said(error)
         raise InputError(f"cannot read {str(path)!r} as an .npz file: {what}; save it with np.savez") from None
+
+
+def _check_size(path: Path, size: int) -> None:
+    """Reject a file that does not fit into memory, or that is small and unpacks to very much."""
+    if size > memory.limit():
+        raise InputError(f"{str(path)!r} has {size:,} bytes uncompressed, more than this machine has in memory")
+    if size > files.limit() and size > MAX_RATIO * path.stat().st_size:
+        raise InputError(f"{str(path)!r} unpacks to {size:,} bytes; {files.RAISE_LIMIT}")
+
+
+def _array(file: Any, key: str, size: int) -> np.ndarray:
+    """An array of a file; its header must fit its bytes, as numpy reserves the memory that the header asks for."""
+    with file.zip.open(f"{key}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version in read_header:
+            shape, _, dtype = read_header[version](member)
+            if not dtype.hasobject and math.prod(shape) * dtype.itemsize + member.tell() != size:
+                raise ValueError(f"the header of {key!r} does not fit its {size:,} bytes")
+    found: np.ndarray = file[key]
+    return found
 
 
 def read_parts(path: Path) -> Arrays | None:

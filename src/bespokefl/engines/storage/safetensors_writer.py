@@ -46,10 +46,15 @@ def write_tensors(path: Path, entries: Sequence[Entry], metadata: Mapping[str, s
 
 
 def replace_tensors(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str]) -> None:
-    """Write a file of tensors so that either the new or the previous one exists, whatever happens."""
+    """Write a file of tensors so that either the new or the previous one exists, whatever happens.
+
+    Only its owner may read it: a node's clients' states and models reveal their data.
+    """
     new = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        new.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         write_tensors(new, entries, metadata)
         new.replace(path)
         sync(path.parent)

@@ -55,6 +55,11 @@ def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, 
     host = LocalHost(settings, directory)
     log.info("node %s has %s", settings.name, count(len(host.check()), "client"))
     secure = (directory / "node.key").is_file()
+    if not secure and (directory / "ca.crt").exists():
+        raise InputError(
+            f"node {settings.name} has the authority's certificate, ca.crt, but no key, node.key, in "
+            f"{str(directory)!r}: restore it; without a key it would connect without TLS."
+        )
     if not secure and not is_loopback(host_of(settings.server)):
         raise InputError(
             f"node {settings.name} has no key, node.key, in {str(directory)!r}: without one it may only connect to "

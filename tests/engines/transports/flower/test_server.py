@@ -435,3 +435,11 @@ def test_old_states_are_thrown_away(tmp_path: Path) -> None:
     server.run()
     files = sorted(path.name for path in (tmp_path / "west" / "run").glob("round-*"))
     assert 1 <= len(files) <= 4 and files[-1] == "round-00000008.safetensors"
+
+
+def test_states_and_models_are_for_their_owner_only(tmp_path: Path) -> None:
+    server, _ = deployment(Ditto(), DATA, tmp_path)
+    server.run()
+    written = [path for path in (tmp_path / "west" / "run").iterdir() if path.suffix == ".safetensors"]
+    assert any(path.name == "personal.safetensors" for path in written) and len(written) > 1
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)

@@ -151,3 +151,30 @@ def test_a_rejected_node_logs_it_once_and_ends(
     assert made.asked == 42 + 6  # it was tried again after it was refused for the second time
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and "does not respond yet" in said[0] and "rejects this node's key" in said[1]
+
+
+def test_a_node_without_a_key_does_not_retry_for_ever_at_a_server_with_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ServerWithTls(FleetStub):
+        asked = 0
+
+        def ActivateNode(self, request: Any) -> Any:  # noqa: N802
+            self.asked += 1
+            if self.asked == 3:
+                raise httpx.ConnectError("it restarts")
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+        def clock(self) -> float:
+            return float(self.asked)
+
+    made = ServerWithTls()
+    monkeypatch.setattr(adapter.FleetHttpClient, "from_server_address", lambda *_, **__: made)
+    monkeypatch.setattr(supernode.time, "monotonic", made.clock)
+    monkeypatch.setattr(supernode, "RETRY_DELAY", 0.001)
+    monkeypatch.setattr(supernode, "REJECTION_TIMEOUT", 5.5)
+    endpoint = supernode.Endpoint("127.0.0.1:1", None, None, tmp_path / "node-id")
+    client = adapter.FleetClient("127.0.0.1:1", None, None, lambda call: call())
+    with pytest.raises(TrainingError, match=r"closes connections without TLS .*this node has no key, node.key"):
+        supernode._activate(client, endpoint, threading.Event())
+    assert made.asked == 4 + 6

@@ -10,6 +10,7 @@ run_plan            what the server sends to every node about a run
 node_replies        what nodes send, checked against one description
 schema              describes which JSON is valid
 score_policy        which scores a node gives away
+score_ledger        counts what was answered, rounds scores
 records             named values as Flower's records
 names               names of runs and nodes
 apps                the Flower apps of a deployment

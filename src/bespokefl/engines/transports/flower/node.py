@@ -24,7 +24,8 @@ from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.engines.transports.flower.score_policy import RefusedError, ScoreLedger, ScorePolicy
+from bespokefl.engines.transports.flower.score_ledger import RefusedError, ScoreLedger, rounded, too_small
+from bespokefl.engines.transports.flower.score_policy import ScorePolicy
 from bespokefl.engines.transports.wire import Values, prefixed, under
 
 log = logging.getLogger("bespokefl")
@@ -197,7 +198,7 @@ class Node:
         scores = self._scores("score", personal or globally, size)
         scores |= {"work": side.task.work.take()} if keep else {}
         scores |= self._scores("common", globally, size) | self._scores("constant", constant, size)
-        return scores | {"hidden": self.policy.hidden(side.data, cohort)}
+        return scores | {"hidden": too_small(side.data, cohort, self.policy.smallest_scored)}
 
     def _refusal(self, values: Values, number: int, keep: bool, *, initial: bool) -> Values:
         """The reply to a request that the node's policy forbids; empty if it may be answered."""
@@ -210,7 +211,7 @@ class Node:
         return {}
 
     def _scores(self, kind: str, parts: list[tuple[list[int], State]], size: int) -> Values:
-        return prefixed(kind, self.policy.rounded(merge_by_position(parts, size)))
+        return prefixed(kind, rounded(merge_by_position(parts, size), self.policy.score_digits))
 
     def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
         """Store the personal models."""

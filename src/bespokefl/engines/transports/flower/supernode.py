@@ -161,7 +161,14 @@ def _activate(client: FleetClient, endpoint: Endpoint, stopped: threading.Event)
             _reject_bad_certificate(error, endpoint)
             if not unreachable:
                 log.warning("the server at %s does not respond yet: %s", endpoint.address, said(error))
-            unreachable, rejected_since = True, None
+            unreachable = True
+            closed = endpoint.root_certificate is None and isinstance(error, httpx.RemoteProtocolError)
+            rejected_since = (rejected_since or time.monotonic()) if closed else None
+            if rejected_since is not None and time.monotonic() - rejected_since > REJECTION_TIMEOUT:
+                raise TrainingError(
+                    f"the server at {endpoint.address} closes connections without TLS ({said(error)}): this node has "
+                    "no key, node.key, and cannot use TLS without one."
+                ) from None
         if stopped.wait(RETRY_DELAY):
             raise KeyboardInterrupt
 
