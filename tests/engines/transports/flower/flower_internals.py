@@ -13,7 +13,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.auth.typing import AccountInfo
 from flwr.supercore.error import FlowerError
@@ -142,6 +142,14 @@ def available(content: bytes) -> PullObjectResponse:
 
 def being_uploaded(content: bytes) -> PullObjectResponse:
     return PullObjectResponse(object_found=True, object_available=False)
+
+
+def pull_request(part: str) -> bytes:
+    return bytes(PullObjectRequest(object_id=part).SerializeToString())
+
+
+def push_request(part: str) -> bytes:
+    return bytes(PushObjectRequest(object_id=part, object_content=b"content").SerializeToString())
 
 
 def missing(content: bytes) -> PullObjectResponse:

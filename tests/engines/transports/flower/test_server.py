@@ -443,3 +443,25 @@ def test_states_and_models_are_for_their_owner_only(tmp_path: Path) -> None:
     written = [path for path in (tmp_path / "west" / "run").iterdir() if path.suffix == ".safetensors"]
     assert any(path.name == "personal.safetensors" for path in written) and len(written) > 1
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)
+
+
+def test_nothing_is_sent_again_while_replies_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a round takes: only silence, for longer than any reply has taken so far, leads to a repeat."""
+    server, grid = deployment(FedAvg(), DATA, tmp_path, timeouts=replace(QUICK, resend=10))
+    one = server.transport.messenger
+    request = messenger.PendingRequest({}, "west", sent=100.0, to=(WEST, one._present[WEST][1]))
+    one._last_reply, one._slowest = 100.0, 0.0
+    assert not one._due(request, WEST, 109.9) and one._due(request, WEST, 110.0)
+    one._last_reply = 105.0  # of another node
+    assert not one._due(request, WEST, 114.9) and one._due(request, WEST, 115.0)
+    one._slowest = 25.0
+    assert not one._due(request, WEST, 204.9) and one._due(request, WEST, 205.0)
+    one._present[WEST] = (one._present[WEST][0], "it has restarted")
+    assert one._due(request, WEST, 106.0)
+    now = [1000.0]
+    monkeypatch.setattr(messenger.time, "monotonic", lambda: now[0])
+    one._slowest = 0.0
+    replies: dict[str, Any] = {}
+    requests = {name: messenger.PendingRequest({"what": "hello"}, name) for name in one.known}
+    one._step(requests, replies)
+    assert len(replies) == 3 and one._last_reply == 1000.0

@@ -25,6 +25,7 @@ from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto
 from flwr.proto import control_pb2 as control_proto
 from flwr.proto import fleet_pb2 as fleet_proto
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.supercore.cli.flower_superexec import flower_superexec
 from flwr.supercore.constant import TaskType
@@ -47,7 +48,10 @@ from bespokefl.engines.transports.flower.security.signing import HEADER, Signer
 log = logging.getLogger("bespokefl")
 
 HEARTBEAT_LEASE = 30  # seconds that a heartbeat is valid: Flower accepts no less
-STALL_TIMEOUT = 20.0  # seconds without a new part of a message until it counts as lost: its sender was killed
+# Seconds without a new part of a message until it counts as lost. A server app that is killed is found out sooner: its
+# run is stopped, and then the SuperLink answers with an error. With many nodes the parts of a message take their time.
+STALL_TIMEOUT = 120.0
+CLEANUP_INTERVAL = 1.0  # seconds between two searches for expired tasks, which Flower makes for every request
 OUTAGE = 3.0  # seconds: a request that took longer met a SuperLink that was away, for the sender as well
 UNREGISTERED = "unregistered"  # the status of a node whose registration was withdrawn
 ACTIVE_RUN = ("pending", "starting", "running")  # statuses of a run that has not finished
@@ -57,6 +61,11 @@ DELIVERED_BY = {
     "/v1/fleet/pull-messages": "/v1/runtime/push-messages",  # a node waits for the server app
     "/v1/runtime/pull-messages": "/v1/fleet/push-messages",  # the server app waits for nodes
     "/v1/runtime/acquire-task": "/v1/control/start-run",  # the SuperExec waits for a run to start
+}
+# By request for a part of a message, the request that delivers it: the caller waits for parts that are on their way.
+PARTS_DELIVERED_BY = {
+    "/v1/fleet/pull-object": "/v1/runtime/push-object",
+    "/v1/runtime/pull-object": "/v1/fleet/push-object",
 }
 NODE_ROUTES = ("/v1/fleet/", "/health", "/ready")  # prefixes of what nodes call; they authenticate with their keys
 NODE_CALLS = frozenset(
@@ -322,6 +331,22 @@ def _explained(problem: str, advice: str = ".") -> Iterator[None]:
         raise TrainingError(f"{problem}: {error.response.text[:200]}{advice}") from None
 
 
+def requested_part(path: str, body: bytes) -> str:
+    """The id of the part of a message that a request fetches or delivers; empty if it names none."""
+    kind: Any = PullObjectRequest if path in PARTS_DELIVERED_BY else PushObjectRequest
+    with suppress(DecodeError):
+        return str(kind.FromString(body).object_id)
+    return ""
+
+
+def is_on_its_way(response: bytes) -> bool:
+    """Whether a response to a request for a part says that it has yet to be delivered."""
+    with suppress(DecodeError):
+        found = PullObjectResponse.FromString(response)
+        return bool(found.object_found and not found.object_available)
+    return False
+
+
 def pull_replies_sooner() -> None:
     """Make the server app ask for the parts of a reply without the second that Flower waits in between."""
     from flwr.superlink.grid import http_grid
@@ -344,8 +369,28 @@ def run_superlink(middleware: Sequence[Any], app_start_timeout: int, server_opti
     flower_middleware = extensions.get_middleware
     extensions.get_middleware = lambda: (*(Middleware(one) for one in middleware), *flower_middleware())
     sql_corestate.HEARTBEAT_DEFAULT_INTERVAL = app_start_timeout  # type: ignore[attr-defined]
+    _write_less()
     uvicorn.run = partial(uvicorn.run, **server_options)
     flower_superlink()
+
+
+def _write_less() -> None:
+    """Spare Flower's database two transactions for every request: they would wait for each other.
+
+    Expired tasks are looked for once in `CLEANUP_INTERVAL`, and bytes are not counted for each run.
+    """
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+
+    clean_up, last = SqlLinkState._cleanup_expired_task_tokens, [-CLEANUP_INTERVAL]
+
+    def clean_up_sometimes(self: SqlLinkState) -> None:
+        now = time.monotonic()
+        if now - last[0] >= CLEANUP_INTERVAL:
+            last[0] = now
+            clean_up(self)
+
+    SqlLinkState._cleanup_expired_task_tokens = clean_up_sometimes  # type: ignore[method-assign]
+    SqlLinkState.store_traffic = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 def sign_all_requests(signer: Signer) -> None:

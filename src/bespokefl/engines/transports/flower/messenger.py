@@ -25,6 +25,7 @@ log = logging.getLogger("bespokefl")
 
 MESSAGE_TYPE = "train"  # Flower has three types of messages; the request itself says what is wanted
 REFRESH = 2.0  # seconds between two queries for the connected nodes
+SLOWER = 4.0  # so many times slower than the slowest reply so far may be late without a repeat
 RETRY = 3.0  # seconds until a request that could not be sent is sent again
 
 
@@ -63,6 +64,7 @@ class NodeMessenger:
         self._introduced: set[int] = set()
         self._present: dict[int, tuple[str, str]] = {}  # by id: the registered name, and since when it is connected
         self._refreshed = -REFRESH
+        self._last_reply = self._slowest = 0.0  # when any node has replied last, and the longest time for a reply
 
     def gather(self, enough: Callable[[Mapping[str, NodeInfo]], bool], *, strict: bool = True) -> None:
         """Wait until there are enough nodes, or for the time-out.
@@ -138,7 +140,10 @@ class NodeMessenger:
             return False
         # a restarted node has lost its requests
         moved = request.to != (node, self._present[node][1])
-        return request.sent is None or moved or now - request.sent >= self.timeouts.resend
+        if request.sent is None or moved:
+            return True
+        patience = max(self.timeouts.resend, SLOWER * self._slowest)
+        return now - max(request.sent, self._last_reply) >= patience
 
     def _send(self, due: list[tuple[int, PendingRequest]], number: int, now: float) -> None:
         if not due:
@@ -178,9 +183,11 @@ class NodeMessenger:
         return bool(messages)
 
     def _accept(self, request: PendingRequest, message: Message, replies: dict[str, Values], now: float) -> None:
+        self._last_reply = now
         if message.has_error():  # the node disconnected, or its process died: it is asked again
             request.sent, request.not_before = None, now + RETRY
             return
+        self._slowest = max(self._slowest, now - (request.sent or now))
         try:
             values = records.unpack(message.content)
         except records.UnreadableError as error:

@@ -8,11 +8,19 @@ takes the arguments of `flower-superlink`.
 import asyncio
 import ipaddress
 import os
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from anyio import to_thread
+
 from bespokefl.engines.transports.flower import adapter
-from bespokefl.engines.transports.flower.adapter import CALLER_HEADERS, DELIVERED_BY, NODE_ROUTES
+from bespokefl.engines.transports.flower.adapter import (
+    CALLER_HEADERS,
+    DELIVERED_BY,
+    NODE_ROUTES,
+    PARTS_DELIVERED_BY,
+)
 from bespokefl.engines.transports.flower.security import connections
 from bespokefl.engines.transports.flower.security.access import Access
 from bespokefl.engines.transports.flower.security.gate import Gate
@@ -21,6 +29,8 @@ MAX_WAIT = 2.0  # seconds that a request is held: then a message that was not si
 # Seconds for a server app to start before a second one is started. Flower's 30 are too few on a busy machine, where
 # each app that is started in vain slows down all others.
 APP_START_TIMEOUT = 180
+MAX_WAITED_FOR = 10_000  # parts of messages whose delivery is awaited
+NUM_THREADS = 4  # for Flower's handlers: more would wait for each other at the database
 PULLED_BY = {push: pull for pull, push in DELIVERED_BY.items()}
 
 
@@ -80,15 +90,83 @@ class LongPolling:
             self._found_nothing[caller] = delivered
 
 
+class PartWaiting:
+    """Middleware that holds a request for a part of a message until the part has been delivered.
+
+    Otherwise all nodes would ask again and again for parts that the server app is uploading to one after the other.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._awaited: dict[str, asyncio.Event] = {}  # by id of the part
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"] if scope["type"] == "http" else ""
+        if scope["type"] == "lifespan":
+            to_thread.current_default_thread_limiter().total_tokens = NUM_THREADS
+        if path in PARTS_DELIVERED_BY:
+            await self._pull(path, scope, receive, send)
+        elif path in PARTS_DELIVERED_BY.values():
+            body, replay = await _read(receive)
+            await self.app(scope, replay, send)
+            delivered = self._awaited.pop(adapter.requested_part(path, body), None)
+            if delivered is not None:
+                delivered.set()
+        else:
+            await self.app(scope, receive, send)
+
+    async def _pull(self, path: str, scope: Any, receive: Any, send: Any) -> None:
+        body, replay = await _read(receive)
+        part = adapter.requested_part(path, body)
+        known = len(self._awaited) < MAX_WAITED_FOR or part in self._awaited
+        delivered = self._awaited.setdefault(part, asyncio.Event()) if known else asyncio.Event()
+        answer = await self._answer(scope, replay)
+        if adapter.is_on_its_way(b"".join(message.get("body", b"") for message in answer)):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(delivered.wait(), MAX_WAIT)
+                answer = await self._answer(scope, (await _read(_messages(body)))[1])
+        if self._awaited.get(part) is delivered and not delivered.is_set():
+            del self._awaited[part]
+        for message in answer:
+            await send(message)
+
+    async def _answer(self, scope: Any, receive: Any) -> list[Any]:
+        answer: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            answer.append(message)
+
+        await self.app(dict(scope), receive, keep)
+        return answer
+
+
+async def _read(receive: Any) -> tuple[bytes, Any]:
+    """The body of a request, and a `receive` that replays it."""
+    parts = [await receive()]
+    while parts[-1].get("more_body"):
+        parts.append(await receive())
+    body = b"".join(part.get("body", b"") for part in parts)
+
+    async def replay() -> Any:
+        return parts.pop(0) if parts else await receive()
+
+    return body, replay
+
+
+def _messages(body: bytes) -> Any:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
 async def _hold(delivered: asyncio.Event, receive: Any) -> Any:
     """Wait for a delivery, at most `MAX_WAIT` seconds; return a `receive` that replays the request.
 
     Return None if the caller disconnected. The request must not reach Flower then: Flower hands out each message once,
     and it would be lost.
     """
-    parts = [await receive()]
-    while parts[-1].get("more_body"):
-        parts.append(await receive())
+    _, replay = await _read(receive)
     arrival, disconnect = asyncio.create_task(delivered.wait()), asyncio.create_task(receive())
     try:
         await asyncio.wait({arrival, disconnect}, timeout=MAX_WAIT, return_when=asyncio.FIRST_COMPLETED)
@@ -97,9 +175,6 @@ async def _hold(delivered: asyncio.Event, receive: Any) -> Any:
     finally:
         arrival.cancel()
         disconnect.cancel()
-
-    async def replay() -> Any:
-        return parts.pop(0) if parts else await receive()
 
     return replay
 
@@ -118,4 +193,6 @@ if __name__ == "__main__":
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     connections.allow_many_files()
     gate = partial(Gate, access=Access.of_process())
-    adapter.run_superlink([LocalAdministration, gate, LongPolling], APP_START_TIMEOUT, connections.server_options())
+    adapter.run_superlink(
+        [LocalAdministration, gate, LongPolling, PartWaiting], APP_START_TIMEOUT, connections.server_options()
+    )
