@@ -447,7 +447,7 @@ def test_states_and_models_are_for_their_owner_only(tmp_path: Path) -> None:
 
 def test_nothing_is_sent_again_while_replies_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a round takes: only silence, for longer than any reply has taken so far, leads to a repeat."""
-    server, grid = deployment(FedAvg(), DATA, tmp_path, timeouts=replace(QUICK, resend=10))
+    server, _ = deployment(FedAvg(), DATA, tmp_path, timeouts=replace(QUICK, resend=10))
     one = server.transport.messenger
     request = messenger.PendingRequest({}, "west", sent=100.0, to=(WEST, one._present[WEST][1]))
     one._last_reply, one._slowest = 100.0, 0.0

@@ -25,7 +25,7 @@ from bespokefl.engines.transports.flower.security import connections
 from bespokefl.engines.transports.flower.security.access import Access
 from bespokefl.engines.transports.flower.security.gate import Gate
 
-MAX_WAIT = 2.0  # seconds that a request is held: then a message that was not signalled is found as well
+MAX_WAIT = 10.0  # seconds that a request is held: then a message that was not signalled is found as well
 # Seconds for a server app to start before a second one is started. Flower's 30 are too few on a busy machine, where
 # each app that is started in vain slows down all others.
 APP_START_TIMEOUT = 180
