@@ -125,10 +125,10 @@ class SharedMemory:
 
     def write(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Write tensors; returns where they are."""
-        places = []
+        places: list[tuple[int, str, list[int]]] = []
         end = 0
         for tensor in tensors:
-            places.append([end, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)])
+            places.append((end, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)))
             length = tensor.numel() * tensor.element_size()
             if end + length > self._limit:
                 raise TrainingError(f"a chunk of {end + length:,} bytes is too large; use a smaller --chunk.")
@@ -138,7 +138,7 @@ class SharedMemory:
         for place, tensor in zip(places, tensors, strict=True):
             if tensor.numel():
                 self._view(*place).copy_(tensor)
-        return places
+        return [list(place) for place in places]
 
     def read(self, places: Sequence[Any]) -> list[Tensor]:
         """Copies of tensors that were written."""

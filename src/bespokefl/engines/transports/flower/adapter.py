@@ -40,7 +40,7 @@ from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExec
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from bespokefl.core.errors import InputError, TrainingError, in_brief
 from bespokefl.engines.transports.flower.security.signing import HEADER, Signer
@@ -400,7 +400,7 @@ def _write_less() -> None:
             last[0] = now
             clean_up(self)
 
-    SqlLinkState._cleanup_expired_task_tokens = clean_up_sometimes  # type: ignore[method-assign]
+    SqlLinkState._cleanup_expired_task_tokens = clean_up_sometimes  # type: ignore[method-assign,assignment]
     SqlLinkState.store_traffic = lambda *_, **__: None  # type: ignore[method-assign]
 
 

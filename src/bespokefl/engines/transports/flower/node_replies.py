@@ -184,7 +184,7 @@ def _scores(values: Values, kind: str, size: int) -> Scores | None:
 
 def _work(values: Values) -> Tensor | None:
     """The work that a node reports; None if it does not, as nodes of earlier versions."""
-    work = values.get("work")
+    work: Tensor | None = values.get("work")
     if work is None:
         return None
     fits = isinstance(work, Tensor) and work.shape == (SIZE,) and work.dtype == torch.int64

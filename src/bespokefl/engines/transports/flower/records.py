@@ -96,18 +96,24 @@ def decode(text: str, data: bytes) -> dict[str, Any]:
             tensors.append(memory[offset : offset + size].view(dtype).reshape(shape))
         values = wire.unflatten(header, tensors)
         for name, value in values.items():
-            if not isinstance(name, str) or not (value is None or isinstance(value, VALUE_TYPES)):
-                raise UnreadableError("a value is neither rows nor a tensor, a number or a text")
-            if isinstance(value, Rows) and not (type(value.size) is int and 0 <= value.size <= MAX_ROWS):
-                raise UnreadableError("the number of rows is not a number")
-            for block, shape in zip(value.blocks, value.layout.shapes, strict=True) if isinstance(value, Rows) else ():
-                if tuple(block.shape) != (len(value), *shape):
-                    raise UnreadableError("rows do not have the shape of their layout")
+            _check(name, value)
     except UnreadableError:
         raise
     except (ValueError, KeyError, TypeError, StopIteration, RuntimeError, AttributeError, RecursionError) as error:
         raise UnreadableError(said(error)) from None
     return values
+
+
+def _check(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or not (value is None or isinstance(value, VALUE_TYPES)):
+        raise UnreadableError("a value is neither rows nor a tensor, a number or a text")
+    if not isinstance(value, Rows):
+        return
+    if not (type(value.size) is int and 0 <= value.size <= MAX_ROWS):
+        raise UnreadableError("the number of rows is not a number")
+    for block, shape in zip(value.blocks, value.layout.shapes, strict=True):
+        if tuple(block.shape) != (len(value), *shape):
+            raise UnreadableError("rows do not have the shape of their layout")
 
 
 def digest(values: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ class Timeouts:
     minimum: int = 1  # clients that must have replied before a round may end
     give_up: float = 3600.0  # for the replies of the minimum
     gather: float = 600.0  # for the nodes to connect before the first round
-    resend: float = 90.0  # until a request without a reply is sent again
+    resend: float = 90.0  # without any reply until requests that have none are sent again
     poll: float = 0.02  # between two requests for replies, which the SuperLink holds until there are some
 
     def __post_init__(self) -> None:
