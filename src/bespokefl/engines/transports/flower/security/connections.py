@@ -26,16 +26,19 @@ class GuardedProtocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        """Wait for a request; close a connection if there are too many."""
         super().connection_made(transport)
         self._start_timer()
         if len(self.connections) > MAX_CONNECTIONS:
             (self._stranger() or self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Wait no more when the headers are complete."""
         if self._timer is None and self.conn.their_state is h11.IDLE:
             self._start_timer()
         super().data_received(data)
