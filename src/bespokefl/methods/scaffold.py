@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Weights
 
@@ -43,11 +42,7 @@ class Scaffold(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         x, c, own = message["weights"], message["control"], state["control"]
-
-        def corrected(y: Rows, batch: Batch, own: Rows, c: Rows) -> Rows:
-            return task.gradient(y, batch) - own + c
-
-        y = local_sgd(corrected, x, data, self.lr, per_row=(own, c))
+        y = local_sgd(task.gradient, x, data, self.lr, penalty=Penalty(slope=c - own))  # ∇F_i(y) − c_i + c
         control = own - c + (x - y) / (data.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
 
