@@ -19,6 +19,7 @@ from bespokefl.engines.faults import Faults
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
 from bespokefl.metrics.metric import check_metric
+from bespokefl.engines.storage.mapped_files import vacant
 from bespokefl.workflows.results.models import InMemoryModels
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import SIZES, Scores
@@ -40,9 +41,14 @@ def check_clients(clients: Clients) -> None:
         raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
     may_lack = isinstance(clients.source, Table) and clients.preparation is None
     for what, values in (("y", clients.y),) if may_lack else (("x", clients.x), ("y", clients.y)):
-        # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
-        if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+        if values.is_floating_point() and not _finite(values):
             raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
+
+
+def _finite(values: Tensor) -> bool:
+    """Whether all values are finite, part by part: a sum is only if all its terms are, and float64 cannot overflow."""
+    parts = values.split(max(1, COPIED_AT_ONCE // max(1, values[:1].numel())))
+    return all(bool(torch.isfinite(part.sum(dtype=torch.float64))) for part in parts)
 
 
 def select(clients: Clients, positions: Sequence[int]) -> Clients:
@@ -168,7 +174,8 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
 def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
     back = _positions(clients, data)
-    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
+    taken = {name: vacant(len(back), values.dtype).copy_(values[back]) for name, values in scores.items()}
+    found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in taken.items()}
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(OTHER_DATA), item[0])))
 
 
