@@ -71,7 +71,7 @@ def local_sgd(
     Parameters
     ----------
     gradient : callable
-        A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more terms.
+        A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more.
     rows : Rows
         The initial weights: one row per client, or one row for all.
     lr : float or Tensor
@@ -88,26 +88,23 @@ def local_sgd(
     stop : callable or None
         A function `stop(rows, batch)`, called after each step, that returns which of the active rows are finished.
     penalty : Penalty or None
-        A proximal or linear term of the objective besides the one of `gradient`.
+        A further term of the objective.
     """
     if isinstance(lr, Tensor) and lr.numel() == 1:
         lr = float(lr)
     fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
     if len(fixed) == len(rows.layout.names):  # a logistic model consists of its head
         return rows.expand(len(data))
+    if penalty is not None and (momentum or isinstance(lr, Tensor) or stop is not None or data.loop is not None):
+        gradient, per_row, penalty = *_penalized(gradient, penalty, per_row), None  # part of what is accumulated
     if data.loop is not None:
-        if penalty is not None:
-            gradient, per_row = _penalized(gradient, penalty, per_row)
-        options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
-        return data.loop(
-            gradient, rows, data, lr, frozen=frozen, per_row=per_row, purpose=purpose, stop=stop, **options
-        )
+        options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps, "stop": stop}
+        return data.loop(gradient, rows, data, lr, frozen=frozen, per_row=per_row, purpose=purpose, **options)
     plan = data.plan(epochs=epochs, steps=steps, purpose=purpose)
     rows = plan.sort(rows.expand(len(data))).clone().freeze(fixed)
     rates = plan.sort(lr) if isinstance(lr, Tensor) else None
     per_row = [plan.sort(item) for item in per_row]
-    terms = None if penalty is None else penalty.sort(plan)
-    fused = rates is None and stop is None and not momentum  # the penalty is computed with the update of the weights
+    penalty = None if penalty is None else penalty.sort(plan)
     free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
     velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
     done = torch.zeros(len(data), dtype=torch.bool)
@@ -118,18 +115,10 @@ def local_sgd(
             k = plan.active(step)
             now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
             weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
-            active = None if terms is None else terms.take(slice(k))
-        found = gradient(now, batch, *cut)
-        if active is not None and not fused:
-            found = _sum(found, active.gradient(now))
-        change = [found.blocks[i] for i in free]
-        if weight_decay:
-            change = list(torch._foreach_add(change, weights, alpha=weight_decay))
-        if momentum:
-            torch._foreach_mul_(moving, momentum)
-            torch._foreach_add_(moving, change)
-            change = moving
-        if active is not None and fused:
+            active = None if penalty is None else penalty.take(slice(k))
+        found = gradient(now, batch, *cut).blocks
+        change = _velocity_([found[i] for i in free], weights, moving, momentum, weight_decay)
+        if active is not None:
             active.descend_(now, free, float(lr))
         if rates is None and stop is None:
             torch._foreach_add_(weights, change, alpha=-float(lr))
@@ -144,8 +133,17 @@ def local_sgd(
     return plan.unsort(rows.freeze(()))
 
 
-def _sum(first: Rows, second: Rows | None) -> Rows:
-    return first if second is None else first + second
+def _velocity_(
+    change: list[Tensor], weights: Sequence[Tensor], moving: list[Tensor], momentum: float, weight_decay: float
+) -> list[Tensor]:
+    """The gradients with weight decay and momentum, which is updated."""
+    if weight_decay:
+        change = list(torch._foreach_add(change, weights, alpha=weight_decay))
+    if not momentum:
+        return change
+    torch._foreach_mul_(moving, momentum)
+    torch._foreach_add_(moving, change)
+    return moving
 
 
 def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> tuple[Gradient, Sequence[Any]]:
@@ -156,7 +154,8 @@ def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> 
         own, others = list(rest[: len(given)]), rest[len(given) :]
         centre = own.pop(0) if penalty.centre is not None else None
         slope = own.pop(0) if penalty.slope is not None else None
-        return _sum(gradient(rows, batch, *others), Penalty(penalty.weight, centre, slope).gradient(rows))
+        found, more = gradient(rows, batch, *others), Penalty(penalty.weight, centre, slope).gradient(rows)
+        return found if more is None else found + more
 
     return whole, [*given, *per_row]
 
