@@ -116,8 +116,7 @@ def local_sgd(
             now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
             weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
             active = None if penalty is None else penalty.take(slice(k))
-        found = gradient(now, batch, *cut).blocks
-        change = _velocity_([found[i] for i in free], weights, moving, momentum, weight_decay)
+        change = _velocity_(gradient(now, batch, *cut), free, weights, moving, momentum, weight_decay)
         if active is not None:
             active.descend_(now, free, float(lr))
         if rates is None and stop is None:
@@ -134,11 +133,12 @@ def local_sgd(
 
 
 def _velocity_(
-    change: list[Tensor], weights: Sequence[Tensor], moving: list[Tensor], momentum: float, weight_decay: float
+    gradient: Rows, free: list[int], weights: list[Tensor], moving: list[Tensor], momentum: float, decay: float
 ) -> list[Tensor]:
-    """The gradients with weight decay and momentum, which is updated."""
-    if weight_decay:
-        change = list(torch._foreach_add(change, weights, alpha=weight_decay))
+    """The gradients of these blocks with weight decay and momentum, whose buffers `moving` are updated."""
+    change = [gradient.blocks[i] for i in free]
+    if decay:
+        change = list(torch._foreach_add(change, weights, alpha=decay))
     if not momentum:
         return change
     torch._foreach_mul_(moving, momentum)
