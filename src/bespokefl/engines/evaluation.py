@@ -83,8 +83,8 @@ def mask_non_finite(scores: Scores, data: Data, clients: Collection[int]) -> set
 
 
 def finite(scores: Scores) -> Scores:
-    """Return the scores with NaN instead of values that are not finite."""
-    return {name: values.masked_fill(~torch.isfinite(values), torch.nan) for name, values in scores.items()}
+    """Replace values that are not finite by NaN, in place; return the scores."""
+    return {name: values.masked_fill_(~torch.isfinite(values), torch.nan) for name, values in scores.items()}
 
 
 def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -> None:

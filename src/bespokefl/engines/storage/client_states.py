@@ -5,9 +5,7 @@ of: a client that trains afterwards gets another slot, so that the snapshot stay
 slots are pinned, the next update waits until the snapshot is written.
 """
 
-import ctypes
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +25,6 @@ from bespokefl.engines.transports import wire
 
 log = logging.getLogger("bespokefl")
 
-# Returns freed memory to the system: otherwise the C library keeps holes as large as the rows that come and go.
-_trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 NOTICE = logging.INFO + 5  # log level of automatic choices that users should know of
 # Slots that may hold only a snapshot's rows: a share of all rows, or as many as fit into so many bytes if that is more.
 SPARE_SHARE, SPARE_BYTES = 1 / 16, 1 << 20
@@ -108,8 +104,7 @@ class ClientStates:
         if files is None:
             return values
         moved = {name: value.map(files.copy) if isinstance(value, Rows) else value for name, value in values.items()}
-        if _trim_memory is not None:
-            _trim_memory(0)
+        memory.give_back()  # otherwise the C library keeps holes as large as the rows that come and go
         return moved
 
     def allocate(self, like: Rows, size: int) -> Rows:

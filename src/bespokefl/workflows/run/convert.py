@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -129,10 +130,11 @@ def make_result(
 
     `about` is the content of result.json without scores; `files` are further arguments of `Result`.
     """
-    back: list[int] = _positions(clients, data).tolist()
+    back = _positions(clients.names, data.names)
+    listed: list[int] = back.tolist() if outcome.by_client or outcome.client_scores else []  # there may be a million
 
     def ordered(value: Any) -> Any:  # lists and matrices with an entry per client
-        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
+        return [ordered(value[at]) for at in listed] if isinstance(value, list) else value
 
     history = [
         {name: ordered(value) if name in outcome.by_client else value for name, value in row.items()}
@@ -161,7 +163,7 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
     """Reorder an engine's rows to the order of the clients: in place and by columns, as the rows may be large."""
     if data.names == clients.names:
         return rows
-    back = _positions(clients, data).to(rows.device)
+    back = _positions(clients.names, data.names).to(rows.device)
     for block in rows.blocks:
         if block.stride(0) and block.numel():  # else all clients share one row
             flat = block.view(len(block), -1)
@@ -173,13 +175,14 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
 
 def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
-    back = _positions(clients, data)
+    back = _positions(clients.names, data.names)
     taken = {name: vacant(len(back), values.dtype).copy_(values[back]) for name, values in scores.items()}
     found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in taken.items()}
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(OTHER_DATA), item[0])))
 
 
-def _positions(clients: Clients | Data, data: Data) -> Tensor:
-    """Return the position of each client in the engine's data."""
-    position = {name: at for at, name in enumerate(data.names)}
-    return torch.tensor([position[name] for name in clients.names])
+@lru_cache(maxsize=1)
+def _positions(names: tuple[str, ...], among: tuple[str, ...]) -> Tensor:
+    """Return the position of each name among others."""
+    position = {name: at for at, name in enumerate(among)}
+    return torch.tensor([position[name] for name in names])
