@@ -74,7 +74,8 @@ def test_as_many_clients_are_scored_at_once_as_make_some_work() -> None:
     assert chunks.to_score(linear(10), clients(3, 1000, 10)) == 32_000_000 // 20_020
     assert chunks.to_score(linear(100_000), clients(1, 0, 100_000)) == 32_000_000 // 300_000
     assert chunks.to_score(linear(100), clients(2, 100_000, 100)) == 8  # never fewer
-    images = clients(2, 10, 64)
+    assert chunks.to_score(linear(4), clients(3, 1, 4)) == chunks.MOST_SCORED  # whose models take some memory, too
+    images = clients(2, 1000, 64)
     assert chunks.to_score(Task(conv), images) < chunks.to_score(linear(Task(conv).layout.width // 2), images)
 
 

@@ -176,8 +176,10 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
 def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
     back = _positions(clients.names, data.names)
-    taken = {name: vacant(len(back), values.dtype).copy_(values[back]) for name, values in scores.items()}
-    found: Scores = {name.removeprefix("test_"): values.numpy() for name, values in taken.items()}
+    found: Scores = {}
+    for name, values in scores.items():
+        taken = vacant(len(back), values.dtype)
+        found[name.removeprefix("test_")] = torch.index_select(values, 0, back, out=taken).numpy()
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(OTHER_DATA), item[0])))
 
 
