@@ -19,8 +19,8 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
-from bespokefl.metrics.metric import check_metric
 from bespokefl.engines.storage.mapped_files import vacant
+from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.results.models import InMemoryModels
 from bespokefl.workflows.results.result import Result
 from bespokefl.workflows.results.score_tables import SIZES, Scores
