@@ -137,6 +137,8 @@ MISTAKES = {
     "rn": "No such command 'rn'",
     "demo --rounds 0": "Invalid value for '--rounds'",
     "bench --only sonnet": "unknown bench case 'sonnet'",
+    "bench --methods --only sonnet": "unknown method 'sonnet'",
+    "bench --methods --scale": "give one of them",
 }
 
 
@@ -598,6 +600,10 @@ def test_bench_is_asked_for_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("bespokefl_evidence.benchmarks.speed.main", lambda **how: asked.append(how) or [])
     assert bespoke("bench --quick --only mlp") == 0
     assert asked == [{"quick": True, "only": "mlp"}]
+    for kind in ("methods", "scale"):
+        monkeypatch.setattr(f"bespokefl_evidence.benchmarks.{kind}.main", lambda **how: asked.append(how) or [])
+    assert bespoke("bench --methods --only ifca") == 0 and bespoke("bench --scale --quick") == 0
+    assert asked[1:] == [{"quick": False, "only": "ifca"}, {"quick": True}]
 
 
 # -- the terminal

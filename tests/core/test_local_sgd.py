@@ -1,5 +1,6 @@
 """Local training is what torch.optim.SGD does to each client alone, whoever it trains with."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bespokefl.core.cohort_data import Batch, CohortData
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.nn import probe
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -263,3 +264,36 @@ def test_dropout_is_the_same_in_any_company_and_in_the_reference_loop() -> None:
     assert torch.equal(before, torch.get_rng_state())
     other = local_sgd(task.gradient, task.start, work_of(DATA, seed=1), 0.2)
     assert apart(other, together) > 1e-3
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"frozen": "base"}])
+def test_a_penalty_is_a_term_of_the_gradient(options: dict[str, Any], stacked: bool, reference: bool) -> None:
+    """μ (w − centre) + slope, with centres and slopes of single clients or of all."""
+    task, work = make(stacked), work_of(DATA, epochs=2)
+    work = replace(work, loop=ReferenceLoop(task)) if reference else work
+    one, many = random_rows(task, 1, seed=1), random_rows(task, len(DATA), seed=2)
+
+    def whole(rows: Rows, batch: Batch, centre: Rows, slope: Rows) -> Rows:
+        return task.gradient(rows, batch) + 0.5 * (rows - centre) + slope
+
+    for centre, slope in ((one, many), (many, one)):
+        expected = local_sgd(whole, task.start, work, 0.1, per_row=(centre, slope), **options)
+        for rate in (0.1, torch.full((len(DATA),), 0.1, dtype=torch.float64)):
+            if reference and isinstance(rate, Tensor):
+                continue
+            found = local_sgd(task.gradient, task.start, work, rate, penalty=Penalty(0.5, centre, slope), **options)
+            assert apart(found, expected) < 1e-12
+    without = local_sgd(task.gradient, task.start, work, 0.1, **options)
+    assert apart(without, expected) > 1e-3
+    nothing = local_sgd(task.gradient, task.start, work, 0.1, penalty=Penalty(0.0, many), **options)
+    assert apart(nothing, without) < 1e-12 if reference else same_bits(nothing, without)
+
+
+def test_a_penalty_does_not_change_its_rows() -> None:
+    task, work = make(), work_of(DATA)
+    centre, slope = random_rows(task, len(DATA), seed=1), random_rows(task, len(DATA), seed=2)
+    before = centre.clone(), slope.clone()
+    local_sgd(task.gradient, task.start, work, 0.1, penalty=Penalty(0.5, centre, slope))
+    assert same_bits(centre, before[0]) and same_bits(slope, before[1])

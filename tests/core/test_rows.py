@@ -61,6 +61,18 @@ class TestArithmetic:
         (a, matrix_a), (b, matrix_b) = draw(counts[0], seed), draw(counts[1], seed + 1)
         torch.testing.assert_close(operation(a, b).matrix(), operation(matrix_a, matrix_b))
 
+    @pytest.mark.parametrize("counts", [(1, 1), (4, 4), (4, 1), (1, 4)])
+    def test_sums_in_one_pass(self, counts: tuple[int, int]) -> None:
+        (a, matrix_a), (b, matrix_b) = draw(counts[0]), draw(counts[1], 1)
+        each = torch.linspace(-0.5, 1.5, max(counts), dtype=torch.float64)
+        for factor in (0.3, each):
+            column = factor if isinstance(factor, float) else factor.to(matrix_a.dtype)[:, None]
+            torch.testing.assert_close(a.plus(b, factor).matrix(), matrix_a + column * matrix_b)
+            torch.testing.assert_close(a.toward(b, factor).matrix(), (1 - column) * matrix_a + column * matrix_b)
+            assert len(a.plus(b, factor)) == len(a.toward(b, factor)) == max(counts)
+        assert torch.equal(a.toward(b, 0.0).matrix(), a.expand(max(counts)).matrix())
+        assert torch.equal(a.toward(b, 1.0).matrix(), b.expand(max(counts)).matrix())
+
     @given(
         number=st.floats(-3, 3).filter(lambda x: abs(x) > 1e-3),
         operation=st.sampled_from([operator.add, operator.sub, operator.mul, operator.truediv]),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.data import Clients, Dataset
+from bespokefl.data import Clients, Dataset, split_file
 from bespokefl.data.clients import split_hash
 from bespokefl.data.split_file import describe
 
@@ -51,6 +51,19 @@ def test_readable_by_other_tools(saved: Path) -> None:
     assert content["names"] == ["0", "1", "2", "3"]
     assert content["train"][2] == clients.train.of(2).tolist()
     assert [len(one) for one in content["test"]] == clients.test.sizes.tolist()
+
+
+def test_lists_are_written_some_at_a_time_as_all_at_once(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = Clients.from_arrays(np.arange(20.0).reshape(10, 2), np.arange(10) % 2, np.array([0] * 4 + [1] * 5 + [2]))
+    clients.save_split(tmp_path / "whole.json")
+    monkeypatch.setattr(split_file, "AT_ONCE", 1)
+    clients.save_split(tmp_path / "parts.json")
+    assert (tmp_path / "parts.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    lines = (tmp_path / "whole.json").read_text().splitlines()
+    train = [part.tolist() for part in (clients.train.of(k) for k in range(3))]
+    assert lines[-4] == f'"train": {json.dumps(train, separators=(",", ":"))},' and lines[-1] == "}"
 
 
 def test_names_and_groups_survive(tmp_path: Path) -> None:

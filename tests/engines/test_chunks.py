@@ -74,7 +74,8 @@ def test_as_many_clients_are_scored_at_once_as_make_some_work() -> None:
     assert chunks.to_score(linear(10), clients(3, 1000, 10)) == 32_000_000 // 20_020
     assert chunks.to_score(linear(100_000), clients(1, 0, 100_000)) == 32_000_000 // 300_000
     assert chunks.to_score(linear(100), clients(2, 100_000, 100)) == 8  # never fewer
-    images = clients(2, 10, 64)
+    assert chunks.to_score(linear(4), clients(3, 1, 4)) == chunks.MOST_SCORED  # whose models take some memory, too
+    images = clients(2, 1000, 64)
     assert chunks.to_score(Task(conv), images) < chunks.to_score(linear(Task(conv).layout.width // 2), images)
 
 
@@ -110,3 +111,19 @@ def test_cutting(case: tuple[list[int], list[int], int], shuffle: object) -> Non
     again = list(clients)
     shuffle.shuffle(again)  # type: ignore[attr-defined]
     assert chunks.cut(again, sizes, chunk) == parts
+
+
+@pytest.mark.parametrize("count", [30, 60, 100, 150])
+def test_equal_clients_are_cut_so_that_two_workers_end_at_about_the_same_time(count: int) -> None:
+    """Chunks of at most 13: thirty clients as three chunks would give one worker twice as much as the other."""
+    ends = [0, 0]
+    for part in chunks.cut(range(count), [100] * count, 13):  # the next chunk goes to the worker that is free first
+        ends[ends.index(min(ends))] += len(part)
+    assert max(ends) <= count / 2 / 0.9
+
+
+def test_chunks_that_keep_two_workers_busy_stay_as_few_as_possible() -> None:
+    assert [len(part) for part in chunks.cut(range(52), [100] * 52, 13)] == [13] * 4
+    assert [len(part) for part in chunks.cut(range(3), [100] * 3, 13)] == [2, 1]
+    giant = [1000, *[1] * 40]  # no cut helps
+    assert len(chunks.cut(range(41), giant, 13)) == len(chunks._pieces(range(41), giant, 13, 4))

@@ -149,6 +149,15 @@ def test_a_client_never_subtracts_itself():
     torch.testing.assert_close(message.own["others"], variances(2.0, 1e12 + 1, 1e12 + 1))  # σ_0² + σ² has a floor
 
 
+@pytest.mark.parametrize("reporting", [(), (2,), (0, 3, 4), (0, 1, 2, 3, 4, 5)])
+def test_the_sum_of_the_others_for_every_client(reporting: tuple[int, ...]) -> None:
+    """Also for clients that are not among the peers."""
+    method, weights = SelfFL(), [1.0, 0.5, 0.25, 2.0, 4.0, 8.0]
+    server = server_of(method, variances(*(1 / weight for weight in weights)), between=0.0)
+    others = method.message(server, range(6), round_of(6, reporting=reporting)).own["others"]
+    assert others.tolist() == [sum(weights[k] for k in reporting if k != m) for m in range(6)]
+
+
 # -- a client's round
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError
@@ -16,6 +17,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically; raise an InputError or DiskError if that fails."""
+    write_pieces(path, (content,))
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file atomically, piece by piece; raise an InputError or DiskError if that fails."""
     temporary = path.parent / f".{path.name}.{os.getpid()}"
     try:
         if path.is_dir():
@@ -23,7 +29,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                file.write(content)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -1,16 +1,53 @@
 """Local training: stochastic gradient descent on the rows of a cohort, each client on its own batches."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch, CohortData
+from bespokefl.core.cohort_data import Batch, BatchSchedule, CohortData
 from bespokefl.core.rows import Rows, concatenate
 
 Gradient = Callable[..., Rows]  # (rows, batch, *per_row) -> rows
 Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows are finished, (k,) bool
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A term of the objective besides the loss: (weight / 2) ‖w − centre‖² + ⟨slope, w⟩.
+
+    `local_sgd` computes it together with the update of the weights, which takes a third of the time that a gradient
+    function needs for the same term. Centre and slope have one row per client, or one for all.
+    """
+
+    weight: float = 0.0
+    centre: Rows | None = None
+    slope: Rows | None = None
+
+    def gradient(self, rows: Rows) -> Rows | None:
+        """weight · (w − centre) + slope; None if it is zero."""
+        found = None if self.centre is None or not self.weight else self.weight * (rows - self.centre)
+        return found if self.slope is None else self.slope if found is None else found + self.slope
+
+    def sort(self, plan: BatchSchedule) -> "Penalty":
+        """With rows in the order of a schedule."""
+        centre, slope = (None if one is None else plan.sort(one) for one in (self.centre, self.slope))
+        return Penalty(self.weight, centre, slope)
+
+    def take(self, rows: slice) -> "Penalty":
+        """The penalty of some clients."""
+        centre, slope = (one if one is None or len(one) == 1 else one[rows] for one in (self.centre, self.slope))
+        return Penalty(self.weight, centre, slope)
+
+    def descend_(self, rows: Rows, free: Sequence[int], lr: float) -> None:
+        """Change these blocks of the rows by −lr times the gradient, in one pass over the weights for each term."""
+        weights = [rows.blocks[i] for i in free]
+        if self.centre is not None and self.weight:
+            torch._foreach_lerp_(weights, [self.centre.blocks[i] for i in free], lr * self.weight)
+        if self.slope is not None:
+            torch._foreach_add_(weights, [self.slope.blocks[i] for i in free], alpha=-lr)
 
 
 def local_sgd(
@@ -27,13 +64,14 @@ def local_sgd(
     per_row: Sequence[Any] = (),
     purpose: str = "batches",
     stop: Stop | None = None,
+    penalty: Penalty | None = None,
 ) -> Rows:
     """Train all rows by steps of w ← w − lr · v,  v ← momentum · v + gradient + weight_decay · w.
 
     Parameters
     ----------
     gradient : callable
-        A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more terms.
+        A function `gradient(rows, batch, *per_row)` that returns rows: `task.gradient`, possibly with more.
     rows : Rows
         The initial weights: one row per client, or one row for all.
     lr : float or Tensor
@@ -49,21 +87,24 @@ def local_sgd(
         Names the sequence of batches: the same purpose gives the same batches.
     stop : callable or None
         A function `stop(rows, batch)`, called after each step, that returns which of the active rows are finished.
+    penalty : Penalty or None
+        A further term of the objective.
     """
     if isinstance(lr, Tensor) and lr.numel() == 1:
         lr = float(lr)
     fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
     if len(fixed) == len(rows.layout.names):  # a logistic model consists of its head
         return rows.expand(len(data))
+    if penalty is not None and (momentum or isinstance(lr, Tensor) or stop is not None or data.loop is not None):
+        gradient, per_row, penalty = *_penalized(gradient, penalty, per_row), None  # part of what is accumulated
     if data.loop is not None:
-        options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps}
-        return data.loop(
-            gradient, rows, data, lr, frozen=frozen, per_row=per_row, purpose=purpose, stop=stop, **options
-        )
+        options = {"momentum": momentum, "weight_decay": weight_decay, "epochs": epochs, "steps": steps, "stop": stop}
+        return data.loop(gradient, rows, data, lr, frozen=frozen, per_row=per_row, purpose=purpose, **options)
     plan = data.plan(epochs=epochs, steps=steps, purpose=purpose)
     rows = plan.sort(rows.expand(len(data))).clone().freeze(fixed)
     rates = plan.sort(lr) if isinstance(lr, Tensor) else None
     per_row = [plan.sort(item) for item in per_row]
+    penalty = None if penalty is None else penalty.sort(plan)
     free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
     velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
     done = torch.zeros(len(data), dtype=torch.bool)
@@ -74,14 +115,10 @@ def local_sgd(
             k = plan.active(step)
             now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
             weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
-        found = gradient(now, batch, *cut)
-        change = [found.blocks[i] for i in free]
-        if weight_decay:
-            change = list(torch._foreach_add(change, weights, alpha=weight_decay))
-        if momentum:
-            torch._foreach_mul_(moving, momentum)
-            torch._foreach_add_(moving, change)
-            change = moving
+            active = None if penalty is None else penalty.take(slice(k))
+        change = _velocity_(gradient(now, batch, *cut), free, weights, moving, momentum, weight_decay)
+        if active is not None:
+            active.descend_(now, free, float(lr))
         if rates is None and stop is None:
             torch._foreach_add_(weights, change, alpha=-float(lr))
             continue
@@ -93,6 +130,34 @@ def local_sgd(
             if done.all():
                 break
     return plan.unsort(rows.freeze(()))
+
+
+def _velocity_(
+    gradient: Rows, free: list[int], weights: list[Tensor], moving: list[Tensor], momentum: float, decay: float
+) -> list[Tensor]:
+    """The gradients of these blocks with weight decay and momentum, whose buffers `moving` are updated."""
+    change = [gradient.blocks[i] for i in free]
+    if decay:
+        change = list(torch._foreach_add(change, weights, alpha=decay))
+    if not momentum:
+        return change
+    torch._foreach_mul_(moving, momentum)
+    torch._foreach_add_(moving, change)
+    return moving
+
+
+def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> tuple[Gradient, Sequence[Any]]:
+    """A gradient that contains a penalty, and its arguments."""
+    given = [one for one in (penalty.centre, penalty.slope) if one is not None]
+
+    def whole(rows: Rows, batch: Batch, *rest: Any) -> Rows:
+        own, others = list(rest[: len(given)]), rest[len(given) :]
+        centre = own.pop(0) if penalty.centre is not None else None
+        slope = own.pop(0) if penalty.slope is not None else None
+        found, more = gradient(rows, batch, *others), Penalty(penalty.weight, centre, slope).gradient(rows)
+        return found if more is None else found + more
+
+    return whole, [*given, *per_row]
 
 
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,13 @@ def keep_freed() -> bool:
     except (AttributeError, OSError, TypeError):  # no glibc
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, ON_HEAP) and mallopt(M_TRIM_THRESHOLD, KEPT))
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library can: glibc keeps what `keep_freed` allows, and holes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _allowed() -> Iterator[float]:

@@ -227,6 +227,21 @@ class Rows:
     def __neg__(self) -> "Rows":
         return self._like(torch._foreach_neg(self.blocks) if self.blocks else ())
 
+    def plus(self, other: "Rows", factor: float | Tensor) -> "Rows":
+        """Return self + factor · other in one pass; the factor is a number or one number per row."""
+        if not isinstance(factor, Tensor):
+            blocks = torch._foreach_add(self.blocks, other.blocks, alpha=factor) if self.blocks else ()
+        else:
+            factors = [_per_row(factor, block) for block in self.blocks]
+            blocks = torch._foreach_addcmul(self.blocks, other.blocks, factors) if self.blocks else ()
+        return self._like(blocks, max(len(self), len(other)))
+
+    def toward(self, other: "Rows", share: float | Tensor) -> "Rows":
+        """Return (1 − share) · self + share · other in one pass; the share is a number or one number per row."""
+        shares = [_per_row(share, block) for block in self.blocks] if isinstance(share, Tensor) else share
+        blocks = torch._foreach_lerp(self.blocks, other.blocks, shares) if self.blocks else ()
+        return self._like(blocks, max(len(self), len(other)))
+
     def __rmatmul__(self, weights: Tensor) -> "Rows":
         """W @ rows: each new row is a weighted sum of rows."""
         weights = torch.as_tensor(weights).to(device=self.device, dtype=self.dtype)
@@ -288,8 +303,7 @@ class Rows:
         if not self.blocks:
             return self
         if isinstance(other, Tensor) and other.dim() > 0:
-            other = other.to(device=self.device, dtype=self.dtype)
-            per_row = [other.reshape(-1, *[1] * (block.dim() - 1)) for block in self.blocks]
+            per_row = [_per_row(other, block) for block in self.blocks]
             return self._like(operation(self.blocks, per_row))
         number = other.item() if isinstance(other, Tensor) else other
         return self._like(operation(self.blocks, number))
@@ -300,6 +314,11 @@ def concatenate(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return Rows.cat(parts) if isinstance(parts[0], Rows) else torch.cat(list(parts))
+
+
+def _per_row(values: Tensor, block: Tensor) -> Tensor:
+    """One number per row in the shape that broadcasts against a block."""
+    return values.to(device=block.device, dtype=block.dtype).reshape(-1, *[1] * (block.dim() - 1))
 
 
 def _flat(block: Tensor) -> Tensor:

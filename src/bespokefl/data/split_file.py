@@ -16,6 +16,7 @@ hash          sha256 of fingerprint, names, parts, groups and transforms (see `s
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain, pairwise
 from os import PathLike
@@ -26,13 +27,14 @@ import numpy as np
 
 from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import refuse_pipe, write_text
+from bespokefl.core.files import refuse_pipe, write_pieces
 from bespokefl.data.clients import Clients, build_clients, client_index, split_hash
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits import Transform
 
 FORMAT = "bespoke split"
 VERSION = 2
+AT_ONCE = 10_000  # clients
 
 
 def write(path: str | PathLike[str], clients: Clients) -> None:
@@ -49,12 +51,25 @@ def write(path: str | PathLike[str], clients: Clients) -> None:
         "groups": clients.groups,
         "transforms": None if clients.transforms is None else [asdict(one) for one in clients.transforms],
     }
-    for name, part in zip(PARTS, clients.original_parts, strict=True):
-        flat, offsets = part.indices.tolist(), part.offsets.tolist()
-        content[name] = [flat[start:end] for start, end in pairwise(offsets)]
     # one key per line, so that the head of the file is readable
-    lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items())
-    write_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
+    head = ",\n".join(f"{json.dumps(key)}: {_compact(value)}" for key, value in content.items())
+    write_pieces(Path(path), chain([f"{{\n{head}".encode()], _lists(clients), [b"\n}\n"]))
+
+
+def _lists(clients: Clients) -> Iterator[bytes]:
+    """The examples of each client as JSON, some clients at a time: all of them as Python objects would be large."""
+    for name, part in zip(PARTS, clients.original_parts, strict=True):
+        yield f",\n{json.dumps(name)}: [".encode()
+        for start in range(0, len(part), AT_ONCE):
+            offsets = part.offsets[start : start + AT_ONCE + 1].tolist()
+            flat = part.indices[offsets[0] : offsets[-1]].tolist()
+            lists = [flat[first - offsets[0] : last - offsets[0]] for first, last in pairwise(offsets)]
+            yield (("," if start else "") + _compact(lists)[1:-1]).encode()
+        yield b"]"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def read(path: str | PathLike[str], dataset: Dataset) -> Clients:

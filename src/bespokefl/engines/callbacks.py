@@ -110,5 +110,8 @@ def _flat(line: Mapping[str, Any]) -> dict[str, float]:
 
 def _all_means(scores: Scores) -> dict[str, float]:
     """The means of all metrics, also of those that are computed at the end only."""
-    known = {name: values[~values.isnan()] for name, values in scores.items() if values.is_floating_point()}
-    return {name: float(values.mean()) for name, values in known.items() if len(values)}
+    found: dict[str, float] = {}
+    for name, values in scores.items():  # one by one, as there may be a million values each
+        known = values[~values.isnan()] if values.is_floating_point() else values[:0]
+        found |= {name: float(known.mean())} if len(known) else {}
+    return found

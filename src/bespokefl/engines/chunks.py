@@ -24,6 +24,8 @@ FULL_STEP = 12e6  # multiply-adds of a stacked step; beyond, more rows hardly ma
 ROWS = (13, 2048)  # the fewest and the most rows of a chunk
 CELLS = 32e6  # numbers in a stacked step, weights and inputs together, at most
 SCORED = 2e8  # multiply-adds of a chunk that is scored: about 20 ms, large compared with its overhead
+MOST_SCORED = 4096  # clients that are scored at once, whose models and examples are then in memory several times
+BUSY = 0.9  # share of the time that two workers should be busy
 REUSED = 16  # how often a heavy layer uses a weight for an example, at least
 
 
@@ -84,7 +86,7 @@ def to_score(task: Task, data: Data, clients: Sequence[int] | None = None) -> in
     examples = max(1.0, total / (len(data) if clients is None else max(1, len(clients))))
     width = task.layout.width
     cost = examples * width * (REUSED if _heavy(task) else 1)
-    return max(8, min(int(SCORED / cost), int(CELLS / (width + examples * data.x[0].numel()))))
+    return max(8, min(MOST_SCORED, int(SCORED / cost), int(CELLS / (width + examples * data.x[0].numel()))))
 
 
 def _heavy(task: Task) -> list[str]:
@@ -95,11 +97,22 @@ def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[i
     """Cut clients into chunks of at most `chunk` clients that take about the same time.
 
     Clients with the most examples come first, then by position, whatever order they are given in, so that the clients
-    of a chunk finish at about the same time. There are at least two chunks, so that a second worker has work.
+    of a chunk finish at about the same time. There are at least two chunks, so that a second worker has work, and up to
+    twice as many as needed if two workers would otherwise wait for each other: of three equal chunks, one would train
+    two.
     """
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
-    pieces = max(2, -(-len(ordered) // chunk))
-    share = sum(sizes[client] for client in ordered) / pieces
+    fewest = -(-len(ordered) // chunk)
+    cuts = (_pieces(ordered, sizes, chunk, num) for num in range(max(2, fewest), max(2, 2 * fewest) + 1))
+    first = next(cuts)
+    if fewest <= 2 or _busy(first, sizes) >= BUSY:
+        return first
+    return next((parts for parts in cuts if _busy(parts, sizes) >= BUSY), first)
+
+
+def _pieces(ordered: Sequence[int], sizes: Sequence[int], chunk: int, num: int) -> list[list[int]]:
+    """About `num` chunks with equal shares of the examples."""
+    share = sum(sizes[client] for client in ordered) / num
     parts: list[list[int]] = []
     done = 0.0
     for client in ordered:
@@ -108,3 +121,11 @@ def cut(clients: Sequence[int], sizes: Sequence[int], chunk: int) -> list[list[i
         parts[-1].append(client)
         done += sizes[client]
     return parts
+
+
+def _busy(parts: Sequence[Sequence[int]], sizes: Sequence[int]) -> float:
+    """The share of the time that two workers are busy, if each takes the next chunk when it is free."""
+    ends = [0, 0]
+    for part in parts:
+        ends[ends.index(min(ends))] += sum(sizes[client] for client in part)
+    return sum(ends) / (2 * max(max(ends), 1))

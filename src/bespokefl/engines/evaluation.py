@@ -11,6 +11,7 @@ from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import TrainingError, listing
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import FOLLOWED
+from bespokefl.engines.storage.mapped_files import vacant
 
 log = logging.getLogger("bespokefl")
 
@@ -98,8 +99,8 @@ def mask_non_finite(scores: Scores, data: Data, clients: Collection[int]) -> set
 
 
 def finite(scores: Scores) -> Scores:
-    """Return the scores with NaN instead of values that are not finite."""
-    return {name: values.masked_fill(~torch.isfinite(values), torch.nan) for name, values in scores.items()}
+    """Replace values that are not finite by NaN, in place; return the scores."""
+    return {name: values.masked_fill_(~torch.isfinite(values), torch.nan) for name, values in scores.items()}
 
 
 def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -> None:
@@ -107,7 +108,7 @@ def scatter(scores: Scores, clients: Sequence[int], values: Scores, size: int) -
     at = torch.tensor(clients, dtype=torch.int64)
     for name, own in values.items():
         if name not in scores:
-            scores[name] = torch.full((size,), torch.nan if own.is_floating_point() else 0, dtype=own.dtype)
+            scores[name] = vacant(size, own.dtype).fill_(torch.nan if own.is_floating_point() else 0)
         scores[name][at] = own
 
 

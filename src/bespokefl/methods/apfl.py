@@ -66,11 +66,14 @@ class APFL(Method):
     def _own(self, task: Task, w: Rows, v: Rows, alpha: Tensor, batch: Batch, first: Tensor) -> tuple[Rows, Tensor]:
         """v after a step, and α, which is updated in rows for which this is the first step of a round."""
         found = task.gradient(mixed(v, w, alpha), batch)  # ∇F(v̄)
+        new = v.plus(found, alpha * -self.lr)
+        if not first.any():
+            return new, alpha
         slope = found.dot(v - w).double().cpu()
         updated = (alpha - self.alpha_rate * slope).clamp(0, 1)
-        return v - (found * alpha) * self.lr, torch.where(first, updated, alpha)
+        return new, torch.where(first, updated, alpha)
 
 
 def mixed(v: Rows, w: Rows, alpha: Tensor) -> Rows:
     """v̄ = α v + (1 − α) w."""
-    return v * alpha + w.expand(len(v)) * (1 - alpha)
+    return w.toward(v, alpha)

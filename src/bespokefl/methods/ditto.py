@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch
 from bespokefl.core.hyper_parameters import at_least
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
@@ -57,7 +56,5 @@ class Ditto(Method):
         return self._personalize(task, w, w, data, steps=data.num_steps() * data.expected_rounds)
 
     def _personalize(self, task: Task, start: Rows, w: Rows, data: CohortData, steps: Tensor | None = None) -> Rows:
-        def regularized(v: Rows, batch: Batch, w: Rows) -> Rows:  # ∇F_k(v) + λ (v − w^t)
-            return task.gradient(v, batch) + self.prox_weight * (v - w)
-
-        return local_sgd(regularized, start, data, self.personal_lr, steps=steps, per_row=(w,), **self.sgd)
+        proximal = Penalty(self.prox_weight, w)  # (λ/2) ‖v − w^t‖²
+        return local_sgd(task.gradient, start, data, self.personal_lr, steps=steps, penalty=proximal, **self.sgd)

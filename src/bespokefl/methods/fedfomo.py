@@ -15,6 +15,7 @@ Differs from the paper:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,10 +64,11 @@ class FedFOMO(Method):
     def _choose(self, server: State, client: int, round: Round) -> Tensor:
         """ε-greedy: each choice is the remaining client of highest affinity, or a random one."""
         draws = rng.generator(round.seed, "fomo", round.number, round.names[client])
-        known, affinity = server["known"].tolist(), server["affinity"][client].tolist()
-        others = [j for j in draws.permutation(len(known)).tolist() if j != client]
-        ranked = sorted(others, key=lambda j: (not known[j], -affinity[j]))
-        num_known = sum(known[j] for j in others)
+        known, affinity = server["known"].numpy(), server["affinity"][client].numpy()
+        others = draws.permutation(len(known))
+        others = others[others != client]
+        ranked = others[np.lexsort((-affinity[others], ~known[others]))].tolist()
+        num_known = int(known[others].sum())
         chosen: list[int] = []
         while ranked and len(chosen) < self.downloads:
             random = draws.random() < self.explore - self.decay * (round.number - 1)
@@ -133,5 +135,5 @@ def mix(models: Sequence[Rows], value: Tensor) -> Rows:
     shares = weights(value)
     total = models[0] * shares[:, 0]
     for m, rows in enumerate(models[1:], start=1):
-        total = total + rows.expand(len(value)) * shares[:, m]
+        total = total.plus(rows.expand(len(value)), shares[:, m])
     return total

@@ -8,9 +8,8 @@ Differs from the paper: the local problem is solved by the run's fixed number of
 
 from dataclasses import dataclass
 
-from bespokefl.core.cohort_data import Batch
 from bespokefl.core.hyper_parameters import at_least
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
 
@@ -33,11 +32,8 @@ class FedProx(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         start: Rows = message["weights"]  # w^t
-
-        def regularized(w: Rows, batch: Batch, start: Rows) -> Rows:  # ∇F_k(w) + μ (w − w^t)
-            return task.gradient(w, batch) + self.prox_weight * (w - start)
-
-        return {"weights": local_sgd(regularized, start, data, self.lr, per_row=(start,), **self.sgd)}, state
+        proximal = Penalty(self.prox_weight, start)  # (μ/2) ‖w − w^t‖²
+        return {"weights": local_sgd(task.gradient, start, data, self.lr, penalty=proximal, **self.sgd)}, state
 
     def upload(self, message: Message) -> Declarations:
         return {"weights": Weights()}

@@ -63,7 +63,8 @@ class PFedMe(Method):
 
         def step(w: Rows, theta: Rows, batch: Batch) -> tuple[Rows, Rows]:
             for _ in range(self.inner_steps):
-                theta = theta - self.personal_lr * (task.gradient(theta, batch) + self.prox_weight * (theta - w))
-            return w - (self.lr * self.prox_weight) * (w - theta), theta
+                slope = task.gradient(theta, batch)  # of F; θ − η_p (∇F + λ (θ − w)):
+                theta = theta.toward(w, self.personal_lr * self.prox_weight).plus(slope, -self.personal_lr)
+            return w.toward(theta, self.lr * self.prox_weight), theta
 
         return iterate(step, (w, w), data)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bespokefl.core.cohort_data import Batch
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Weights
 
@@ -43,11 +42,7 @@ class Scaffold(Method):
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         x, c, own = message["weights"], message["control"], state["control"]
-
-        def corrected(y: Rows, batch: Batch, own: Rows, c: Rows) -> Rows:
-            return task.gradient(y, batch) - own + c
-
-        y = local_sgd(corrected, x, data, self.lr, per_row=(own, c))
+        y = local_sgd(task.gradient, x, data, self.lr, penalty=Penalty(slope=c - own))  # ∇F_i(y) − c_i + c
         control = own - c + (x - y) / (data.num_steps().double() * self.lr)  # option II
         return {"change": y - x, "control": control - own}, {"control": control}
 
@@ -55,21 +50,23 @@ class Scaffold(Method):
         return {"change": Weights(reference=Reference.ZERO), "control": Weights(reference=Reference.ZERO)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        counts = server["counts"].clone()
+        counts, clients = server["counts"], list(uploads.clients)
         own = uploads.examples.double() if self.weights == "examples" else torch.ones(len(uploads)).double()
-        counts[list(uploads.clients)] = own
-        before, total = _total(server["counts"]), _total(counts)  # N, or an estimate of n that may change
+        replaced = counts[clients]
+        known, weights = counts.count_nonzero(), counts.sum()
+        before = _total(weights, known, len(counts))  # N, or an estimate of n that may change
+        total = _total(weights + (own - replaced).sum(), known + (replaced == 0).sum(), len(counts))
         return {
             "weights": server["weights"] + uploads.mean("change", by=self.weights) * self.server_lr,
             "control": server["control"] * (before / total)
             + uploads.mean("control", by=self.weights) * (own.sum() / total),  # |S| / N
-            "counts": counts,
+            "counts": counts.index_copy(0, torch.tensor(clients), own),
         }
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         return server["weights"]
 
 
-def _total(counts: Tensor) -> Tensor:
+def _total(weights: Tensor, known: Tensor, clients: int) -> Tensor:
     """The sum of all clients' weights; unknown ones (0) are estimated by the mean of the known."""
-    return counts.sum() / counts.count_nonzero().clamp(min=1) * len(counts)
+    return weights / known.clamp(min=1) * clients

@@ -17,6 +17,7 @@ from bespokefl.core.errors import DiskError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.engines.storage import client_states as module
+from bespokefl.engines.storage import mapped_files
 from bespokefl.engines.storage.client_states import ClientStates
 from tests.federations import same_bits
 
@@ -93,7 +94,7 @@ def test_as_a_dictionary_would(puts: list[list[int]]) -> None:
 
 
 def test_replies_are_spilled_to_where_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SPILL_BYTES", 64)
+    monkeypatch.setattr(mapped_files, "SPILL_BYTES", 64)
     large = Rows(Layout(("w",), ((100,),)), [torch.arange(200.0).reshape(2, 100)])
     sent = {"upload/weights": large, "state/few": rows([1, 2]), "broken": torch.zeros(2)}
     in_memory = ClientStates(begin, 2).spill(state([1, 2]), sent)

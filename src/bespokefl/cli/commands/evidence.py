@@ -185,20 +185,32 @@ def _write_pages(found: "Sequence[Study]", store: "CellStore") -> None:
 
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer repetitions and sizes.")] = False,
-    only: Annotated[str | None, typer.Option(help="Name of a single case to measure.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Name of a single case to measure; with --methods, of a method.")
+    ] = None,
     scale: Annotated[
         bool,
         typer.Option("--scale", help="Measure time and memory with more and more clients, a hundred of them active."),
     ] = False,
+    methods: Annotated[
+        bool, typer.Option("--methods", help="Measure what rounds of every method cost, relative to their gradients.")
+    ] = False,
 ) -> None:
     """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
+    from bespokefl_evidence.benchmarks import methods as pricing
     from bespokefl_evidence.benchmarks import scale as growth
     from bespokefl_evidence.benchmarks import speed as bench
 
-    if scale:
+    if scale and methods:
+        raise typer.BadParameter("--scale and --methods measure different things: give one of them.")
+    if methods:
+        prices = pricing.main(quick=quick, only=only)
+        output.record(prices=[asdict(one) for one in prices])
+        output.essential(*(f"{one.case} {one.method} {one.phase}: {one.price:.2f}" for one in prices))
+    elif scale:
         sizes = growth.main(quick=quick)
         output.record(sizes=[asdict(one) for one in sizes])
-        output.essential(*(f"{one.clients} clients: {one.seconds:.3f} s a round" for one in sizes))
+        output.essential(*(f"{one.method}, {one.clients} clients: {one.seconds:.3f} s" for one in sizes))
     else:
         cases = bench.main(quick=quick, only=only)
         output.record(cases=[asdict(one) for one in cases])

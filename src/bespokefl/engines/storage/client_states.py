@@ -5,37 +5,30 @@ of: a client that trains afterwards gets another slot, so that the snapshot stay
 slots are pinned, the next update waits until the snapshot is written.
 """
 
-import ctypes
 import logging
-import mmap
-import os
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bespokefl.core import memory
 from bespokefl.core.errors import DiskError
-from bespokefl.core.files import FULL
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows, concatenate
+from bespokefl.engines.storage.mapped_files import MappedFiles, zeros
 from bespokefl.engines.transports import wire
 
 log = logging.getLogger("bespokefl")
 
-SPILL_BYTES = 1 << 20  # smaller tensors of a reply stay in memory
-# Returns freed memory to the system: otherwise the C library keeps holes as large as the rows that come and go.
-_trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 NOTICE = logging.INFO + 5  # log level of automatic choices that users should know of
 # Slots that may hold only a snapshot's rows: a share of all rows, or as many as fit into so many bytes if that is more.
 SPARE_SHARE, SPARE_BYTES = 1 / 16, 1 << 20
+ALL_IN_MEMORY, MANY_TIMES = 1 << 28, 4  # bytes of all clients' models that are always in memory; see `allocate`
 MEMORY_SHARE = 0.4  # of the available memory: states that may exceed it are kept in memory-mapped files
 
 
@@ -51,7 +44,7 @@ class ClientStates:
         self, start: Callable[[Sequence[int]], State], clients: int | None = None, folder: Path | None = None
     ) -> None:
         self._start, self._clients, self._folder = start, clients, folder
-        self._files: _MappedFiles | None = None
+        self._files: MappedFiles | None = None
         self._has_chosen = False  # between memory and files
         self._slots: dict[int, int] = {}
         self._tensors: State = {}
@@ -111,13 +104,21 @@ class ClientStates:
         if files is None:
             return values
         moved = {name: value.map(files.copy) if isinstance(value, Rows) else value for name, value in values.items()}
-        if _trim_memory is not None:
-            _trim_memory(0)
+        memory.give_back()  # otherwise the C library keeps holes as large as the rows that come and go
         return moved
 
     def allocate(self, like: Rows, size: int) -> Rows:
-        """Allocate rows where the states are: in memory or in a file."""
-        blocks = [_zeros(block, size) if self._files is None else self._files.new(block, size) for block in like.blocks]
+        """Allocate rows for all clients where the states are: in memory or in a file.
+
+        Rows that take more than 256 MB and several times the memory of the states are in a file, too, if there is room:
+        most clients were never active, and their models are all alike.
+        """
+        files, total = self._files, size * wire.size({"rows": like[:1]})[0]
+        if files is None and total > max(ALL_IN_MEMORY, MANY_TIMES * self._row_bytes * self._used):
+            with suppress(DiskError):
+                spare = MappedFiles(self._folder)
+                return Rows(like.layout, [spare.new(block, size) for block in like.blocks], size=size)
+        blocks = [zeros(block, size) if files is None else files.new(block, size) for block in like.blocks]
         return Rows(like.layout, blocks, size=size)
 
     # -- snapshots
@@ -173,7 +174,7 @@ class ClientStates:
     def _block(self, name: str, like: Tensor, size: int, old: Tensor | None) -> Tensor:
         if self._files is not None:
             return self._files.resize(name, like, size)
-        larger = _zeros(like, size)
+        larger = zeros(like, size)
         if old is not None:
             larger[: len(old)] = old
         return larger
@@ -187,7 +188,7 @@ class ClientStates:
         total = self._row_bytes * (self._clients or 0)
         if self._folder is None and total <= MEMORY_SHARE * memory.limit():
             return
-        self._files = _MappedFiles(self._folder)
+        self._files = MappedFiles(self._folder)
         log.log(
             NOTICE if self._folder is None else logging.INFO,
             "clients' states (up to %.3g GB) are kept in memory-mapped files in %s",
@@ -229,84 +230,12 @@ class StatesSnapshot:
         self.slots = []
 
 
-class _MappedFiles:
-    """Tensors in memory-mapped files without names, which disappear with the process however it ends."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._growing: dict[str, IO[bytes]] = {}
-        self.folder = folder or Path(tempfile.gettempdir())
-        with self._explain_errors():
-            self.folder.mkdir(parents=True, exist_ok=True)
-
-    def resize(self, name: str, like: Tensor, size: int) -> Tensor:
-        """A tensor with so many rows in the file of this name, which keeps its content."""
-        with self._explain_errors():
-            if name not in self._growing:
-                self._growing[name] = self._open()
-            pages = _map(self._growing[name], like, size)
-        return _tensor_in(pages, like, size)
-
-    def new(self, like: Tensor, size: int) -> Tensor:
-        """A tensor with so many rows in a file of its own."""
-        with self._explain_errors(), self._open() as file:  # the mapping keeps the file
-            pages = _map(file, like, size)
-        return _tensor_in(pages, like, size)
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        """A copy in a file of its own; a small tensor is returned as it is."""
-        if tensor.numel() * tensor.element_size() < SPILL_BYTES:
-            return tensor
-        return self.new(tensor, len(tensor)).copy_(tensor)
-
-    def _open(self) -> IO[bytes]:
-        return tempfile.TemporaryFile(dir=self.folder)
-
-    def __del__(self) -> None:
-        for file in self._growing.values():
-            file.close()
-
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            full, writable = "make room or give --state-dir on a larger disk", "give --state-dir a writable directory"
-            raise DiskError(
-                f"cannot keep the clients' states in {str(self.folder)!r}: {error.strerror or error}",
-                cure=full if error.errno in FULL else writable,
-            ) from None
-
-
 def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
     """Repeat rows that a method returned once for all clients, so that each client has one."""
     return {
         name: value.expand(size) if isinstance(value, Rows) and len(value) == 1 else value
         for name, value in values.items()
     }
-
-
-def _zeros(like: Tensor, size: int) -> Tensor:
-    """Zeros that, on the CPU, use memory only where something is written."""
-    if like.device.type != "cpu":
-        return like.new_zeros(size, *like.shape[1:])
-    pages = mmap.mmap(-1, max(1, _num_bytes(like, size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return _tensor_in(pages, like, size)
-
-
-def _map(file: IO[bytes], like: Tensor, size: int) -> mmap.mmap:
-    """Map a file, allocated now, so that a full disk is an error here and not a crash during a later write."""
-    length = max(1, _num_bytes(like, size))
-    os.posix_fallocate(file.fileno(), 0, length)
-    return mmap.mmap(file.fileno(), length)
-
-
-def _num_bytes(like: Tensor, size: int) -> int:
-    return size * like.shape[1:].numel() * like.element_size()
-
-
-def _tensor_in(pages: mmap.mmap, like: Tensor, size: int) -> Tensor:
-    flat = torch.frombuffer(pages, dtype=torch.uint8)[: _num_bytes(like, size)]
-    return flat.view(like.dtype).reshape(size, *like.shape[1:])
 
 
 def _blocks(value: Rows | Tensor) -> Sequence[Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bespokefl.core import memory
 from bespokefl.core.method import Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.engines import chunks
@@ -58,6 +59,7 @@ class LocalTransport:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+            memory.give_back()  # what training has freed
         self._pool = None
 
     def partition(self, clients: Sequence[int], *, scoring: bool = False) -> list[list[int]]:

@@ -40,7 +40,7 @@ from bespokefl.core.method import CohortData, Message, Method, Round, Rows, Stat
 from bespokefl.core.rows import RunningVariance
 from bespokefl.core.uploads import Declarations, Scalar, Weights
 from bespokefl.methods.selffl import uncertainty
-from bespokefl.methods.selffl.uncertainty import precision, rounded_steps, shares, sums_of_others, wanted_steps
+from bespokefl.methods.selffl.uncertainty import precision, rounded_steps, shares, sums_without, wanted_steps
 
 Pairs = Sequence[tuple[str, float]]
 
@@ -130,11 +130,10 @@ class SelfFL(Method):
         return state | {"optimum": rows} if self.augmented else state
 
     def message(self, server: State, cohort: Sequence[int], round: Round) -> Message:
-        weights = precision(server["variances"], server["between"]).nan_to_num(0.0)  # w_k
-        if self.peers == "active":
-            active = torch.tensor(round.reporting, dtype=torch.int64)
-            weights = torch.zeros_like(weights).index_copy_(0, active, weights.index_select(0, active))
-        others = sums_of_others(weights).index_select(0, torch.tensor(cohort, dtype=torch.int64))  # S₋ₘ
+        num, active = len(round.names), sorted(round.reporting)
+        peers = torch.arange(num) if self.peers == "known" else torch.tensor(active, dtype=torch.int64)
+        weights = precision(server["variances"].index_select(0, peers), server["between"]).nan_to_num(0.0)  # w_k
+        others = sums_without(weights, peers, torch.tensor(cohort, dtype=torch.int64))  # S₋ₘ
         return Message({"weights": server["weights"], "between": server["between"]}, {"others": others})
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:

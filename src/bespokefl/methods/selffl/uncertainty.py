@@ -40,18 +40,28 @@ def precision(variance: Tensor, between: Tensor) -> Tensor:
 
 
 def sums_of_others(values: Tensor) -> Tensor:
-    """Σ_{k≠m} values_k, summed from both ends: total − own would cancel if one client dominates."""
-    own = values.numpy()  # numpy has less overhead, and the server computes this for every cohort
-    sums = np.zeros_like(own)
-    sums[1:] = np.cumsum(own[:-1])
-    sums[:-1] += np.cumsum(own[:0:-1])[::-1]
-    return torch.from_numpy(sums)
+    """Σ_{k≠m} values_k."""
+    everybody = torch.arange(len(values))
+    return sums_without(values, everybody, everybody)
+
+
+def sums_without(values: Tensor, owners: Tensor, clients: Tensor) -> Tensor:
+    """Σ_{k≠m} values_k for each of these clients m; `owners` are the clients of the values, ascending.
+
+    They are summed from both ends: total − own would cancel if one client dominates.
+    """
+    own, k, m = values.numpy(), owners.numpy(), clients.numpy()  # numpy has less overhead
+    before, after = (np.concatenate([np.zeros(1), np.cumsum(ends)]) for ends in (own, own[::-1]))
+    return torch.from_numpy(before[np.searchsorted(k, m)] + after[len(k) - np.searchsorted(k, m, side="right")])
 
 
 def filled(variance: Tensor, known: Tensor) -> Tensor:
     """Undefined variances replaced by the median of the known ones; NaN if there are none."""
     undefined = variance.isnan()
-    return torch.where(undefined, known.nanquantile(0.5), variance) if undefined.any() else variance
+    if not undefined.any():
+        return variance
+    values = known[~known.isnan()]  # of many clients, few may have reported
+    return torch.where(undefined, values.quantile(0.5) if len(values) else torch.nan, variance)
 
 
 def shares(variance: Tensor, known: Tensor, between: Tensor) -> Tensor:

@@ -148,8 +148,11 @@ class Result:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """One dict per client, as in clients.csv."""
-        kinds = {"personal": self.personal, "global": self.global_, CONSTANT: self.constant}
-        return score_tables.lines(self.names, self.sizes, kinds)
+        return score_tables.lines(self.names, self.sizes, self._kinds)
+
+    @property
+    def _kinds(self) -> dict[str, Scores | None]:
+        return {"personal": self.personal, "global": self.global_, CONSTANT: self.constant}
 
     def clients_frame(self) -> "DataFrame":
         """Return `clients` as a pandas data frame: one row per client."""
@@ -242,7 +245,7 @@ class Result:
             return
         (into / "config.toml").write_text(self.config.to_toml(self.comments), encoding="utf-8")
         (into / "result.json").write_text(dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
-        score_tables.write_csv(into / "clients.csv", self.clients)
+        score_tables.write_clients(into / "clients.csv", self.names, self.sizes, self._kinds)
         score_tables.write_lines(into / "rounds.jsonl", self.rounds)
         if self.client_rounds:
             score_tables.write_lines(into / "client_rounds.jsonl", self.client_rounds)

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bespokefl.metrics.metric import metric_of, split_name
 Scores = dict[str, np.ndarray]  # one value per client: "accuracy", "loss", … on test data, "validation_accuracy", …
 Sizes = dict[str, np.ndarray]  # the number of examples per client: "train", "validation", "test"
 
+AT_ONCE = 10_000  # clients of a table that are written together
 SIZES = ("train", "validation", "test")
 CONSTANT = "constant"  # the kind of the constant predictors: majority class, or mean value
 
@@ -73,15 +75,43 @@ def lines(names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None
 
     Constant predictors of runs before Bespoke computed them have no columns.
     """
-    columns: dict[str, list[Any]] = {"client": list(names)}
-    columns |= {part: sizes[part].tolist() for part in SIZES}
-    undefined = np.full(len(names), math.nan)
+    columns = _columns(names, sizes, scores)
+    return [dict(zip(columns, values, strict=True)) for values in _rows(columns, 0, len(names))]
+
+
+def write_clients(path: Path, names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]) -> None:
+    """Write `lines` as a CSV file, some clients at a time."""
+    columns = _columns(names, sizes, scores)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for start in range(0, len(names), AT_ONCE):
+            writer.writerows(_rows(columns, start, start + AT_ONCE))
+
+
+def _columns(
+    names: Sequence[str], sizes: Sizes, scores: Mapping[str, Scores | None]
+) -> dict[str, Sequence[str] | np.ndarray | None]:
+    """The columns of `lines`; None for scores that do not exist."""
+    columns: dict[str, Sequence[str] | np.ndarray | None] = {"client": names, **{part: sizes[part] for part in SIZES}}
     measures = next(found for found in scores.values() if found is not None)
     for kind, found in scores.items():
         own = measures if found is None and kind != CONSTANT else found or {}
-        for name in own:
-            columns[f"{kind}_{name}"] = plain(undefined if found is None else found[name])
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        columns |= {f"{kind}_{name}": None if found is None else found[name] for name in own}
+    return columns
+
+
+def _rows(columns: Mapping[str, Sequence[str] | np.ndarray | None], start: int, stop: int) -> Iterator[tuple[Any, ...]]:
+    """The lines of some clients, without the names of the columns."""
+    cells = [repeat(None) if column is None else _cells(column[start:stop]) for column in columns.values()]
+    return zip(*cells, strict=False)
+
+
+def _cells(values: Sequence[str] | np.ndarray) -> list[Any]:
+    """As `plain`, which looks at the values one by one."""
+    usual = isinstance(values, np.ndarray) and bool(np.isfinite(values).all())
+    found: list[Any] = values.tolist() if usual else plain(values)  # type: ignore[union-attr]
+    return found
 
 
 def read_clients(path: Path, kinds: Sequence[str]) -> tuple[tuple[str, ...], Sizes, dict[str, Scores]]:

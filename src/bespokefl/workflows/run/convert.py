@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from bespokefl.engines.client import Data
 from bespokefl.engines.faults import Faults
 from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
+from bespokefl.engines.storage.mapped_files import vacant
 from bespokefl.metrics.metric import check_metric
 from bespokefl.workflows.results.models import InMemoryModels
 from bespokefl.workflows.results.result import Result
@@ -40,9 +42,14 @@ def check_clients(clients: Clients) -> None:
         raise InputError(f"every client needs training examples, got none for {listing(idle)}; leave them out.")
     may_lack = isinstance(clients.source, Table) and clients.preparation is None
     for what, values in (("y", clients.y),) if may_lack else (("x", clients.x), ("y", clients.y)):
-        # A sum is finite only if all its terms are; in float64 it cannot overflow by itself.
-        if values.is_floating_point() and not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+        if values.is_floating_point() and not _finite(values):
             raise InputError(f"{what} must be finite, but it holds NaN or infinity; remove or fill such values.")
+
+
+def _finite(values: Tensor) -> bool:
+    """Whether all values are finite, part by part: a sum is only if all its terms are, and float64 cannot overflow."""
+    parts = values.split(max(1, COPIED_AT_ONCE // max(1, values[:1].numel())))
+    return all(bool(torch.isfinite(part.sum(dtype=torch.float64))) for part in parts)
 
 
 def select(clients: Clients, positions: Sequence[int]) -> Clients:
@@ -123,10 +130,11 @@ def make_result(
 
     `about` is the content of result.json without scores; `files` are further arguments of `Result`.
     """
-    back: list[int] = _positions(clients, data).tolist()
+    back = _positions(clients.names, data.names)
+    listed: list[int] = back.tolist() if outcome.by_client or outcome.client_scores else []  # there may be a million
 
     def ordered(value: Any) -> Any:  # lists and matrices with an entry per client
-        return [ordered(value[at]) for at in back] if isinstance(value, list) else value
+        return [ordered(value[at]) for at in listed] if isinstance(value, list) else value
 
     history = [
         {name: ordered(value) if name in outcome.by_client else value for name, value in row.items()}
@@ -155,7 +163,7 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
     """Reorder an engine's rows to the order of the clients: in place and by columns, as the rows may be large."""
     if data.names == clients.names:
         return rows
-    back = _positions(clients, data).to(rows.device)
+    back = _positions(clients.names, data.names).to(rows.device)
     for block in rows.blocks:
         if block.stride(0) and block.numel():  # else all clients share one row
             flat = block.view(len(block), -1)
@@ -167,12 +175,16 @@ def in_order(clients: Clients | Data, data: Data, rows: Rows) -> Rows:
 
 def scores_of(clients: Clients | Data, data: Data, scores: Mapping[str, Tensor]) -> Scores:
     """Return an engine's scores in the order of the clients; those of test data have no prefix and come first."""
-    back = _positions(clients, data)
-    found: Scores = {name.removeprefix("test_"): values[back].numpy() for name, values in scores.items()}
+    back = _positions(clients.names, data.names)
+    found: Scores = {}
+    for name, values in scores.items():
+        taken = vacant(len(back), values.dtype)
+        found[name.removeprefix("test_")] = torch.index_select(values, 0, back, out=taken).numpy()
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(OTHER_DATA), item[0])))
 
 
-def _positions(clients: Clients | Data, data: Data) -> Tensor:
-    """Return the position of each client in the engine's data."""
-    position = {name: at for at, name in enumerate(data.names)}
-    return torch.tensor([position[name] for name in clients.names])
+@lru_cache(maxsize=1)
+def _positions(names: tuple[str, ...], among: tuple[str, ...]) -> Tensor:
+    """Return the position of each name among others."""
+    position = {name: at for at, name in enumerate(among)}
+    return torch.tensor([position[name] for name in names])
