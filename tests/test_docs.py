@@ -155,8 +155,29 @@ def test_the_table_of_readme_is_what_the_demonstration_prints(tmp_path: Path) ->
         assert len(shown) >= 2
         for mine, now in zip(shown, printed[name], strict=False):
             assert float(mine) == pytest.approx(float(now), abs=2.5), (name, values)
+    (quoted,) = re.findall(r"(?m)^> A model that .*(?:\n> .*)*", text)
+    (sentence,) = (line for line in done.stdout.splitlines() if line.startswith("A model that each client"))
+    quoted = quoted.replace("\n>", "").removeprefix("> ")
+    assert NUMBER.sub("", quoted) == NUMBER.sub("", sentence)
+    for mine, now in zip(NUMBER.findall(quoted), NUMBER.findall(sentence), strict=True):
+        assert float(mine) == pytest.approx(float(now), abs=5), sentence
     accuracy = {name: float(NUMBER.findall(values)[0]) for name, values in rows}
     assert max(accuracy.values()) > 5 + max(accuracy["local"], accuracy["fedavg"])
+
+
+def test_the_speed_of_readme_is_that_of_the_page_of_measurements() -> None:
+    stated = re.search(
+        r"(\d+) times as\s+fast as a plain PyTorch loop on one core, (\d+) times on two", page_text("README.md")
+    )
+    measured = re.search(
+        r"^\| logistic .*?\| [\d.]+ s \| ([\d.]+) \| ([\d.]+) \|", page_text("docs/performance.md"), re.MULTILINE
+    )
+    assert stated is not None and measured is not None
+    assert [int(one) for one in stated.groups()] == [round(float(one)) for one in measured.groups()]
+
+
+def page_text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_installed_command_runs(tmp_path: Path) -> None:

@@ -45,13 +45,20 @@ USAGE_ERROR: Any = getattr(typer, "TyperException", None) or importlib.import_mo
 
 COMPLETION = "_BESPOKE_COMPLETE"  # the environment variable by which shells ask for completions
 
+FIRST_STEPS = (
+    "First steps: `bespoke demo`, then `bespoke run ditto --out runs/ditto` and `bespoke compare ditto pfedvem ucfl`; "
+    "on your own table, `bespoke diagnose --data my.csv --label ill --client hospital`."
+)
+
 app = typer.Typer(
     name="bespoke",
     help="Personalized federated learning: a model of its own for every client.",
+    epilog=FIRST_STEPS,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 for command in (
+    show.demo,
     run.run,
     run.resume,
     tune.tune,
@@ -63,7 +70,6 @@ for command in (
     export.export,
     show.methods,
     show.models,
-    show.demo,
     evidence.reproduce,
     evidence.bench,
 ):
