@@ -577,6 +577,7 @@ def test_the_demo_shows_methods_and_writes_a_report(
     assert sentence.startswith("A model that each client trains alone (local) recognizes") and sentence.endswith(".")
     assert path == f"The report: {page.relative_to(here)}" and opened == [page.as_uri()]
     assert "Untuned" not in page.read_text(encoding="utf-8") and "chosen beforehand" in page.read_text(encoding="utf-8")
+    assert json.loads((page.parent / "compare.json").read_text())["command"] == "bespoke demo --rounds 1 --seed 1"
     assert bespoke("demo --out runs/demo") == 2  # nothing is replaced
     assert "runs/demo" in capsys.readouterr().err
 

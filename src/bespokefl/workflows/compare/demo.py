@@ -82,7 +82,8 @@ def demo(
     tuning: dict[str, Any] = {"tuned": None, "sentences": [CHOSEN_BEFOREHAND, OTHERS_UNTUNED]}
     if not everything:
         tuning = {"tuned": True, "sentences": [CHOSEN_BEFOREHAND]}
-    metadata = replace(found.metadata, tuning=tuning)
+    flags = ["--all"] * everything + [f"--rounds {rounds}"] * (rounds != ROUNDS) + [f"--seed {seed}"] * (seed != 0)
+    metadata = replace(found.metadata, tuning=tuning, command=" ".join(["bespoke demo", *flags]))
     return Comparison(list(found.entries.values()), metadata, keep=found)
 
 
