@@ -220,7 +220,13 @@ class TestHyperParametersAsFlags:
 
     def test_hints(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert bespoke("run ditto --lrr 0.1") == 2
-        assert "No such option" in (said := capsys.readouterr().err) and "--set NAME=VALUE" in said
+        said = capsys.readouterr().err
+        assert "No such option '--lrr'. Did you mean '--lr', a hyper-parameter of the method? A hyper" in said
+        assert "--log" not in said and "--set NAME=VALUE" in said
+        assert bespoke("run ditto --ronds 3") == 2
+        assert "'--rounds'" in (said := capsys.readouterr().err) and "?) A hyper-parameter is set with" in said
+        assert bespoke("rnu ditto") == 2
+        assert capsys.readouterr().err == "error: No such command 'rnu'. Did you mean 'run'?\n"
         assert bespoke("run ditto --lr") == 2
         assert "--lr must be followed by a value, as in --lr 0.1." in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ from bespokefl.cli.commands import (
     split,
     tune,
 )
-from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, hint
+from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, usage_message
 from bespokefl.core.errors import COMMAND_LINE, BespokeError, DiskError, in_brief, settings_written_in
 from bespokefl.core.files import FULL, absolute
 
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         title = "" if context is None else context.command_path.partition(" ")[2]
-        code = _fail(error.format_message() + hint(arguments, error), error.exit_code, arguments, title)
+        code = _fail(usage_message(arguments, error), error.exit_code, arguments, title)
     except BespokeError as error:
         code = _fail(str(error), 2, arguments)
     except BrokenPipeError:  # the reader of the output has closed it
