@@ -270,6 +270,18 @@ def test_shells_get_completions(variables: dict[str, str]) -> None:
     assert "--missing-values" in done.stdout and "--rounds" not in done.stdout
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_of_all_shells(shell: str, here: Path) -> None:
+    """A shell that is installed also checks the syntax of its script."""
+    code = f"from bespokefl.cli import main; main(['--show-completion', {shell!r}])"
+    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and f"_BESPOKE_COMPLETE=complete_{shell}" in done.stdout, done.stderr
+    (here / "script").write_text(done.stdout)
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n", "script"], cwd=here).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
