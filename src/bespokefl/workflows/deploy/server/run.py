@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,26 @@ def _serve(grid: Grid, deployment: Deployment, directory: Path) -> None:
         handler.close()
 
 
+def _gather(messenger: NodeMessenger, directory: Path, expected: set[str]) -> None:
+    """Wait for the expected nodes; the run's status names those that are not connected yet."""
+    noted: list[str] | None = None
+
+    def enough(known: Mapping[str, Any]) -> bool:
+        nonlocal noted
+        absent = sorted(expected - known.keys())
+        if absent != noted:
+            noted = absent
+            update_status(directory, waiting_for=absent)
+        return bool(known) and not absent
+
+    messenger.gather(enough)
+
+
 def run(messenger: NodeMessenger, config: RunSettings, directory: Path, expected: set[str]) -> Result:
     """Wait for the expected nodes, train, and return what the server knows of the result."""
     watching = trackers.of(config.log)  # report mistakes before nodes train
     messenger.hello = {"missing": config.missing}
-    messenger.gather(lambda known: bool(known) and expected <= known.keys())
+    _gather(messenger, directory, expected)
     if messenger.unable:
         reasons = [f"{name}: {reason.rstrip('.')}" for name, reason in sorted(messenger.unable.items())]
         raise InputError(f"{count(len(reasons), 'node')} cannot take part: {'; '.join(reasons)}.")
