@@ -607,6 +607,13 @@ def test_the_sentence_of_the_demo_says_what_the_best_method_computes_in_addition
     )
 
 
+def test_the_demo_of_all_methods_marks_those_that_are_not_tuned() -> None:
+    assert demo.marked("ditto") == "ditto" and demo.marked("fedrep") == "fedrep °"
+    clients = demo.demo_clients()
+    assert "with ° are not tuned" in demo.introduction(clients, everything=True)[1]
+    assert "°" not in " ".join(demo.introduction(clients))
+
+
 def test_all_methods_of_the_demo_can_run_on_its_clients() -> None:
     clients = demo.demo_clients()
     assert clients.groups is not None and {*demo.HYPER} < {*methods.REGISTRY}

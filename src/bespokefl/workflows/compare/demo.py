@@ -52,7 +52,8 @@ CHOSEN_BEFOREHAND = (
     "from nine points for each method; none of the chosen points is at the edge of its grid. The federation was chosen "
     "among nine to show an effect."
 )
-OTHERS_UNTUNED = "Methods that are not in the short demonstration have their default hyper-parameters."
+UNTUNED = "°"  # behind the name of a method
+OTHERS_UNTUNED = f"Methods with {UNTUNED} are not tuned: they have their default hyper-parameters."
 WORK = (
     "gradients: those that a method computes, relative to fedavg; local steps are the same for all methods, but ditto "
     "trains two models, persfl distils in addition, and pfedvem also computes ten times as many gradients of the last "
@@ -95,6 +96,11 @@ def introduction(clients: Clients, *, everything: bool = False) -> list[str]:
         "which nobody tells the methods. All methods train the same model, with three seeds.",
         CHOSEN_BEFOREHAND + (f" {OTHERS_UNTUNED}" if everything else ""),
     ]
+
+
+def marked(method: str) -> str:
+    """Return the name of a method, with a mark if its hyper-parameters were not chosen for the demonstration."""
+    return method if method in HYPER else f"{method} {UNTUNED}"
 
 
 def meaning(found: Comparison) -> str:
