@@ -43,6 +43,7 @@ html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 html_math_renderer = "mathml"
+html_show_search_summary = False  # summaries are fetched, which browsers refuse for files
 
 # Files of the repository that are pages of the site, too. The page in docs/ is a link for readers of the repository.
 PAGES = {"architecture": "ARCHITECTURE.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -567,18 +568,52 @@ def test_the_demo_shows_methods_and_writes_a_report(
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert bespoke("demo --rounds 1 --seed 1 --open") == 0
     printed = capsys.readouterr()
-    lines = [line.split() for line in printed.out.splitlines()]
+    lines = [line.split() for line in printed.out.split("Accuracy of each")[0].splitlines()]
     shown = {line[0]: line for line in lines if line and line[0] in methods.REGISTRY}
     assert sorted(shown) == sorted(demo.HYPER)
     assert shown["local"][5] == "-" and float(shown["ditto"][1]) > 1  # no share is
-    assert max(map(len, printed.out.split("Accuracy of")[0].splitlines()[2:])) <= 81
-    assert demo.CHOSEN_BEFOREHAND in printed.out and "trains alone (local) recognizes" in printed.out
+    assert max(map(len, printed.out.split(demo.CHOSEN_BEFOREHAND)[1].splitlines()[:-3])) <= 81
+    assert "relative to fedavg" in printed.out and "ditto trains two models" in " ".join(printed.out.split())
     page = here / "runs" / "demo" / "report.html"
-    assert f"The report: {page.relative_to(here)}\n" in printed.out and opened == [page.as_uri()]
+    *_, sentence, _, path = printed.out.splitlines()  # after the table, one sentence and the path, nothing more
+    assert sentence.startswith("A model that each client trains alone (local) recognizes") and sentence.endswith(".")
+    assert path == f"The report: {page.relative_to(here)}" and opened == [page.as_uri()]
     assert "Untuned" not in page.read_text(encoding="utf-8") and "chosen beforehand" in page.read_text(encoding="utf-8")
-    assert sum(line[:1] == ["bespoke"] for line in lines) == 6
+    assert json.loads((page.parent / "compare.json").read_text())["command"] == "bespoke demo --rounds 1 --seed 1"
     assert bespoke("demo --out runs/demo") == 2  # nothing is replaced
     assert "runs/demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gradients", "head", "says"),
+    [
+        (100, 0, " % of the clients."),
+        (500, 0, " % of the clients, for 5.0 times the gradients of fedavg."),
+        (100, 1000, " % of the clients, for 10 times as many gradients of the last layer in addition."),
+    ],
+)
+def test_the_sentence_of_the_demo_says_what_the_best_method_computes_in_addition(
+    gradients: int, head: int, says: str
+) -> None:
+    def figures(mean: float, work: int, head_work: int = 0, gain: dict[str, float] | None = None) -> dict[str, Any]:
+        computed = {"gradients": work, "head_gradients": head_work}
+        return {"accuracy": {"mean": mean}, "work": computed, "gain": gain}
+
+    best = figures(0.9, gradients, head, {"improved_share": 55.0})
+    known = {"local": figures(0.7, 100), "fedavg": figures(0.8, 100), "persfl": best}
+    found: Any = SimpleNamespace(figures=known, ranking=["persfl", "fedavg", "local"])
+    sentence = demo.meaning(found)
+    assert sentence.endswith(
+        f"with persfl every client gets a model of its own that also learns from the others: 90 %, "
+        f"better than both for 55{says}"
+    )
+
+
+def test_the_demo_of_all_methods_marks_those_that_are_not_tuned() -> None:
+    assert demo.marked("ditto") == "ditto" and demo.marked("fedrep") == "fedrep °"
+    clients = demo.demo_clients()
+    assert "with ° are not tuned" in demo.introduction(clients, everything=True)[1]
+    assert "°" not in " ".join(demo.introduction(clients))
 
 
 def test_all_methods_of_the_demo_can_run_on_its_clients() -> None:

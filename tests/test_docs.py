@@ -125,17 +125,20 @@ def test_the_example_of_an_experiment_is_valid(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_the_figures_of_readme_are_true(tmp_path: Path) -> None:
-    """Compare the run's two figures, and the whole table of the demonstration, with what is printed now."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = [line for _, block in blocks(ROOT / "README.md") for line in block.replace("\\\n", " ").splitlines()]
-    command = next(line for line in lines if line.startswith("bespoke run ditto"))
-    assert commands.bespoke(*shlex.split(command)[1:], cwd=tmp_path).returncode == 0
-    result = bf.load_run(tmp_path / "runs" / "ditto")
-    stated = re.search(
-        r"personal accuracy of ([\d.]+) % \(FedAvg's global model, which Ditto also trains: ([\d.]+) %",
-        " ".join(text.split()),
-    )
+@pytest.mark.parametrize(
+    ("page", "command", "figures"),
+    [
+        ("README.md", "ditto", r"personal accuracy of ([\d.]+) % \(FedAvg's global model, .*?: ([\d.]+) %"),
+        ("docs/get-started.md", "fedavg-ft", r"own test data: ([\d.]+) %; .* on the same data: ([\d.]+) %"),
+    ],
+)
+def test_the_figures_of_a_first_run_are_true(page: str, command: str, figures: str, tmp_path: Path) -> None:
+    """Compare the personal and global accuracy that a page states with those of its command."""
+    lines = [line for _, block in blocks(ROOT / page) for line in block.replace("\\\n", " ").splitlines()]
+    words = shlex.split(next(line for line in lines if line.startswith(f"bespoke run {command}")))
+    assert commands.bespoke(*words[1:], cwd=tmp_path).returncode == 0
+    result = bf.load_run(tmp_path / words[words.index("--out") + 1])
+    stated = re.search(figures, " ".join(page_text(page).split()))
     assert stated is not None and result.global_ is not None
     for shown, scores in zip(stated.groups(), (result.personal, result.global_), strict=True):
         assert float(shown) == pytest.approx(100 * scores["accuracy"].mean(), abs=TOLERANCE)
@@ -155,8 +158,29 @@ def test_the_table_of_readme_is_what_the_demonstration_prints(tmp_path: Path) ->
         assert len(shown) >= 2
         for mine, now in zip(shown, printed[name], strict=False):
             assert float(mine) == pytest.approx(float(now), abs=2.5), (name, values)
+    (quoted,) = re.findall(r"(?m)^> A model that .*(?:\n> .*)*", text)
+    (sentence,) = (line for line in done.stdout.splitlines() if line.startswith("A model that each client"))
+    quoted = quoted.replace("\n>", "").removeprefix("> ")
+    assert NUMBER.sub("", quoted) == NUMBER.sub("", sentence)
+    for mine, now in zip(NUMBER.findall(quoted), NUMBER.findall(sentence), strict=True):
+        assert float(mine) == pytest.approx(float(now), abs=5), sentence
     accuracy = {name: float(NUMBER.findall(values)[0]) for name, values in rows}
     assert max(accuracy.values()) > 5 + max(accuracy["local"], accuracy["fedavg"])
+
+
+def test_the_speed_of_readme_is_that_of_the_page_of_measurements() -> None:
+    stated = re.search(
+        r"(\d+) times as\s+fast as a plain PyTorch loop on one core, (\d+) times on two", page_text("README.md")
+    )
+    measured = re.search(
+        r"^\| logistic .*?\| [\d.]+ s \| ([\d.]+) \| ([\d.]+) \|", page_text("docs/performance.md"), re.MULTILINE
+    )
+    assert stated is not None and measured is not None
+    assert [int(one) for one in stated.groups()] == [round(float(one)) for one in measured.groups()]
+
+
+def page_text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_installed_command_runs(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the sdist, and the wheel that is built from it."""
     source, made = tmp_path_factory.mktemp("source") / "bespoke", tmp_path_factory.mktemp("dist")
     source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
         shutil.copy(ROOT / name, source)
+    (source / "tests").mkdir()
+    (source / "tests" / "test_of_the_repository.py").touch()
     for name in ("src", "evidence"):
         left_out = shutil.ignore_patterns("__pycache__", "cells", "*.egg-info")
         shutil.copytree(ROOT / name, source / name, ignore=left_out)
@@ -54,7 +56,8 @@ def test_sdist_and_wheel_have_everything_that_runs(packages: Path) -> None:
         own = {name for name in tracked.splitlines() if "/cells/" not in name and not any(s in name for s in skipped)}
         assert own <= sdist
         assert {name.removeprefix(f"{root}/") for name in own} <= wheel
-    assert not [name for name in wheel if name.startswith("tests/")]
+    assert not [name for name in wheel | sdist if name.startswith("tests/")]  # they need the whole repository
+    assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md"} <= sdist
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from sphinx.util.inventory import InventoryFile
 
 import bespokefl as bf
 from bespokefl.methods import REGISTRY
+from tests.report.chromium import chromium
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -59,25 +60,44 @@ class Page(HTMLParser):
             self.loaded += [values[name] for name in ("src", "href") if name in values]
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_needs_no_other_server(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does."""
+    target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "--fresh-env"]
-    done = subprocess.run([*command, DOCS, tmp_path], capture_output=True, text=True, timeout=TIMEOUT)
+    done = subprocess.run([*command, DOCS, target], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
-    pages = {path.relative_to(tmp_path).as_posix(): Page(path) for path in tmp_path.rglob("*.html")}
+    return target
+
+
+@pytest.mark.slow
+def test_search_works_offline(site: Path) -> None:
+    with chromium() as browser:
+        browser.call("Page.navigate", url=f"{(site / 'search.html').as_uri()}?q=fairness")
+        browser.until("document.querySelector('#search-results li') !== null")
+        browser.until("/found \\d+ pages/.test(document.querySelector('#search-results').textContent)")
+        found = browser.value("[...document.querySelectorAll('#search-results li a')].map(one => one.href).join(' ')")
+        assert "/metrics.html" in found and "/explanation/" in found
+        assert not browser.complaints()
+        assert all(urlsplit(one).scheme in ("file", "data") for one in browser.requests())
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_needs_no_other_server(site: Path) -> None:
+    pages = {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}
     assert {"index.html", "search.html", "api/workflows.html", "methods/ditto.html"} <= pages.keys()
     for name, page in pages.items():
         others = [one for one in page.loaded if urlsplit(one).netloc]
         assert not others, f"{name} loads {others}"
-        check_links(name, page, pages, tmp_path)
-    for style in tmp_path.rglob("*.css"):
+        check_links(name, page, pages, site)
+    for style in site.rglob("*.css"):
         assert not re.search(r"url\(\W*(https?:)?//|@import", style.read_text(encoding="utf-8")), style
-    commands = re.sub(r"<[^>]+>", "", (tmp_path / "command-line.html").read_text(encoding="utf-8"))
+    commands = re.sub(r"<[^>]+>", "", (site / "command-line.html").read_text(encoding="utf-8"))
     assert all(f"bespoke {name}" in commands for name in ("run", "compare", "deploy start", "split show"))
     assert "--participation FLOAT" in commands
-    assert "<math" in (tmp_path / "methods" / "ditto.html").read_text(encoding="utf-8")
-    assert "ditto" in (tmp_path / "searchindex.js").read_text(encoding="utf-8")
-    documented = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="").data
+    assert "<math" in (site / "methods" / "ditto.html").read_text(encoding="utf-8")
+    assert "ditto" in (site / "searchindex.js").read_text(encoding="utf-8")
+    documented = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
     names = {name for kind, entries in documented.items() if kind.startswith("py:") for name in entries}
     public = {f"bespokefl.{name}" for name in bf.__all__}
     public |= named_in_documentation() | NEEDED

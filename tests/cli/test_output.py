@@ -220,7 +220,13 @@ class TestHyperParametersAsFlags:
 
     def test_hints(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert bespoke("run ditto --lrr 0.1") == 2
-        assert "No such option" in (said := capsys.readouterr().err) and "--set NAME=VALUE" in said
+        said = capsys.readouterr().err
+        assert "No such option '--lrr'. Did you mean '--lr', a hyper-parameter of the method? A hyper" in said
+        assert "--log" not in said and "--set NAME=VALUE" in said
+        assert bespoke("run ditto --ronds 3") == 2
+        assert "'--rounds'" in (said := capsys.readouterr().err) and "?) A hyper-parameter is set with" in said
+        assert bespoke("rnu ditto") == 2
+        assert capsys.readouterr().err == "error: No such command 'rnu'. Did you mean 'run'?\n"
         assert bespoke("run ditto --lr") == 2
         assert "--lr must be followed by a value, as in --lr 0.1." in capsys.readouterr().err
 
@@ -262,6 +268,18 @@ def test_shells_get_completions(variables: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--missing-values" in done.stdout and "--rounds" not in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_of_all_shells(shell: str, here: Path) -> None:
+    """A shell that is installed also checks the syntax of its script."""
+    code = f"from bespokefl.cli import main; main(['--show-completion', {shell!r}])"
+    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and f"_BESPOKE_COMPLETE=complete_{shell}" in done.stdout, done.stderr
+    (here / "script").write_text(done.stdout)
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n", "script"], cwd=here).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Values against annotations: what is accepted, what it becomes, what is refused."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.spec import convert
+from bespokefl.core.spec import convert, imported
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,13 @@ def test_another_value_is_refused_in_a_sentence(value: Any, annotation: Any, sen
     with pytest.raises(InputError) as caught:
         convert("x", value, annotation)
     assert str(caught.value).startswith(sentence)
+
+
+def test_an_unknown_name_in_a_module_lists_what_the_module_defines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_of_test_spec.py").write_text("from dataclasses import dataclass\n\n\nclass Own: ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match=r"unknown class in 'mine_of_test_spec': 'Nope'; known: Own\."):
+        imported("mine_of_test_spec:Nope", "method", "class")

@@ -36,7 +36,7 @@ from bespokefl.cli.commands import (
     split,
     tune,
 )
-from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, hint
+from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, usage_message
 from bespokefl.core.errors import COMMAND_LINE, BespokeError, DiskError, in_brief, settings_written_in
 from bespokefl.core.files import FULL, absolute
 
@@ -45,13 +45,20 @@ USAGE_ERROR: Any = getattr(typer, "TyperException", None) or importlib.import_mo
 
 COMPLETION = "_BESPOKE_COMPLETE"  # the environment variable by which shells ask for completions
 
+FIRST_STEPS = (
+    "First steps: `bespoke demo`, then `bespoke run ditto --out runs/ditto` and `bespoke compare ditto pfedvem ucfl`; "
+    "on your own table, `bespoke diagnose --data my.csv --label ill --client hospital`."
+)
+
 app = typer.Typer(
     name="bespoke",
     help="Personalized federated learning: a model of its own for every client.",
+    epilog=FIRST_STEPS,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 for command in (
+    show.demo,
     run.run,
     run.resume,
     tune.tune,
@@ -63,7 +70,6 @@ for command in (
     export.export,
     show.methods,
     show.models,
-    show.demo,
     evidence.reproduce,
     evidence.bench,
 ):
@@ -100,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         title = "" if context is None else context.command_path.partition(" ")[2]
-        code = _fail(error.format_message() + hint(arguments, error), error.exit_code, arguments, title)
+        code = _fail(usage_message(arguments, error), error.exit_code, arguments, title)
     except BespokeError as error:
         code = _fail(str(error), 2, arguments)
     except BrokenPipeError:  # the reader of the output has closed it

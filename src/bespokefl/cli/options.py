@@ -1,6 +1,7 @@
 """Command-line options: those of a run, derived from `RunSettings`, and a few that several commands share."""
 
 import ast
+import difflib
 import inspect
 import re
 import sys
@@ -20,6 +21,7 @@ from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, chec
 
 training_option = partial(typer.Option, rich_help_panel=TRAINING)
 MAX_SEEDS = 1000
+MIN_SIMILARITY = 0.75  # of an unknown option to a hyper-parameter that is suggested
 TAKE_SET = ("run", "tune", "compare", "deploy")  # commands with --set
 INTERRUPTED = 130  # the exit code of shells: 128 + SIGINT
 
@@ -139,14 +141,8 @@ def as_hyper_parameter(arguments: Sequence[str], option: str) -> list[str] | Non
     at = next((at for at, one in enumerate(arguments) if one == option or one.startswith(f"{option}=")), None)
     if at is None or arguments[0] not in TAKE_SET or not option.startswith("--"):
         return None
-    from bespokefl import methods  # imports torch, which the command needs anyway
-
     name = option.removeprefix("--").replace("-", "_")
-    known: set[str] = set()
-    for one in _named_methods(arguments):
-        with suppress(InputError):
-            known |= methods.find(one)().hyper().keys()
-    if name not in known:
+    if name not in _hyper_parameters(arguments):
         return None
     _, equals, value = arguments[at].partition("=")
     rest = list(arguments[at + 1 :])
@@ -157,11 +153,28 @@ def as_hyper_parameter(arguments: Sequence[str], option: str) -> list[str] | Non
     return [*arguments[:at], flag, f"{name}={value}", *rest]
 
 
-def hint(arguments: Sequence[str], error: Any) -> str:
-    """A sentence about --set, for an unknown option of a command that takes it."""
-    if getattr(error, "option_name", None) is None or not arguments or arguments[0] not in TAKE_SET:
-        return ""
-    return '; a hyper-parameter of the method is set with --set NAME=VALUE, see "bespoke methods METHOD".'
+def usage_message(arguments: Sequence[str], error: Any) -> str:
+    """The sentences of a mistake in the command line; those of an unknown option say how hyper-parameters are set."""
+    said = re.sub(r"( ?Did you mean [^?]*\?)\1+", r"\1", " ".join(str(error.format_message()).split()))
+    option = getattr(error, "option_name", None)
+    if option is None or not arguments or arguments[0] not in TAKE_SET:
+        return said
+    flags = [f"--{name.replace('_', '-')}" for name in _hyper_parameters(arguments)]
+    near = difflib.get_close_matches(str(option), flags, n=1, cutoff=MIN_SIMILARITY)
+    if near:
+        said = f"No such option {option!r}. Did you mean {near[0]!r}, a hyper-parameter of the method?"
+    return f'{said} A hyper-parameter is set with --set NAME=VALUE, see "bespoke methods METHOD".'
+
+
+def _hyper_parameters(arguments: Sequence[str]) -> list[str]:
+    """The names of the hyper-parameters of all methods that the arguments name."""
+    from bespokefl import methods  # imports torch, which the command needs anyway
+
+    known: dict[str, None] = {}
+    for one in _named_methods(arguments):
+        with suppress(InputError):
+            known |= dict.fromkeys(methods.find(one)().hyper())
+    return [*known]
 
 
 def _named_methods(arguments: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from bespokefl.cli.output import own_screen
 from bespokefl.engines import outcome
 from bespokefl.metrics.significance import EQUAL, UNCLEAR, WORSE, Standing
 from bespokefl.report.tables import format_amount
+from bespokefl.workflows.compare.demo import COLUMNS, marked
 from bespokefl.workflows.compare.result import FEDAVG, Comparison
 from bespokefl.workflows.compare.statistics import BEST, constant_figures
 from bespokefl.workflows.newcomers.trainer import NEWCOMER_MODELS
@@ -169,12 +170,12 @@ def demo_table(found: Comparison) -> Table:
     for name in found.ranking:
         one = found.figures[name]
         if one is None:
-            rows.append([name, "failed", *["-"] * 4])
+            rows.append([marked(name), "failed", *["-"] * 4])
             continue
         score, gain = one[found.score], one["gain"]
         rows.append(
             [
-                name,
+                marked(name),
                 f"{found.format_score(score['mean'])} ± {found.format_score(score['sem'])}",
                 found.format_score(score["worst_decile"]),
                 "-" if gain is None else f"{gain['improved_share']:.0f}/{gain['decreased_share']:.0f} %",
@@ -186,7 +187,9 @@ def demo_table(found: Comparison) -> Table:
     if constant is not None:
         values = [found.format_score(constant[name]) for name in ("mean", "worst_decile")]
         rows.append([constant_title(found.constant or {}), *values, *["-"] * 3])
-    return table(["method", f"accuracy,{found.unit}", "worst 10 %", "better/worse", "gradients", "sent"], rows)
+    shown = table(["method", f"accuracy,{found.unit}", "worst 10 %", "better/worse", "gradients", "sent"], rows)
+    shown.caption, shown.caption_justify = Text(COLUMNS, style="dim"), "left"
+    return shown
 
 
 def comparison_table(found: Comparison) -> Table:

@@ -129,8 +129,9 @@ def imported(spec: str, what: str, kind: str = "function") -> Callable[..., Any]
         ) from error
     for name in path.split("."):
         if not hasattr(found, name):
-            functions = [key for key, one in vars(found).items() if callable(one) and not key.startswith("_")]
-            raise unknown(f"{kind} in {module_name!r}:", name, functions)
+            usable = {key: one for key, one in vars(found).items() if callable(one) and not key.startswith("_")}
+            own = [key for key, one in usable.items() if getattr(one, "__module__", None) == module_name]
+            raise unknown(f"{kind} in {module_name!r}:", name, own or usable)
         found = getattr(found, name)
     if not callable(found):
         raise InputError(f"{what} {spec!r} must name a {kind}, got {type(found).__name__}")

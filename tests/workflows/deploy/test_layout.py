@@ -26,7 +26,7 @@ from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.engines.transports.flower.superlink import LocalAdministration
 from bespokefl.workflows.deploy import certificates as keys
-from bespokefl.workflows.deploy import demo, layout
+from bespokefl.workflows.deploy import demo, layout, runs
 from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy import node as nodes
 from bespokefl.workflows.deploy.layout import Deployment, NodeSettings
@@ -269,14 +269,46 @@ def test_nodes_with_different_data_are_rejected(tmp_path: Path) -> None:
 # -- a node that cannot start
 
 
-def test_a_node_whose_data_are_missing_or_empty(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_node_without_data_ends(deployment: Deployment) -> None:
     own = deployment.root / "nodes" / "hospital-a"
     with pytest.raises(InputError, match=r"nowhere\.npz"):
         nodes.run_node(own, layout.read_node_settings(own, data="nowhere.npz"), threading.Event(), lambda: None)
-    np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4)), y=np.zeros(0, dtype=np.int64))
-    with pytest.raises(InputError):
-        data = str(tmp_path / "empty.npz")
-        nodes.run_node(own, layout.read_node_settings(own, data=data), threading.Event(), lambda: None)
+    with pytest.raises(InputError, match="has no data"):
+        nodes.run_node(own, layout.read_node_settings(own), threading.Event(), lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ill,dose\n", "row"),
+        ("ill,dose\n" + "".join(f"{at % 2},{at / 7 if at % 9 else '<0.1'}\n" for at in range(300)), "as_number"),
+    ],
+    ids=["empty", "texts among numbers"],
+)
+def test_a_node_whose_table_is_unusable_connects_and_says_why(
+    text: str,
+    reason: str,
+    deployment: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(supernode, "serve_messages", lambda endpoint, node, *_: served.append(node))
+    own = deployment.root / "nodes" / "hospital-a"
+    (tmp_path / "table.csv").write_text(text)
+    settings = replace(layout.read_node_settings(own, data=str(tmp_path / "table.csv")), label="ill")
+    nodes.run_node(own, settings, threading.Event(), lambda: None)
+    (warning,) = (one for one in caplog.messages if "cannot take part in runs" in one)
+    assert reason in warning and "restart the node" in warning
+    with pytest.raises(InputError, match=reason):
+        served[0].host.about("mean")  # what a run asks first
+
+
+def test_a_run_that_gathers_names_the_nodes_that_it_waits_for() -> None:
+    assert runs.described({"state": "gathering", "waiting_for": ["b", "c"]}) == "gathering, waiting for b, c"
+    assert runs.described({"state": "gathering", "waiting_for": []}) == "gathering"
+    assert runs.described({"state": "running", "waiting_for": ["b"]}) == "running"
 
 
 def test_a_node_logs_its_number_of_clients(

@@ -172,7 +172,7 @@ def status(folder: Directory) -> None:
     output.essential(*(f"run {name}: {run.get('state', '')}" for name, run in known.items()))
     screen.print(terminal.table(["node", "status"], [list(node) for node in nodes.items()], left=2))
     rows = [
-        [name, str(run.get("state", "")), f"{run.get('round', 0)} of {run.get('rounds', '?')}", run.get("error", "")]
+        [name, runs.described(run), f"{run.get('round', 0)} of {run.get('rounds', '?')}", run.get("error", "")]
         for name, run in known.items()
     ]
     screen.print(terminal.table(["run", "status", "rounds", ""], rows, left=4))

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from bespokefl.core.method import Method
 
 MAX_VENUE_LENGTH = 24  # characters; longer names of journals are left out
-NEXT_STEPS = {
-    "bespoke methods ditto": "what a method does, and its hyper-parameters",
-    "bespoke run ditto --rounds 50 --out runs/ditto": "one run, with the results of each client on disk",
-    "bespoke compare ditto pfedvem ucfl": "compare methods client by client, with an HTML report",
-    "bespoke diagnose": "find out whether federating helps, and which clients are similar",
-    "bespoke run ditto --data my.csv --label ill": "train on your own data",
-}
 
 
 def methods(
@@ -117,11 +110,7 @@ def demo(
     target = run_directory.stable_path(out or run_directory.fresh(run_directory.RUNS, "demo"))
     run_directory.check(target, overwrite=False, signs=run_directory.COMPARISON_SIGNS, what="a comparison")
     clients = demonstration.demo_clients()
-    terminal.say(
-        f"{int(clients.train.sizes.sum())} images of handwritten digits for training are split among {len(clients)} "
-        "clients. Each has its own mixture of digits. Three groups of clients see the images upright, turned by 90 or "
-        "by 180 degrees, which nobody tells the methods.\nEvery method trains the same model with three seeds."
-    )
+    terminal.say(*demonstration.introduction(clients, everything=all_))
     with terminal.messages(errors, verbose=False), terminal.progress_bar(errors, "comparing") as progress:
         found = demonstration.demo(clients, everything=all_, rounds=rounds, seed=seed, progress=progress)
     if found.interrupted:
@@ -131,19 +120,6 @@ def demo(
         path=target, report=page, seeds=found.seeds, methods=found.table, sentence=demonstration.meaning(found)
     )
     terminal.console().print(terminal.demo_table(found))
-    more = {} if all_ else {"bespoke demo --all": "all methods, in about three minutes"}
-    terminal.say(
-        "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst "
-        "10 %: mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse "
-        "than the better of local and fedavg.",
-        demonstration.WORK,
-        *(found.metadata.tuning or {})["sentences"],
-        "",
-        demonstration.meaning(found),
-        "",
-        f"The report: {page}",
-        "Next steps:",
-        *(f"  {command:<51} {purpose}" for command, purpose in (more | NEXT_STEPS).items()),
-    )
+    terminal.say("", demonstration.meaning(found), "", f"The report: {page}")
     if open_:
         webbrowser.open(page.resolve().as_uri())

@@ -194,6 +194,6 @@ def reject_missing(x: np.ndarray, features: Features) -> None:
         row, column = (int(one[0]) for one in np.nonzero(missing))
         name = features.names[column] if features.kind == "table" else f"position {column}"
         raise InputError(
-            f"{name!r} lacks {int(missing[:, column].sum())} values, the first in example {row}; fill them, or prepare "
-            f"the data with {spell('missing', 'mean')}"
+            f"{name!r} lacks {int(missing[:, column].sum())} values, the first in example {row}; fill them, or train "
+            f"with {spell('missing', 'mean')}"
         )

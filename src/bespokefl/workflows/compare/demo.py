@@ -52,11 +52,19 @@ CHOSEN_BEFOREHAND = (
     "from nine points for each method; none of the chosen points is at the edge of its grid. The federation was chosen "
     "among nine to show an effect."
 )
-OTHERS_UNTUNED = "Methods that are not in the short demonstration have their default hyper-parameters."
+UNTUNED = "°"  # behind the name of a method
+OTHERS_UNTUNED = f"Methods with {UNTUNED} are not tuned: they have their default hyper-parameters."
 WORK = (
-    "Gradients: those that a method computes, relative to fedavg. Local steps are the same for all methods, but ditto "
-    "trains two models, persfl distils in addition, and pfedvem computes ten more gradients of the last layer alone."
+    "gradients: those that a method computes, relative to fedavg; local steps are the same for all methods, but ditto "
+    "trains two models, persfl distils in addition, and pfedvem also computes ten times as many gradients of the last "
+    "layer alone."
 )
+COLUMNS = (
+    "Accuracy of each client's model on its own test data: mean over clients and seeds ± standard error; worst 10 %: "
+    "mean of the worst tenth of the clients; better/worse: clients for which a method is better or worse than the "
+    f"better of local and fedavg; {WORK}"
+)
+MORE_WORK = 1.05  # times the gradients of fedavg, from which on the sentence about the best method says so
 
 
 def demo_clients() -> Clients:
@@ -75,12 +83,28 @@ def demo(
     tuning: dict[str, Any] = {"tuned": None, "sentences": [CHOSEN_BEFOREHAND, OTHERS_UNTUNED]}
     if not everything:
         tuning = {"tuned": True, "sentences": [CHOSEN_BEFOREHAND]}
-    metadata = replace(found.metadata, tuning=tuning)
+    flags = ["--all"] * everything + [f"--rounds {rounds}"] * (rounds != ROUNDS) + [f"--seed {seed}"] * (seed != 0)
+    metadata = replace(found.metadata, tuning=tuning, command=" ".join(["bespoke demo", *flags]))
     return Comparison(list(found.entries.values()), metadata, keep=found)
 
 
+def introduction(clients: Clients, *, everything: bool = False) -> list[str]:
+    """Return sentences that say what is compared, before it is."""
+    return [
+        f"{len(clients)} clients have {int(clients.train.sizes.sum())} images of handwritten digits for training, each "
+        "its own mixture of digits. Three groups of clients see the images upright, turned by 90 or by 180 degrees, "
+        "which nobody tells the methods. All methods train the same model, with three seeds.",
+        CHOSEN_BEFOREHAND + (f" {OTHERS_UNTUNED}" if everything else ""),
+    ]
+
+
+def marked(method: str) -> str:
+    """Return the name of a method, with a mark if its hyper-parameters were not chosen for the demonstration."""
+    return method if method in HYPER else f"{method} {UNTUNED}"
+
+
 def meaning(found: Comparison) -> str:
-    """Return what the comparison means, in plain words."""
+    """Return in one sentence what the comparison means, and what the best method costs if it is more than FedAvg."""
     local, fedavg, best = (found.figures[name] for name in (LOCAL, FEDAVG, found.ranking[0]))
     if local is None or fedavg is None or best is None:
         return "A method failed, so that there is nothing to compare with."
@@ -93,5 +117,17 @@ def meaning(found: Comparison) -> str:
         return f"{baselines}, and no method improves on both."
     return (
         f"{baselines}, but with {found.ranking[0]} every client gets a model of its own that also learns from the "
-        f"others: {personal}, better than both for {best['gain']['improved_share']:.0f} % of the clients."
+        f"others: {personal}, better than both for {best['gain']['improved_share']:.0f} % of the clients"
+        f"{_more_work(best, fedavg)}."
     )
+
+
+def _more_work(best: Mapping[str, Any], fedavg: Mapping[str, Any]) -> str:
+    """Return what a method computes beyond FedAvg, as the end of a sentence; "" if it computes no more."""
+    work, usual = best["work"] or {}, (fedavg["work"] or {}).get("gradients")
+    if not work or not usual:
+        return ""
+    times, head = work["gradients"] / usual, work["head_gradients"] / usual
+    parts = [f"{times:.1f} times the gradients of fedavg"] if times >= MORE_WORK else []
+    parts += [f"{head:.0f} times as many gradients of the last layer in addition"] if head >= MORE_WORK - 1 else []
+    return f", for {' and '.join(parts)}" if parts else ""

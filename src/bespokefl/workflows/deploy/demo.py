@@ -104,7 +104,9 @@ def follow(
         status = runs.read_status(deployment.run_directory(name))
         watch(status)
         state = status.get("state", "")
-        line = f"round {status.get('round')} of {status.get('rounds')}" if state == "running" else state
+        line = (
+            f"round {status.get('round')} of {status.get('rounds')}" if state == "running" else runs.described(status)
+        )
         if line != last:
             say(line)
         last = line

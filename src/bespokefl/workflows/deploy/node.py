@@ -50,10 +50,19 @@ log = logging.getLogger("bespokefl")
 
 
 def run_node(directory: Path, settings: NodeSettings, stopped: threading.Event, ready: Callable[[], None]) -> None:
-    """Run a node until `stopped` is set; call `ready` when it is connected."""
+    """Run a node until `stopped` is set; call `ready` when it is connected.
+
+    A node whose data are unusable connects, too: a run then ends with the reason instead of waiting for the node.
+    """
     torch.set_num_threads(1)
     host = LocalHost(settings, directory)
-    log.info("node %s has %s", settings.name, count(len(host.check()), "client"))
+    try:
+        log.info("node %s has %s", settings.name, count(len(host.check()), "client"))
+    except InputError as error:
+        if not host.has_file:
+            raise
+        reason = str(error).rstrip(".")
+        log.warning("node %s cannot take part in runs: %s; correct this and restart the node", settings.name, reason)
     secure = (directory / "node.key").is_file()
     if not secure and (directory / "ca.crt").exists():
         raise InputError(
@@ -87,6 +96,12 @@ class LocalHost:
     def clients(self) -> Clients:
         """The clients, whose data must be complete unless node.toml says otherwise."""
         return self.clients_for("refuse")
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the data are a file or directory that exists; if it is unusable, runs are told why."""
+        data = self.settings.data
+        return data is not None and not is_named(data) and (self.directory / data).exists()
 
     def check(self) -> Clients:
         """Load the data once. Whether values may be missing is left to the runs, unless node.toml says it."""

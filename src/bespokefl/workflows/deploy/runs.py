@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import InputError, TrainingError, unknown
+from bespokefl.core.errors import InputError, TrainingError, listing, unknown
 from bespokefl.core.files import locked, write_text
 from bespokefl.core.plugins import short
 from bespokefl.engines.transports.flower import adapter
@@ -230,6 +230,12 @@ def stop_requested(directory: Path) -> bool:
 def withdraw_stop_request(directory: Path) -> None:
     """Withdraw a request to stop a run, if there is one."""
     (directory / STOP).unlink(missing_ok=True)
+
+
+def described(status: Mapping[str, Any]) -> str:
+    """Return the state of a run in words, with the nodes that it waits for."""
+    state, absent = str(status.get("state", "")), status.get("waiting_for")
+    return f"{state}, waiting for {listing(absent)}" if state == UNFINISHED[0] and absent else state
 
 
 def update_status(directory: Path, **changes: Any) -> None:

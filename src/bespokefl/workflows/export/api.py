@@ -166,7 +166,7 @@ class Exporter:
         """The model of a client, or the global model, and what its export needs."""
         run = self.run
         common = run.global_model() if client is None and isinstance(run, Result) else None
-        model = common if client is None else run.model(client)
+        model = common if client is None else self._model_of(client)
         if model is None:
             whose = run.method if isinstance(run, Result) else "a directory of newcomers' models"
             raise InputError(f"{whose} has no global model to export; name a client.")
@@ -175,6 +175,15 @@ class Exporter:
         inputs = Inputs.of(self._preparation, client, blueprint.shape, blueprint.tokens)
         classifies = self._labels is not None
         return Source(model, recipe, inputs, "probabilities" if classifies else "value", classifies)
+
+    def _model_of(self, client: str) -> torch.nn.Module:
+        try:
+            return self.run.model(client)
+        except InputError as error:
+            if isinstance(self.run, Result) and client in self.run.names and "nodes" in self.run.about:
+                only = "here only the global model can be exported: --global, or in Python no client"
+                raise InputError(f"{str(error).rstrip('.')}; {only}.") from None
+            raise
 
 
 def _describe(name: str, predictions: Predictions) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def run(
     """
     watching = trackers.of(config.log)  # report mistakes before nodes train
     messenger.hello = {"missing": config.missing}
-    _gather(messenger, expected, strict)
+    _gather(messenger, directory, expected, strict)
     preparation, labels = agree_on_features(messenger.known, config)
     left_out = dict(messenger.left_out)
     method = methods.build(config.method, dict(config.set))
@@ -148,12 +148,21 @@ def run(
     )
 
 
-def _gather(messenger: NodeMessenger, expected: set[str], strict: bool) -> None:
-    """Wait for the expected nodes; raise InputError if there are none, or if one of a strict run cannot take part."""
+def _gather(messenger: NodeMessenger, directory: Path, expected: set[str], strict: bool) -> None:
+    """Wait for the expected nodes, and name those that are not connected yet in the run's status.
+
+    Raises InputError if there are none, or if one of a strict run cannot take part.
+    """
+    noted: list[str] | None = None
 
     def is_complete(known: Mapping[str, NodeInfo]) -> bool:
+        nonlocal noted
         without = messenger.left_out.keys() | (set() if strict else messenger.unable.keys())
-        return bool(known) and expected <= known.keys() | without
+        absent = sorted(expected - known.keys() - without)
+        if absent != noted:
+            noted = absent
+            update_status(directory, waiting_for=absent)
+        return bool(known) and not absent
 
     messenger.gather(is_complete, strict=strict)
     if messenger.unable and strict:
