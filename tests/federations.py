@@ -122,10 +122,11 @@ def simulation(
     factory: Callable[[], nn.Module] = mlp,
     loss: str = "cross_entropy",
     start: Callable[[Rows], Rows] | None = None,
+    local_blocks: str = "",
     **settings: Any,
 ) -> Simulation:
     """Create a simulation, by default in this process and with batches of 4."""
-    task = Task(factory, loss, dtype=data.x.dtype)
+    task = Task(factory, loss, dtype=data.x.dtype, local_blocks=local_blocks)
     if start is not None:
         task.start = start(task.start)
     chosen = {"rounds": 2, "workers": 1, "batch_size": BATCH} | settings
@@ -147,8 +148,8 @@ def apart(found: Rows, expected: Rows) -> float:
     """Return the largest distance between rows, relative to the expected row's norm."""
     found, expected = found.to(dtype=torch.float64), expected.to(dtype=torch.float64)
     size = max(len(found), len(expected))
-    distance = (found.expand(size) - expected.expand(size)).square_norm().sqrt()
-    return float((distance / expected.square_norm().sqrt().clamp(min=1e-12)).max())
+    distance = (found.expand(size) - expected.expand(size)).matrix().norm(dim=1)  # with running statistics
+    return float((distance / expected.matrix().norm(dim=1).clamp(min=1e-12)).max())
 
 
 def same_bits(found: Any, expected: Any) -> bool:

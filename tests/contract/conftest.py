@@ -15,7 +15,7 @@ VARIANTS: dict[str, Method] = {"selffl-groups": SelfFL(clusters="groups", max_st
 # `make check` leaves these to `make test`: each is much like one that it keeps.
 SLOW = {
     *("fedprox", "persfl-gd", "ucfl-parallel", "fedavg-ft", "perfedavg", "pfedme", "apfl", "fedrep", "ifca", "cfl"),
-    *("fedfomo", "pfedbayes", "fedala", "feddbe", "oracle"),
+    *("fedfomo", "pfedbayes", "fedala", "feddbe", "fedbn", "fedsa-lora", "oracle"),
 }
 
 

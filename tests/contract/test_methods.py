@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bespokefl.core import rng
 from bespokefl.core.method import NONE, SAMPLE, Message, Method, Phase, Round, State, Update, Uploads
@@ -20,10 +20,22 @@ from bespokefl.engines.outcome import Outcome
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.transports import wire
-from bespokefl.methods import FedAvg, Local
+from bespokefl.methods import FedAvg, FedBN, Local
 from bespokefl.workflows.run.settings import RunSettings
 from tests.contract.conftest import quick
-from tests.federations import BATCH, CLASSES, apart, federation, mlp, planted, run, same_bits, simulation, work_of
+from tests.federations import (
+    BATCH,
+    CLASSES,
+    WIDTH,
+    apart,
+    federation,
+    mlp,
+    planted,
+    run,
+    same_bits,
+    simulation,
+    work_of,
+)
 
 SINGLE, DOUBLE = federation(), federation(dtype=torch.float64)
 GROUPED = planted((0, 1, 1, 0, 0, 1, 0, 1), dtype=torch.float32)
@@ -99,9 +111,9 @@ def silent(method: Method, round: Round) -> bool:
     return any(phase.name == round.phase and phase.reports == NONE for _, phase in rounds_of(method))
 
 
-def moments(method: Method, data: Data) -> Iterator[tuple[Simulation, Round]]:
+def moments(method: Method, data: Data, **options: Any) -> Iterator[tuple[Simulation, Round]]:
     """The run as it stands before the last round of each phase: some clients have trained, others have not."""
-    made = simulation(method, data, **HALF)
+    made = simulation(method, data, **HALF, **options)
     rounds = rounds_of(method)
     with made.open():
         for number, phase in rounds:
@@ -139,19 +151,23 @@ def newcomers(made: Simulation, parts: Sequence[Sequence[int]]) -> Rows:
 # -- law 2: chunks do not matter
 
 
+def assert_chunks_do_not_matter(made: Simulation, round: Round) -> None:
+    made.task.stacked = False
+    upload, state = update(made, ALONE, round)
+    own = personal(made, ALONE, round)
+    for stacked, cut in ((False, MIXED), (True, MIXED), (True, [EVERYBODY])):
+        made.task.stacked = False
+        if stacked:
+            made.task.stack()
+        found = update(made, cut, round)
+        assert_near(found[0], upload, 1e-10)
+        assert_near(found[1], state, 1e-10)
+        assert apart(personal(made, cut, round), own) <= 1e-10
+
+
 def test_chunks_do_not_matter(method: Method) -> None:
     for made, round in moments(method, DOUBLE):
-        made.task.stacked = False
-        upload, state = update(made, ALONE, round)
-        own = personal(made, ALONE, round)
-        for stacked, cut in ((False, MIXED), (True, MIXED), (True, [EVERYBODY])):
-            made.task.stacked = False
-            if stacked:
-                made.task.stack()
-            found = update(made, cut, round)
-            assert_near(found[0], upload, 1e-10)
-            assert_near(found[1], state, 1e-10)
-            assert apart(personal(made, cut, round), own) <= 1e-10
+        assert_chunks_do_not_matter(made, round)
 
 
 def test_chunks_do_not_matter_to_newcomers(method: Method) -> None:
@@ -406,9 +422,13 @@ def test_a_federation_of_one(method: Method) -> None:
 
 
 @cache
-def trained(method: Method) -> tuple[Simulation, Outcome]:
+def trained(method: Method, factory: Callable[[], nn.Module] = mlp) -> tuple[Simulation, Outcome]:
     """Two groups that contradict each other, for as many rounds as a run has by default."""
-    return run(method, GROUPED, rounds=RunSettings.rounds, batch_size=10, local_epochs=5)
+    return run(method, GROUPED, rounds=RunSettings.rounds, batch_size=10, local_epochs=5, factory=factory)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
 def test_a_run_with_the_defaults_learns(registered: type[Method]) -> None:
@@ -425,7 +445,8 @@ def test_no_default_switches_the_method_off(registered: type[Method], plain: typ
         return
     shared = {field.name for field in fields(plain)}
     twin = plain(**{name: value for name, value in registered().hyper().items() if name in shared})
-    assert apart(trained(registered())[1].personal_rows, trained(twin)[1].personal_rows) > 1e-3
+    factory = normed if registered is FedBN else mlp
+    assert apart(trained(registered(), factory)[1].personal_rows, trained(twin, factory)[1].personal_rows) > 1e-3
 
 
 # -- what a method says of itself

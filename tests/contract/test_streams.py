@@ -31,6 +31,8 @@ KNOWN: dict[str, tuple[float, float, float]] = {
     "fedper": (BASE, BASE, 1),
     "feddbe": (1 + HIDDEN / WIDTH, 1, 1),  # the global model, and the mean of its features
     "fedrep": (BASE, BASE, 1),
+    "fedbn": (1, 1, 1),  # of a model without normalization layers
+    "fedsa-lora": (BASE, BASE, 1),  # of a model without adapters
     "ifca": (4, 1, 1),  # all clusters to everybody
     "cfl": (1, 1, 1),  # no split yet
     "fedfomo": (COHORT * 4, 1, 1),  # N M

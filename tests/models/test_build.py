@@ -23,6 +23,8 @@ FITTING = {  # shapes of examples that a model takes
     "cifar-cnn": [(16, 16), (28, 28), (1, 28, 28), (3, 32, 32)],
     "pfedvem-cnn": [(16, 16), (28, 28), (1, 28, 28), (3, 32, 32)],
     "deep-cnn": [(4, 4), *SHAPES[1:]],
+    "resnet8": SHAPES[1:],
+    "resnet20": [(8, 8), (3, 32, 32)],
     "cnn1d": [TABLE, SERIES, (2, 1)],
     "lstm": [TEXT, (1,)],
     "bag": [TEXT, (1,)],
@@ -67,7 +69,7 @@ def test_shapes(name: str, shape: tuple[int, ...]) -> None:
 def test_vmap_over_many_models(name: str) -> None:
     """The models of a cohort, stacked, give what each gives alone."""
     shape = FITTING[name][1]
-    modules = [build(name, shape, 3, tokens(name))() for _ in range(4)]
+    modules = [build(name, shape, 3, tokens(name))().eval() for _ in range(4)]  # running statistics stay as they are
     stacked, _ = torch.func.stack_module_state(modules)
     x = examples(name, 4, 6, *shape)
     together = torch.vmap(lambda weights, batch: torch.func.functional_call(modules[0], weights, batch))(stacked, x)
@@ -111,6 +113,19 @@ def test_sizes_by_hand() -> None:
     lstm = build("lstm(300, 256, 2)", (25,), 2, 1000)()
     both = 4 * 256 * (300 + 256 + 2) + 4 * 256 * (256 + 256 + 2)  # four gates, two biases each
     assert sum(one.numel() for one in lstm.parameters()) == 1000 * 300 + both + 2 * 257
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_resnets_have_the_papers_size(norm: str) -> None:
+    """6n + 2 layers with weights; ResNet-20 has .27 million parameters, for either norm."""
+    for name, layers in (("resnet8", 8), ("resnet20", 20)):
+        module = build(f'{name}(norm="{norm}")', (3, 32, 32), 10)()
+        assert len(widths(module)) == layers
+        assert any(isinstance(one, nn.BatchNorm2d) for one in module.modules()) == (norm == "batch")
+        assert module.base(torch.rand(2, 3, 32, 32)).shape == (2, 64, 8, 8)
+    convolutions = 9 * (3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64)
+    norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
+    assert sum(one.numel() for one in module.parameters()) == convolutions + norms + 64 * 10 + 10 == 269_722
 
 
 def test_deep_cnn_leaves_three_by_three() -> None:
@@ -178,7 +193,8 @@ def test_every_call_makes_a_new_model_and_building_draws_nothing() -> None:
         ("mpl", "unknown model 'mpl'; did you mean 'mlp'?"),
         (
             "zzz",
-            "unknown model 'zzz'; known: bag, cifar-cnn, cnn1d, deep-cnn, lenet, logistic, lstm, mlp, pfedvem-cnn.",
+            "unknown model 'zzz'; known: bag, cifar-cnn, cnn1d, deep-cnn, lenet, logistic, lstm, mlp, pfedvem-cnn, "
+            "resnet20, resnet8.",
         ),
         ("mlp(hiden=3)", "unknown key of mlp 'hiden'; did you mean 'hidden'?"),
         ("mlp(shape=3)", "unknown key of mlp 'shape'"),
@@ -191,6 +207,8 @@ def test_every_call_makes_a_new_model_and_building_draws_nothing() -> None:
         ("cifar-cn", "unknown model 'cifar-cn'; did you mean 'cifar-cnn'?"),
         ("cifar-cnn", "cifar-cnn needs images of shape (channels, height, width), at least 16 x 16, got (64,); use"),
         ("pfedvem-cnn", "pfedvem-cnn needs images of shape (channels, height, width), at least 16 x 16, got (64,)"),
+        ("resnet8", "resnet8 needs images of shape (channels, height, width), at least 8 x 8, got (64,); use mlp"),
+        ('resnet8(norm="layer")', "unknown norm 'layer'; known: batch, group."),
         ("deep-cnn", "deep-cnn needs images of shape (channels, height, width), at least 4 x 4, got (64,); use mlp"),
         ("lstm", "lstm needs text, word ids of shape (length,), got examples of shape (64,) that are not text"),
         ("bag", "bag needs text, word ids of shape (length,), got examples of shape (64,) that are not text"),
@@ -308,7 +326,7 @@ class TestImported:
 
 
 class TestInit:
-    @pytest.mark.parametrize("name", ["mlp", "lenet", "cifar-cnn", "pfedvem-cnn", "deep-cnn"])
+    @pytest.mark.parametrize("name", ["mlp", "lenet", "cifar-cnn", "pfedvem-cnn", "deep-cnn", "resnet8"])
     def test_glorots_and_hes_variances(self, name: str) -> None:
         """Glorot: var = 2 / (fan in + fan out); He: var = 2 / fan in; biases are zero. Torch's own draw is smaller."""
         for init in ("glorot", "he"):
@@ -321,7 +339,7 @@ class TestInit:
                 expected = 2 / (ins + outs * window) if init == "glorot" else 2 / ins
                 num = layer.weight.numel()
                 assert layer.weight.var().item() == pytest.approx(expected, rel=6 * (2 / num) ** 0.5)
-                assert not layer.bias.any()
+                assert layer.bias is None or not layer.bias.any()
 
     def test_he_for_convolutions_and_glorot_for_linear_layers(self) -> None:
         torch.manual_seed(0)

@@ -6,6 +6,8 @@ client_index        the examples of each client
 cohort_data         the data of a cohort, in batches
 local_sgd           local training
 descend             the former name of `local_sgd`
+blocks              columns by what they belong to
+local_blocks        any method with some columns kept at the clients
 work                how much a client computes
 method              the interface of a method
 callback            the interface of a callback, and what its events carry

@@ -335,7 +335,11 @@ class CohortData:
         return drawn
 
     def normal(self, like: Rows, purpose: str, draw: int = 0) -> Rows:
-        """Standard normal noise in the shape of the rows; `draw` distinguishes several draws for one purpose."""
+        """Standard normal noise in the shape of the rows; `draw` distinguishes several draws for one purpose.
+
+        Columns of running statistics get none.
+        """
         drawn = self.normals(f"{purpose}/{draw}", range(len(self)), (like.layout.width,))
         noise = torch.from_numpy(drawn).to(device=like.device, dtype=like.dtype)
-        return Rows.from_matrix(like.layout, noise)
+        rows = Rows.from_matrix(like.layout, noise)
+        return rows.with_statistics(rows * 0.0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch, BatchSchedule, CohortData
-from bespokefl.core.rows import Rows, concatenate
+from bespokefl.core.rows import Block, Rows, concatenate
 
 Gradient = Callable[..., Rows]  # (rows, batch, *per_row) -> rows
 Stop = Callable[[Rows, Batch], Tensor]  # after a step: which of the active rows are finished, (k,) bool
@@ -60,7 +60,7 @@ def local_sgd(
     weight_decay: float = 0.0,
     epochs: int | None = None,
     steps: Tensor | int | None = None,
-    frozen: str | None = None,
+    frozen: Block | None = None,
     per_row: Sequence[Any] = (),
     purpose: str = "batches",
     stop: Stop | None = None,
@@ -78,8 +78,8 @@ def local_sgd(
         The learning rate, or one per row.
     epochs, steps : int or None
         Another amount of training than that of `data`; steps may be a tensor with one number per row.
-    frozen : str or None
-        A block of columns that is not trained: "base", "head" or a layer.
+    frozen : str, tuple of str, callable or None
+        A block of columns that is not trained: "base", "head", a layer, a tuple of names, or a function of the layout.
     per_row : sequence of Rows or Tensor
         Further arguments of the gradient, with one row per client or one for all. Clients are sorted and leave the
         cohort when they finish: only values passed here are sorted and cut along with the rows.
@@ -90,8 +90,7 @@ def local_sgd(
     penalty : Penalty or None
         A further term of the objective.
     """
-    if isinstance(lr, Tensor) and lr.numel() == 1:
-        lr = float(lr)
+    lr = float(lr) if isinstance(lr, Tensor) and lr.numel() == 1 else lr
     fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
     if len(fixed) == len(rows.layout.names):  # a logistic model consists of its head
         return rows.expand(len(data))
@@ -105,7 +104,7 @@ def local_sgd(
     rates = plan.sort(lr) if isinstance(lr, Tensor) else None
     per_row = [plan.sort(item) for item in per_row]
     penalty = None if penalty is None else penalty.sort(plan)
-    free = [i for i, name in enumerate(rows.layout.names) if name not in fixed]
+    free = [i for i in rows.layout.trained if rows.layout.names[i] not in fixed]
     velocity = [torch.zeros_like(rows.blocks[i]) for i in free] if momentum else []
     done = torch.zeros(len(data), dtype=torch.bool)
     k = -1
@@ -116,7 +115,9 @@ def local_sgd(
             now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
             weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
             active = None if penalty is None else penalty.take(slice(k))
-        change = _velocity_(gradient(now, batch, *cut), free, weights, moving, momentum, weight_decay)
+        found = gradient(now, batch, *cut)
+        _observe(now, found, done[:k])
+        change = _velocity_(found, free, weights, moving, momentum, weight_decay)
         if active is not None:
             active.descend_(now, free, float(lr))
         if rates is None and stop is None:
@@ -160,11 +161,21 @@ def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> 
     return whole, [*given, *per_row]
 
 
+def _observe(rows: Rows, gradient: Rows, done: Tensor) -> None:
+    """Put the new values of running statistics that a gradient carries into the rows that are not done."""
+    blocks = dict(zip(rows.layout.names, rows.blocks, strict=True))
+    for name, value in (gradient.observed or {}).items():
+        if name not in rows.frozen:
+            ended = done.to(value.device).reshape(-1, *[1] * (value.dim() - 1))
+            blocks[name].copy_(torch.where(ended, blocks[name], value))
+
+
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:
     """Iterate a step on several values at once, for methods whose local update is more than one gradient descent.
 
     `step(*values, batch)` gets the active rows of each value and returns the new values. Initial values have one row
-    per client; Rows may be one for all. `steps` is another number of steps per client than that of `data`.
+    per client; Rows may be one for all. `steps` is another number of steps per client than that of `data`. Running
+    statistics of a new value are those that the first gradient in it left; without a gradient they stay as they were.
     """
     plan = data.plan(steps=steps)
     # Rows are copied, as in `local_sgd`: an expanded row is computed differently, with other rounding errors.
@@ -172,6 +183,7 @@ def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *
     for number in range(len(plan)):
         k, batch = plan.active(number), plan.batch(number)
         new = step(*[item[:k] for item in held], batch)
+        new = [now.settle(item[:k]) if isinstance(item, Rows) else now for now, item in zip(new, held, strict=True)]
         if k < len(data):
             new = [concatenate([now, item[k:]]) for now, item in zip(new, held, strict=True)]
         held = list(new)

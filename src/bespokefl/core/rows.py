@@ -6,6 +6,10 @@ parameter, because a model reads its parameters one by one. One row broadcasts a
     mean = weights @ rows            # (1, K) @ (K, D)
     mixed = W @ rows                 # (K, K) @ (K, D)
     rows - lr * gradient             # a number, or one number per row
+
+A layer with running statistics (batch norm) has columns for them, too. They are averaged and mixed like weights, but
+lengths and distances of rows leave them out, and training sets them to what the batches show: a gradient carries their
+new values in `observed`, arithmetic keeps these, and the end of a training step (`settle`) puts them in place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +33,9 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     head: tuple[str, ...] = ()  # names of the head's parameters; all others are the base
+    statistics: tuple[str, ...] = ()  # names of running statistics, which are not trained by gradients
+    norm: tuple[str, ...] = ()  # names of what belongs to normalization layers, with their statistics
+    local: tuple[str, ...] = ()  # names of what stays with its client, see `core.local_blocks`
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -51,8 +58,12 @@ class Layout:
         start = sum(self.sizes[:at])
         return slice(start, start + self.sizes[at])
 
-    def block(self, block: str) -> tuple[str, ...]:
-        """The parameters of a block: "base", "head", a parameter or a module."""
+    def block(self, block: "Block") -> tuple[str, ...]:
+        """The parameters of a block: "base", "head", a parameter, a module, a tuple of names, or a function."""
+        if callable(block):
+            return block(self)
+        if not isinstance(block, str):
+            return self.only(block).names
         if block == "head":
             if not self.head:
                 raise InputError(
@@ -70,7 +81,22 @@ class Layout:
         """The layout of some parameters."""
         kept = set(names) & set(self.names)
         shapes = {name: shape for name, shape in zip(self.names, self.shapes, strict=True) if name in kept}
-        return Layout(tuple(shapes), tuple(shapes.values()), tuple(name for name in self.head if name in kept))
+        marked = (self.head, self.statistics, self.norm, self.local)
+        own = [tuple(name for name in names if name in kept) for names in marked]
+        return Layout(tuple(shapes), tuple(shapes.values()), *own)
+
+    @cached_property
+    def trained(self) -> tuple[int, ...]:
+        """The positions of the blocks that are no running statistics."""
+        return tuple(at for at, name in enumerate(self.names) if name not in self.statistics)
+
+    @cached_property
+    def measured(self) -> tuple[int, ...]:
+        """The positions of the blocks that lengths count: no running statistics, and nothing that stays local."""
+        return tuple(at for at in self.trained if self.names[at] not in self.local)
+
+
+Block = str | tuple[str, ...] | Callable[[Layout], tuple[str, ...]]
 
 
 class Rows:
@@ -87,17 +113,26 @@ class Rows:
         Parameters that are constants, without a gradient.
     size : int
         The number of rows, if there are no blocks, as in the base of a model that consists of its head.
+    observed : mapping of str to Tensor
+        In a gradient: the new values of running statistics, after its batch.
     """
 
-    __slots__ = ("blocks", "frozen", "layout", "size")
+    __slots__ = ("blocks", "frozen", "layout", "observed", "size")
     __array_ufunc__ = None  # so that numpy leaves arithmetic with rows to Rows
 
     def __init__(
-        self, layout: Layout, blocks: Sequence[Tensor], frozen: frozenset[str] = frozenset(), *, size: int = 0
+        self,
+        layout: Layout,
+        blocks: Sequence[Tensor],
+        frozen: frozenset[str] = frozenset(),
+        *,
+        size: int = 0,
+        observed: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.layout = layout
         self.blocks = tuple(blocks)
         self.frozen = frozen
+        self.observed = observed
         self.size = len(self.blocks[0]) if self.blocks else size
 
     # -- construction
@@ -158,8 +193,8 @@ class Rows:
 
     # -- blocks of columns
 
-    def block(self, block: str) -> "Rows":
-        """Select the columns of "base", "head", a parameter or a module."""
+    def block(self, block: Block) -> "Rows":
+        """Select the columns of "base", "head", a parameter, a module, a tuple of names, or a function."""
         return self.only(self.layout.block(block))
 
     def only(self, names: Iterable[str]) -> "Rows":
@@ -173,7 +208,30 @@ class Rows:
         given = dict(zip(other.layout.names, other.blocks, strict=True))
         size = max(len(self), len(other))
         pairs = zip(self.layout.names, self.blocks, strict=True)
-        return Rows(self.layout, [given.get(name, own).expand(size, *own.shape[1:]) for name, own in pairs])
+        blocks = [given.get(name, own).expand(size, *own.shape[1:]) for name, own in pairs]
+        return Rows(self.layout, blocks, observed=_first(self.observed, other.observed))
+
+    def measured(self) -> "Rows":
+        """Return the columns that lengths and distances count."""
+        names = tuple(self.layout.names[at] for at in self.layout.measured)
+        return self if len(names) == len(self.layout.names) else self.block(names)
+
+    def with_statistics(self, other: "Rows") -> "Rows":
+        """Replace the columns of running statistics by those of other rows; the same rows if there are none.
+
+        For arithmetic that makes sense for weights only, such as an extrapolation, after which a variance could be
+        negative.
+        """
+        return self.with_block(other.block(self.layout.statistics)) if self.layout.statistics else self
+
+    def settle(self, before: "Rows") -> "Rows":
+        """Return the rows after a training step from `before`: running statistics are what the step's batch left."""
+        if not self.layout.statistics:
+            return self
+        old = dict(zip(before.layout.names, before.blocks, strict=True)) | dict(self.observed or {})
+        pairs = zip(self.layout.names, self.blocks, strict=True)
+        blocks = [old[name].expand_as(own) if name in self.layout.statistics else own for name, own in pairs]
+        return Rows(self.layout, blocks, self.frozen, size=self.size)
 
     def freeze(self, names: Iterable[str]) -> "Rows":
         """Mark the columns of some parameters as constants, without a gradient."""
@@ -225,7 +283,7 @@ class Rows:
         return (-self) + other
 
     def __neg__(self) -> "Rows":
-        return self._like(torch._foreach_neg(self.blocks) if self.blocks else ())
+        return self._like(torch._foreach_neg(self.blocks) if self.blocks else (), observed=self.observed)
 
     def plus(self, other: "Rows", factor: float | Tensor) -> "Rows":
         """Return self + factor · other in one pass; the factor is a number or one number per row."""
@@ -234,13 +292,13 @@ class Rows:
         else:
             factors = [_per_row(factor, block) for block in self.blocks]
             blocks = torch._foreach_addcmul(self.blocks, other.blocks, factors) if self.blocks else ()
-        return self._like(blocks, max(len(self), len(other)))
+        return self._like(blocks, max(len(self), len(other)), observed=_first(self.observed, other.observed))
 
     def toward(self, other: "Rows", share: float | Tensor) -> "Rows":
         """Return (1 − share) · self + share · other in one pass; the share is a number or one number per row."""
         shares = [_per_row(share, block) for block in self.blocks] if isinstance(share, Tensor) else share
         blocks = torch._foreach_lerp(self.blocks, other.blocks, shares) if self.blocks else ()
-        return self._like(blocks, max(len(self), len(other)))
+        return self._like(blocks, max(len(self), len(other)), observed=_first(self.observed, other.observed))
 
     def __rmatmul__(self, weights: Tensor) -> "Rows":
         """W @ rows: each new row is a weighted sum of rows."""
@@ -262,12 +320,13 @@ class Rows:
         return (given / given.sum()).unsqueeze(0) @ self
 
     def dot(self, other: "Rows") -> Tensor:
-        """Return the inner product of each pair of rows, (K,)."""
-        parts = [_flat(a * b).sum(1) for a, b in zip(self.blocks, other.blocks, strict=True)]
+        """Return the inner product of each pair of rows, (K,), of the columns that `Layout.measured` counts."""
+        pairs = [(self.blocks[at], other.blocks[at]) for at in self.layout.measured]
+        parts = [_flat(a * b).sum(1) for a, b in pairs]
         return torch.stack(parts).sum(0) if parts else torch.zeros(self.size)
 
     def square_norm(self) -> Tensor:
-        """Return ‖row‖², (K,)."""
+        """Return ‖row‖², (K,), of the columns that `Layout.measured` counts."""
         return self.dot(self)
 
     def square_distances(self) -> Tensor:
@@ -285,8 +344,10 @@ class Rows:
 
     # -- internal
 
-    def _like(self, blocks: Sequence[Tensor], size: int | None = None) -> "Rows":
-        return Rows(self.layout, blocks, self.frozen, size=self.size if size is None else size)
+    def _like(
+        self, blocks: Sequence[Tensor], size: int | None = None, observed: Mapping[str, Tensor] | None = None
+    ) -> "Rows":
+        return Rows(self.layout, blocks, self.frozen, size=self.size if size is None else size, observed=observed)
 
     def _positions(self, which: Select) -> Tensor:
         if isinstance(which, slice):
@@ -298,15 +359,16 @@ class Rows:
         if isinstance(other, Rows):
             if len(other) == len(self) or len(other) == 1 or len(self) == 1:
                 size = max(len(self), len(other))
-                return self._like(operation(self.blocks, other.blocks) if self.blocks else (), size)
+                observed = _first(self.observed, other.observed)
+                return self._like(operation(self.blocks, other.blocks) if self.blocks else (), size, observed)
             raise ValueError(f"rows of {len(self)} and {len(other)} clients cannot be combined")
         if not self.blocks:
             return self
         if isinstance(other, Tensor) and other.dim() > 0:
             per_row = [_per_row(other, block) for block in self.blocks]
-            return self._like(operation(self.blocks, per_row))
+            return self._like(operation(self.blocks, per_row), observed=self.observed)
         number = other.item() if isinstance(other, Tensor) else other
-        return self._like(operation(self.blocks, number))
+        return self._like(operation(self.blocks, number), observed=self.observed)
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
@@ -319,6 +381,10 @@ def concatenate(parts: Sequence[Any]) -> Any:
 def _per_row(values: Tensor, block: Tensor) -> Tensor:
     """One number per row in the shape that broadcasts against a block."""
     return values.to(device=block.device, dtype=block.dtype).reshape(-1, *[1] * (block.dim() - 1))
+
+
+def _first(one: Mapping[str, Tensor] | None, other: Mapping[str, Tensor] | None) -> Mapping[str, Tensor] | None:
+    return other if one is None else one
 
 
 def _flat(block: Tensor) -> Tensor:

@@ -8,24 +8,36 @@ faster depends on the model and the batch size, see `engines/chunks.py`.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bespokefl.core import rng
+from bespokefl.core.blocks import matching
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.nn.module import first_line, head_of, reject_batch_norm, set_mode, without_lazy
+from bespokefl.core.nn.module import first_line, head_of, only_layer, without_lazy
+from bespokefl.core.nn.statistics import StackedBatchNorm, Statistics, norm_names, put, set_mode, taken
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.scores.confusion import ConfusionCounts
 from bespokefl.core.scores.measures import OutputMeasures
 from bespokefl.core.work import WorkCounter
 
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *per_row -> (K, B) losses
+
+
+class _Pass(NamedTuple):
+    """A forward pass in training."""
+
+    leaves: Sequence[Tensor]  # of the graph: the parameters
+    outputs: Tensor
+    row: int | None  # None: all
+    observed: Sequence[Tensor]  # running statistics after the pass, (K, …)
 
 
 class Task:
@@ -43,11 +55,15 @@ class Task:
         The seed of the initial weights.
     classifies : bool or None
         Whether outputs are scores of classes, so that accuracy is defined. None if the loss is cross-entropy.
+    local_blocks : str
+        Columns that stay with each client, see `core.blocks`.
 
     Attributes
     ----------
     layout : Layout
-        The trainable parameters.
+        The trainable parameters, and after them the running statistics.
+    statistics : Statistics
+        The running statistics, by layer.
     start : Rows
         The initial weights, one row.
     stacked : bool
@@ -68,21 +84,31 @@ class Task:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         classifies: bool | None = None,
+        local_blocks: str = "",
     ) -> None:
         with rng.torch_seeded(seed, "start"):
             made = copy.deepcopy(without_lazy(factory()))  # a factory may return the same module again
         self.module = made.to(device=device, dtype=dtype)
-        reject_batch_norm(self.module)
+        self.statistics = Statistics(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies
         self._params = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         if not self._params:
             raise InputError("the model has no trainable parameters (requires_grad is False for all of them).")
-        shapes = tuple(tuple(p.shape) for p in self._params.values())
-        self.layout = Layout(tuple(self._params), shapes, head_of(self.module, tuple(self._params), head))
-        self.start = Rows.from_state(self.layout, self._params)
+        state = self._params | self.statistics.values(self.module)
+        self.layout = Layout(
+            tuple(state),
+            tuple(tuple(value.shape) for value in state.values()),
+            head_of(self.module, tuple(state), head),
+            self.statistics.names,
+            norm_names(self.module, state),
+        )
+        if local_blocks:
+            self.layout = replace(self.layout, local=matching(self.layout, local_blocks))
+        self.start = Rows.from_state(self.layout, state)
         self.stacked = False
         self._quick = quick(self.module)
+        self._slots = self.statistics.slots(self._quick)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # the result of without_head()
         self._featured: list[Task | None] = []  # that of with_features()
@@ -95,8 +121,10 @@ class Task:
         """Compute all rows of a cohort at once from now on."""
         if self._forward is None:
             module = quick(self.module, stacked=True)
-            mine = dict(module.named_parameters())
-            weights = [mine[name] for name in self.layout.names]
+            weights = list(self._params.values())  # the copy shares them
+            state = self.statistics.slots(module)
+            initial, count = taken(state), len(self.layout.names)
+            norms = [layer for layer in module.modules() if isinstance(layer, StackedBatchNorm)]
             # torch.func.functional_call does the same at three times the cost, which matters for small models.
             owners = [layer._parameters for layer in module.modules()]
             slots = [[(one, key) for one in owners for key, p in one.items() if p is own] for own in weights]
@@ -106,15 +134,19 @@ class Task:
                     for parameters, key in own:
                         parameters[key] = cast(nn.Parameter, value)
 
-            def call(*blocks_and_x: Tensor, train: bool) -> Tensor:
-                *blocks, x = blocks_and_x
-                set_mode(module, train)
-                set_weights(blocks)
+            def call(*values: Tensor, train: bool, constant: frozenset[str]) -> Any:
+                blocks, (x, *present) = values[:count], values[count:]
+                set_mode(module, train, constant)
+                set_weights(blocks[: len(weights)])
+                put(state, [one.clone() for one in blocks[len(weights) :]])
+                for layer in norms:
+                    layer.present = present[0] if present else None
                 try:
                     outputs: Tensor = module(x)
+                    return (outputs, *taken(state)) if train and state else outputs
                 finally:
                     set_weights(weights)
-                return outputs
+                    put(state, initial)
 
             self._forward = torch.vmap(call)
         self.stacked = True
@@ -122,7 +154,13 @@ class Task:
     def trial(self, x: Tensor) -> Tensor:
         """Return the module's outputs for a few examples, as in training; raise an InputError if it fails."""
         set_mode(self.module, True)
-        outputs = self._call(x, self.module)
+        state = self.statistics.slots(self.module)
+        before = taken(state)
+        put(state, [one.clone() for one in before])
+        try:
+            outputs = self._call(x, self.module)
+        finally:
+            put(state, before)
         if not isinstance(outputs, Tensor):
             raise InputError(
                 f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
@@ -168,8 +206,13 @@ class Task:
         twin = self._twin()
         layer = twin.module.get_submodule(self.layout.head[0].rpartition(".")[0])
         layer.register_forward_hook(lambda _, inputs, output: torch.cat([output, inputs[0]], -1))
-        twin._quick = quick(twin.module)
+        twin._renew()
         return twin
+
+    def _renew(self) -> None:
+        """Make the faster copy of a module that was changed."""
+        self._quick, self._forward = quick(self.module), None
+        self._slots = self.statistics.slots(self._quick)
 
     def _find_below(self, x: Tensor) -> "Task | None":
         path = self.layout.head[0].rpartition(".")[0]
@@ -194,9 +237,9 @@ class Task:
             below.module.set_submodule(path, nn.Identity())
         else:
             below.module = nn.Identity()
-        below._params = {name: self._params[name] for name in self.layout.base}
+        below._params = {name: one for name, one in self._params.items() if name in self.layout.base}
         below.layout, below.start = self.layout.only(self.layout.base), self.start.block("base")
-        below._quick = quick(below.module)
+        below._renew()
         with rng.torch_seeded(0, "probe"), torch.no_grad():
             try:
                 same = torch.equal(below.trial(x), features)
@@ -204,12 +247,34 @@ class Task:
                 return None
         return below if same else None
 
+    def on_features(self, x: Tensor) -> "tuple[Task, Tensor] | None":
+        """Return the task of the head alone and the features of all examples `x`, if all below the head is frozen.
+
+        None unless the features are the same in training: without dropout or running statistics.
+        """
+        frozen = any(not one.requires_grad for one in self.module.parameters())
+        if self.draws or self.layout.base or self.layout.statistics or not (frozen and self.layout.head):
+            return None
+        below = self.without_head(x[:2])
+        if below is None or isinstance(below.module, nn.Identity):
+            return None
+        features = below.predict(below.start, x.unsqueeze(0))[0]
+        with torch.no_grad():
+            if not torch.allclose(below.trial(x[:2]), features[:2], rtol=1e-4, atol=1e-5):
+                return None  # the frozen part is another function in training
+        above = copy.copy(self)
+        above.module, above._below, above._featured = only_layer(self.module, self.layout.head), [], []
+        above._renew()
+        if above.stacked:
+            above.stack()
+        return above, features
+
     # -- functions of rows
 
     def outputs(self, rows: Rows, batch: Batch) -> Tensor:
         """Return the outputs, (K, B, …), as in training (with dropout), without gradients."""
         with torch.no_grad():
-            return torch.cat([outputs for _, outputs, _ in self._forwards(rows, batch)])
+            return torch.cat([one.outputs for one in self._forwards(rows, batch)])
 
     def example_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the loss of each example, (K, B), for outputs (K, B, …)."""
@@ -228,24 +293,30 @@ class Task:
         """Return the gradient of each row's mean loss.
 
         A function `objective(outputs, batch, *per_row)`, of outputs (K, B, …), can replace the loss; it returns (K, B).
-        Its arguments `per_row`, with one row per client, are cut along with the rows.
+        Its arguments `per_row`, with one row per client, are cut along with the rows. Running statistics have the
+        gradient zero; `observed` has their new values.
         """
         self._count(rows, batch)
-        parts = []
-        for leaves, values in self._passes(rows, batch, objective, per_row):
-            parts.append(self._gradients(rows, leaves, values.sum(), create_graph=False))
-        return Rows.cat(parts)
+        parts, observed = [], []
+        for one, values in self._passes(rows, batch, objective, per_row):
+            parts.append(self._gradients(rows, one.leaves, values.sum(), create_graph=False))
+            observed.append(one.observed)
+        found = Rows.cat(parts)
+        if self._slots:
+            found.observed = dict(zip(self.layout.statistics, map(torch.cat, zip(*observed, strict=True)), strict=True))
+        return found
 
     def hessian_product(self, rows: Rows, batch: Batch, direction: Rows) -> Rows:
         """Return ∇²F(row) · direction, row by row."""
         self._count(rows, batch, times=2)  # one for the gradient, one for its derivative
         parts = []
         at = 0
-        for leaves, values in self._passes(rows, batch, None, ()):
-            gradient = self._gradients(rows, leaves, values.sum(), create_graph=True)
+        for one, values in self._passes(rows, batch, None, ()):
+            gradient = self._gradients(rows, one.leaves, values.sum(), create_graph=True)
             size = len(gradient)
-            product = gradient.dot(direction.expand(len(rows))[at : at + size]).sum()
-            parts.append(self._gradients(rows, leaves, product, create_graph=False))
+            along = direction.expand(len(rows))[at : at + size]
+            product = torch.stack([(a * b).sum() for a, b in zip(gradient.blocks, along.blocks, strict=True)]).sum()
+            parts.append(self._gradients(rows, one.leaves, product, create_graph=False))
             at += size
         return Rows.cat(parts)
 
@@ -254,12 +325,12 @@ class Task:
         with torch.no_grad():
             if len(rows) == 1:
                 row = [block[0] for block in rows.blocks]
-                passes = [self._plain(row, some, train=False) for some in x.flatten(0, 1).split(SWEEP_SIZE)]
+                passes = [self._plain(row, some) for some in x.flatten(0, 1).split(SWEEP_SIZE)]
                 outputs = torch.cat(passes)
                 return outputs.detach().reshape(*x.shape[:2], *outputs.shape[1:])
             if self.stacked:
-                return self._stacked(rows.blocks, x, train=False)
-            return torch.stack([self._plain([b[k] for b in rows.blocks], x[k], train=False) for k in range(len(rows))])
+                return self._stacked(rows.blocks, x, train=False)[0]
+            return torch.stack([self._plain([b[k] for b in rows.blocks], x[k]) for k in range(len(rows))])
 
     def score(
         self, rows: Rows, plan: BatchSchedule, *, by_class: bool = False, measures: bool = False
@@ -310,7 +381,7 @@ class Task:
         with torch.no_grad():
             for k, some in enumerate(pieces):
                 x = torch.index_select(plan.x, 0, some, out=buffer[: len(some)])
-                outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x, train=False)
+                outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x)
                 whole = outputs.new_empty(len(examples), *outputs.shape[1:]) if whole is None else whole
                 whole[at : at + len(some)] = outputs  # copied at once, as a module may return its input
                 at += len(some)
@@ -340,25 +411,30 @@ class Task:
 
     def _passes(
         self, rows: Rows, batch: Batch, objective: Objective | None, per_row: Sequence[Any]
-    ) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
-        """Forward passes: the leaves of the graph, and each row's loss."""
-        for leaves, outputs, k in self._forwards(rows, batch):
-            if k is None:
-                yield leaves, self._mean_loss(outputs, batch, objective, per_row)
+    ) -> Iterator[tuple[_Pass, Tensor]]:
+        """Forward passes, and each row's loss."""
+        for one in self._forwards(rows, batch):
+            if one.row is None:
+                yield one, self._mean_loss(one.outputs, batch, objective, per_row)
             else:
+                k = one.row
                 own = [item if len(item) == 1 else item[k : k + 1] for item in per_row]
-                yield leaves, self._mean_loss(outputs, batch.row(k), objective, own)
+                yield one, self._mean_loss(one.outputs, batch.row(k), objective, own)
 
-    def _forwards(self, rows: Rows, batch: Batch) -> Iterator[tuple[Sequence[Tensor], Tensor, int | None]]:
-        """The leaves of the graph, outputs, and the row (None: all). Stacked: one pass for all; plain: one per row.
+    def _forwards(self, rows: Rows, batch: Batch) -> Iterator[_Pass]:
+        """Forward passes in training. Stacked: one pass for all rows; plain: one per row.
 
         Plain passes set the module's parameters to one row after the other: use a pass before requesting the next.
         """
         rows = rows.expand(len(batch))
-        free = [name not in rows.frozen for name in rows.layout.names]
+        free = [name not in rows.frozen for name in self._params]
+        constant = self.statistics.constant(rows.frozen) if self._slots else frozenset()
         if self.stacked:
-            leaves = [block.detach().requires_grad_(own) for block, own in zip(rows.blocks, free, strict=True)]
-            yield leaves, self._stacked(leaves, batch.x, train=True), None
+            leaves = [block.detach().requires_grad_(own) for block, own in zip(rows.blocks, free, strict=False)]
+            present = None if batch.weight is None or not self._slots else batch.weight > 0
+            values = [*leaves, *rows.blocks[len(leaves) :]]
+            outputs, *observed = self._stacked(values, batch.x, train=True, constant=constant, present=present)
+            yield _Pass(leaves, outputs, None, observed)
             return
         parameters = list(self._params.values())
         for parameter, own in zip(parameters, free, strict=True):
@@ -366,11 +442,11 @@ class Task:
         for k in range(len(rows)):
             one, count = batch.row(k), batch.count(k)
             with rng.torch_seeded(*one.keys[0]) if self.draws and one.keys else nullcontext():
-                outputs = self._plain([block[k] for block in rows.blocks], one.x[0, :count], train=True)
+                outputs = self._plain([block[k] for block in rows.blocks], one.x[0, :count], True, constant)
             if count < one.x.shape[1]:  # padding is not computed, as it would shift the module's random draws
                 padding = outputs[:1].detach().expand(one.x.shape[1] - count, *outputs.shape[1:])
                 outputs = torch.cat([outputs, padding])
-            yield parameters, outputs.unsqueeze(0), k
+            yield _Pass(parameters, outputs.unsqueeze(0), k, [value.unsqueeze(0) for value in taken(self._slots)])
 
     def _mean_loss(self, outputs: Tensor, batch: Batch, objective: Objective | None, per_row: Sequence[Any]) -> Tensor:
         if objective is not None:
@@ -381,24 +457,43 @@ class Task:
         free = [leaf for leaf in leaves if leaf.requires_grad] if value.requires_grad else []  # else all are unused
         found = iter(torch.autograd.grad(value, free, create_graph=create_graph, allow_unused=True) if free else ())
         blocks = []
-        for leaf, shape in zip(leaves, rows.layout.shapes, strict=True):
+        for leaf, shape in zip(leaves, rows.layout.shapes, strict=False):  # running statistics come last
             gradient = next(found) if leaf.requires_grad and free else None
             if gradient is None:  # frozen or unused: a zero without memory
                 gradient = torch.zeros((), dtype=leaf.dtype, device=leaf.device).expand_as(leaf)
             blocks.append(gradient if self.stacked else gradient.reshape(1, *shape))
+        zero = torch.zeros((), dtype=rows.dtype, device=rows.device)
+        size = len(blocks[0])
+        blocks += [zero.expand(size, *shape) for shape in rows.layout.shapes[len(blocks) :]]
         return Rows(rows.layout, blocks, rows.frozen)
 
-    def _stacked(self, blocks: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
+    def _stacked(
+        self,
+        blocks: Sequence[Tensor],
+        x: Tensor,
+        *,
+        train: bool,
+        constant: frozenset[str] = frozenset(),
+        present: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Outputs, and in training the running statistics after the pass."""
         assert self._forward is not None
+        padded = () if present is None or bool(present.all()) else (present,)
         try:
-            return self._forward(*blocks, x, train=train)
+            found = self._forward(*blocks, x, *padded, train=train, constant=constant)
         except RuntimeError as error:
             raise self._unfit(x[0], error) from error
+        return found if isinstance(found, tuple) else (found,)
 
-    def _plain(self, weights: Sequence[Tensor], x: Tensor, *, train: bool) -> Tensor:
-        for parameter, value in zip(self._params.values(), weights, strict=True):
+    def _plain(
+        self, weights: Sequence[Tensor], x: Tensor, train: bool = False, constant: frozenset[str] = frozenset()
+    ) -> Tensor:
+        count = len(self._params)
+        for parameter, value in zip(self._params.values(), weights[:count], strict=True):
             parameter.data = value
-        set_mode(self._quick, train)
+        if self._slots:  # a training step changes them in place
+            put(self._slots, [value.clone() if train else value for value in weights[count:]])
+        set_mode(self._quick, train, constant)
         return self._call(x, self._quick)
 
     def _call(self, x: Tensor, module: nn.Module) -> Tensor:

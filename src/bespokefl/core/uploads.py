@@ -13,7 +13,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from bespokefl.core.rows import Rows
+from bespokefl.core.rows import Block, Rows
 
 
 class Reference(Enum):
@@ -32,14 +32,19 @@ class Weights:
     a string names another value of the message.
     """
 
-    block: str | None = None  # the uploaded columns: "base", "head", a layer or a parameter; None for all of them
+    block: Block | None = None  # the uploaded columns, as for `Rows.block`; None for all of them
     reference: Reference | str | Rows = Reference.SAME_NAME
     phase: str | None = None  # in which it is uploaded; None for all phases
+    change_of: str | None = None  # the message's value whose change is uploaded, if it is a change of the model
 
     def signature(self, start: Rows) -> tuple[object, ...]:
         """Columns and dtypes of an upload to a model with these initial weights."""
-        rows = start if self.block is None else start.block(self.block)
+        rows = self.columns(start)
         return rows.layout, tuple(block.dtype for block in rows.blocks)
+
+    def columns(self, start: Rows) -> Rows:
+        """The uploaded columns of rows with all of them."""
+        return start if self.block is None else start.block(self.block)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ client              the clients' side: their data and their half of the method
 simulation          both sides on one machine
 settings            the settings of the engines
 chunks              how a cohort is cut into chunks
+features            features of a frozen backbone, computed once
 stacking            several federations trained as one
 clipping            bounds uploads and adds noise to them before they leave a client
 shares              limits the share of one client in means

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from bespokefl.core.nn import probe
+from bespokefl.core.nn.statistics import ClientBatchNorm1d
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.settings import Settings
@@ -42,8 +43,8 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
     """Choose stacked or plain computation, and the chunk size. `x`, `y` are a few examples to try the model on."""
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
-    heavy = _heavy(task)
-    cost = 3.0 * batch_size * task.layout.width
+    heavy, frozen = _heavy(task), _frozen(task)
+    cost = batch_size * (3.0 * task.layout.width + 2.0 * frozen)  # frozen weights get no gradient of their own
     if chunk is None and heavy:
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
     if chunk is None and cost > SMALL_STEP:
@@ -73,10 +74,24 @@ def prepare_task(task: Task, data: Data, settings: Settings, classes: int | None
     if not settings.reference:
         typical = int(data.train.sizes.float().mean())
         executor = choose(task, x, y, batch_size=min(settings.batch_size, typical), chunk=settings.chunk)
+    _warn_of_single_examples(task, data, settings)
     task.stacked = False  # the task may come from another run
     if executor.stacked:
         task.stack()
     return executor
+
+
+def _warn_of_single_examples(task: Task, data: Data, settings: Settings) -> None:
+    """Say what happens to batches of one example, which torch's batch norm refuses if an example has one value."""
+    if not any(isinstance(layer, ClientBatchNorm1d) for layer in task.module.modules()):
+        return
+    single = int((data.train.sizes % settings.batch_size == 1).sum()) if settings.batch_size > 1 else len(data)
+    if single:
+        log.warning(
+            "%s a batch of one example, from which batch norm cannot compute a variance: it uses the running "
+            "statistics there, and leaves them unchanged",
+            "one client has" if single == 1 else f"{single} clients have",
+        )
 
 
 def to_score(task: Task, data: Data, clients: Sequence[int] | None = None) -> int:
@@ -85,8 +100,15 @@ def to_score(task: Task, data: Data, clients: Sequence[int] | None = None) -> in
     total = sum(int(part.sizes[chosen].sum()) for part in (data.train, data.validation, data.test))
     examples = max(1.0, total / (len(data) if clients is None else max(1, len(clients))))
     width = task.layout.width
-    cost = examples * width * (REUSED if _heavy(task) else 1)
+    cost = examples * (width + _frozen(task)) * (REUSED if _heavy(task) else 1)
     return max(8, min(MOST_SCORED, int(SCORED / cost), int(CELLS / (width + examples * data.x[0].numel()))))
+
+
+def _frozen(task: Task) -> int:
+    """The number of frozen weights that are multiplied: matrices, but not tables of embeddings."""
+    tables = {id(one.weight) for one in task.module.modules() if isinstance(one, nn.Embedding)}
+    frozen = (one for one in task.module.parameters() if not one.requires_grad and id(one) not in tables)
+    return sum(one.numel() for one in frozen if one.dim() > 1)
 
 
 def _heavy(task: Task) -> list[str]:

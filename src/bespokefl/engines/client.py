@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.cohort_data import BatchSchedule, CohortData
+from bespokefl.core.local_blocks import keep_local
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -54,7 +55,8 @@ class ClientSide:
     def __init__(
         self, method: Method, task: Task, data: Data, settings: Settings, privacy: Privacy | None = None
     ) -> None:
-        self.method, self.task, self.data, self.settings = method, task, data, settings
+        self.method = keep_local(method, task.layout)
+        self.task, self.data, self.settings = task, data, settings
         self.privacy = privacy or settings.privacy
         self._loop = ReferenceLoop(task) if settings.reference else None
 

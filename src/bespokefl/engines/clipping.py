@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bespokefl.core import rng
 from bespokefl.core.cohort_data import CohortData
-from bespokefl.core.errors import InputError, listing
+from bespokefl.core.errors import InputError, listing, spell
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.core.uploads import Choice, Declaration, Reference, Scalar, Weights
+from bespokefl.core.uploads import Choice, Declaration, Declarations, Reference, Scalar, Weights
 
 LEAST_POSITIVE = 1e-12  # numbers on a logarithmic scale are at least this
 LARGEST_LOGARITHM = 20.0  # after noise, so that numbers stay finite
@@ -34,13 +34,22 @@ class Privacy:
     noise: float | None = None  # z, in units of C; None or 0 for no noise
     secret: bool = False  # whether noise comes from the operating system, as for deployed clients, not from the seed
 
-    def check(self, method: Method) -> None:
-        """Raise an InputError if the settings are incomplete or cannot protect the method's uploads."""
+    def check(self, method: Method, start: Rows | None = None) -> None:
+        """Raise an InputError if the settings are incomplete or cannot protect the method's uploads of such a model."""
         if self.noise and self.clip is None:
             raise InputError(f"noise needs a clip, as its size is noise times clip, got noise {self.noise:g} alone.")
         if self.clip is None:
             return
-        choices = [name for name, one in (method.upload(Message()) or {}).items() if isinstance(one, Choice)]
+        declared = method.upload(Message())
+        if self.noise and start is not None:
+            statistics = start.layout.statistics if declared is None else uploaded_statistics(declared, start)
+            if statistics:
+                raise InputError(
+                    f"{method.name} uploads running statistics ({listing(statistics)}), which noise would make "
+                    "useless, as a variance may become negative: use GroupNorm, keep them at the clients with "
+                    f"{spell('local_blocks')} norm, or leave noise out."
+                )
+        choices = [name for name, one in (declared or {}).items() if isinstance(one, Choice)]
         if choices:
             raise InputError(
                 f"{method.name} uploads each client's choice ({listing(choices)}), which clipping and noise "
@@ -71,13 +80,19 @@ class Privacy:
         return torch.from_numpy(np.stack(rows)).to(like)
 
 
+def uploaded_statistics(declared: Declarations, start: Rows) -> tuple[str, ...]:
+    """The running statistics among the uploaded columns of a model with these initial weights."""
+    found = [one.columns(start).layout.statistics for one in declared.values() if isinstance(one, Weights)]
+    return tuple(dict.fromkeys(name for own in found for name in own))
+
+
 def reference_of(declared: Declaration | None, name: str, task: Task, message: Message) -> Rows | None:
     """The rows from which clipping measures an upload of this name; None for zero."""
     reference = declared.reference if isinstance(declared, Weights) else Reference.SAME_NAME
     if isinstance(reference, Rows):
         return reference
     if reference is Reference.INITIAL_WEIGHTS:
-        return task.start
+        return declared.columns(task.start) if isinstance(declared, Weights) else task.start
     if reference is Reference.ZERO or (reference is Reference.SAME_NAME and name not in message):
         return None
     found = message[reference if isinstance(reference, str) else name]

@@ -5,7 +5,7 @@ slow                     the upload arrives too late
 drop                     the client neither trains nor answers
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from bespokefl.core import rng as rngs
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.method import State
-from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.rows import Rows
 
 FAULTS = ("nan", "huge", "wrong-shape", "slow", "drop")
 HUGE = 1e16  # factor of a huge upload
@@ -74,7 +74,7 @@ def _reshaped(value: Rows | Tensor) -> Rows | Tensor:
     layout = value.layout
     shapes = tuple((*shape[:-1], shape[-1] + 1) if shape else (2,) for shape in layout.shapes)
     blocks = [block.new_zeros(1, *shape) for block, shape in zip(value.blocks, shapes, strict=True)]
-    return Rows(Layout(layout.names, shapes, layout.head), blocks, size=1)
+    return Rows(replace(layout, shapes=shapes), blocks, size=1)
 
 
 def _break(value: Any, kind: str) -> Any:

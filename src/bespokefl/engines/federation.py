@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng as rngs
+from bespokefl.core.local_blocks import keep_local
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
@@ -74,7 +75,8 @@ class Federation:
     """A server and what it knows of its clients, which are positions in `data.names`."""
 
     def __init__(self, method: Method, start: Rows, data: Data, settings: Settings) -> None:
-        settings.privacy.check(method)
+        method = keep_local(method, start.layout)
+        settings.privacy.check(method, start)
         self.method, self.start, self.data, self.settings = method, start, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
         self.server: State = method.start_server(start, self.round(0, "start"))

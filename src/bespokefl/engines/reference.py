@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from bespokefl.core.cohort_data import Batch, CohortData
 from bespokefl.core.local_sgd import Gradient, Stop
 from bespokefl.core.nn.losses import cross_entropy
-from bespokefl.core.nn.module import set_mode
-from bespokefl.core.rows import Rows
+from bespokefl.core.nn.statistics import Slot, put, set_mode, taken
+from bespokefl.core.rows import Block, Rows
 from bespokefl.core.task import Task
 
 
@@ -39,23 +39,25 @@ class ReferenceLoop:
         weight_decay: float,
         epochs: int | None,
         steps: Tensor | int | None,
-        frozen: str | None,
+        frozen: Block | None,
         per_row: Sequence[Any],
         purpose: str,
         stop: Stop | None,
     ) -> Rows:
         fixed = frozenset(rows.layout.block(frozen)) if frozen else frozenset()
         module, layout, rows = self.module, rows.layout, rows.expand(len(data))
-        named = dict(module.named_parameters())
-        trained = [named[name].requires_grad_(name not in fixed) for name in layout.names]
-        set_mode(module, True)
+        named, slots = dict(module.named_parameters()), self.task.statistics.slots(module)
+        trained = [named[name].requires_grad_(name not in fixed) for name in layout.names if name in named]
+        set_mode(module, True, self.task.statistics.constant(fixed))
         head_only = bool(fixed) and fixed.issuperset(set(layout.names) - set(layout.head))
         plain = gradient == self.task.gradient and not self.task.draws
         usual = self.task.loss is cross_entropy
         mean_loss = F.cross_entropy if usual else lambda outputs, y: self.task.loss(outputs, y).mean()
         results = []
         for k in range(len(data)):
-            module.load_state_dict(rows.state(k), strict=False)
+            state = rows.state(k)
+            module.load_state_dict(state, strict=False)
+            put(slots, [state[name] for name in layout.statistics])
             rate = float(lr[k]) if isinstance(lr, Tensor) else float(lr)
             free = [parameter for parameter in trained if parameter.requires_grad]
             optimizer = torch.optim.SGD(free, lr=rate, momentum=momentum, weight_decay=weight_decay)
@@ -74,14 +76,22 @@ class ReferenceLoop:
                         if parameter.grad is None:  # unused: SGD would not decay it
                             parameter.grad = torch.zeros_like(parameter)
                 else:
-                    now = Rows(layout, [p.detach().clone().unsqueeze(0) for p in trained], fixed)
+                    now = Rows(layout, _blocks(trained, slots), fixed)
                     batch = Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),))
-                    for parameter, block in zip(trained, gradient(now, batch, *own).blocks, strict=True):
+                    found = gradient(now, batch, *own)
+                    for parameter, block in zip(trained, found.blocks, strict=False):  # statistics come last
                         parameter.grad = block[0].clone() if parameter.requires_grad else None
+                    after = dict(zip(layout.names, found.settle(now).blocks, strict=True))
+                    put(slots, [after[name][0].clone() for name in layout.statistics])
                 optimizer.step()
                 if stop is not None:
-                    now = Rows(layout, [p.detach().unsqueeze(0) for p in trained])
+                    now = Rows(layout, _blocks(trained, slots))
                     if bool(stop(now, Batch(x.unsqueeze(0), y.unsqueeze(0), step=step, keys=((*tag, step),)))[0]):
                         break
-            results.append(Rows(layout, [p.detach().clone().unsqueeze(0) for p in trained]))
+            results.append(Rows(layout, _blocks(trained, slots)))
         return Rows.cat(results)
+
+
+def _blocks(trained: Sequence[Tensor], slots: Sequence[Slot]) -> list[Tensor]:
+    """Copies of a module's parameters and running statistics, as blocks of one row."""
+    return [value.detach().clone().unsqueeze(0) for value in (*trained, *taken(slots))]

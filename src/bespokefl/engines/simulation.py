@@ -9,6 +9,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines import stacking
 from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
+from bespokefl.engines.features import with_features
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.settings import Settings
@@ -41,7 +42,7 @@ class Simulation(RoundLoop):
         self.task, self.data = task, joint
         self.executor = prepare_task(task, joint, first, classes)
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        self.side = ClientSide(method, task, joint, first)
+        self.side = ClientSide(method, *with_features(task, joint, first), first)
         members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
         transport = LocalTransport(self.side, self.executor, federations[0].round, _start_clients(federations))

@@ -17,11 +17,13 @@ from bespokefl.methods.ditto import Ditto as Ditto
 from bespokefl.methods.fedala import FedALA as FedALA
 from bespokefl.methods.fedavg import FedAvg as FedAvg
 from bespokefl.methods.fedavg_ft import FedAvgFT as FedAvgFT
+from bespokefl.methods.fedbn import FedBN as FedBN
 from bespokefl.methods.feddbe import FedDBE as FedDBE
 from bespokefl.methods.fedfomo import FedFOMO as FedFOMO
 from bespokefl.methods.fedper import FedPer as FedPer
 from bespokefl.methods.fedprox import FedProx as FedProx
 from bespokefl.methods.fedrep import FedRep as FedRep
+from bespokefl.methods.fedsa_lora import FedSALoRA as FedSALoRA
 from bespokefl.methods.ifca import IFCA as IFCA
 from bespokefl.methods.local import Local as Local
 from bespokefl.methods.oracle import Oracle as Oracle
@@ -56,6 +58,8 @@ REGISTRY: dict[str, type[Method]] = {
         APFL,
         FedPer,
         FedRep,
+        FedBN,
+        FedSALoRA,
         IFCA,
         CFL,
         FedFOMO,

@@ -4,6 +4,7 @@ Deng et al., arXiv:2003.13461, Algorithm 1.
     v̄ = α v + (1 − α) w,   w ← w − η ∇F(w; b),   v ← v − η ∇_v F(v̄; b),   α ← α − η_α ⟨∇F(v̄; b), v − w⟩
 Differs from the paper: α is updated once a round, at its first batch, as in the authors' code (without its decay of
 .02 α), and kept in [0, 1]. A client is evaluated with the latest w; if it never trained, v is the initial weights.
+Running statistics of batch norm in v are those of v̄'s batches.
 """
 
 from collections.abc import Sequence

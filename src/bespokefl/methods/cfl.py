@@ -70,7 +70,7 @@ class CFL(Method):
         return {"change": local_sgd(task.gradient, start, data, self.lr, **self.sgd) - start}, state
 
     def upload(self, message: Message) -> Declarations:
-        return {"change": Weights(reference=Reference.ZERO)}
+        return {"change": Weights(reference=Reference.ZERO, change_of="weights")}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         models, cluster, unit = server["models"], server["cluster"].clone(), server["unit"]
@@ -106,7 +106,7 @@ class CFL(Method):
 
 def similarity(change: Rows) -> Tensor:
     """Cosines between the clients' updates, (K, K)."""
-    flat = change.matrix().double()
+    flat = change.measured().matrix().double()
     unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
     return unit @ unit.T
 

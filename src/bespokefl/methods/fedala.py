@@ -136,7 +136,8 @@ class FedALA(Method):
 def higher_layers(layout: Layout, num: int) -> list[str]:
     """The parameters of the highest layers, the head being the last."""
     names = (*layout.base, *layout.head)
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))[-num:]
+    trained = [name for name in names if name not in layout.statistics]  # in the order of the model
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in trained))[-num:]
     return [name for name in names if name.rpartition(".")[0] in layers]
 
 

@@ -85,11 +85,11 @@ def shuffled(start: Rows, rng: np.random.Generator) -> Rows:
     """The same weights, shuffled within each layer."""
     orders = [torch.from_numpy(rng.permutation(size)).to(start.device) for size in start.layout.sizes]
     blocks = [block.flatten()[order].reshape(block.shape) for block, order in zip(start.blocks, orders, strict=True)]
-    return Rows(start.layout, blocks)
+    return Rows(start.layout, blocks).with_statistics(start)
 
 
 def nearby(start: Rows, rng: np.random.Generator) -> Rows:
     """The same weights plus noise in proportion to each layer's standard deviation."""
     noise = torch.from_numpy(rng.standard_normal((1, start.layout.width))).to(device=start.device, dtype=start.dtype)
     scale = start.map(lambda block: torch.full_like(block, NOISE_SCALE * float(block.std(correction=0))))
-    return start + scale * Rows.from_matrix(start.layout, noise)
+    return (start + scale * Rows.from_matrix(start.layout, noise)).with_statistics(start)

@@ -7,7 +7,8 @@ Differs from the paper: both objectives are divided by n_i, so that learning rat
 uses one draw of noise (K = 1) with standard deviation 1 (a common implementation: .001). q_i is kept between rounds, as
 in that implementation. Steps are plain gradient steps divided by 1 + η · the curvature of the KL: they have the same
 fixed point and do not diverge if ζ/(n_i σ²) is large. `optimizer="adam"` takes Adam's instead, as that implementation
-does, with moments that start at zero in every round. Predictions are those of the mean weights.
+does, with moments that start at zero in every round. Predictions are those of the mean weights. Running statistics of
+batch norm have no distribution: they are averaged with the means, and their columns of ρ have no meaning.
 """
 
 import math
@@ -70,10 +71,9 @@ class PFedBayes(Method):
         return {"mean": Weights(), "rho": Weights()}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
-        return {
-            name: server[name] * (1 - self.mix) + uploads.mean(name, by=self.weights) * self.mix
-            for name in ("mean", "rho")
-        }
+        means = {name: uploads.mean(name, by=self.weights) for name in ("mean", "rho")}
+        mixed = {name: server[name] * (1 - self.mix) + mean * self.mix for name, mean in means.items()}
+        return {name: rows.with_statistics(means[name]) for name, rows in mixed.items()}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return state["mean"]

@@ -6,6 +6,7 @@ Dinh et al., NeurIPS 2020, arXiv:2006.08848, Algorithm 1.
     server: w ← (1 − β) w + β mean(w_i)
 Differs from the paper: R is the run's number of local steps, and K a number of steps instead of an accuracy ν. θ starts
 each round at the received w and continues from step to step, as in the authors' code, but without its weight decay.
+Running statistics of batch norm are those of the clients' batches, for w and θ, and are averaged whatever β is.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,8 @@ class PFedMe(Method):
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         mean = uploads.mean("weights", by=self.weights)
-        return {"weights": server["weights"] * (1 - self.mix) + mean * self.mix}
+        mixed = server["weights"] * (1 - self.mix) + mean * self.mix
+        return {"weights": mixed.with_statistics(mean)}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
         return state["personal"]  # θ_i, not w_i

@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
+from bespokefl.core.errors import InputError, listing
 from bespokefl.core.hyper_parameters import above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
@@ -81,6 +82,11 @@ class PFedVEM(Method):
 
     def start_server(self, start: Rows, round: Round) -> State:
         head = start.block("head")
+        if head.layout.statistics:
+            raise InputError(
+                f"pfedvem needs a head without running statistics, got {listing(head.layout.statistics)}: name the "
+                "linear layer after it as the head."
+            )
         if not round.warm:
             drawn = torch.from_numpy(round.generator("pfedvem head").standard_normal((1, head.layout.width)))
             head = Rows.from_matrix(head.layout, drawn.to(device=head.device, dtype=head.dtype))  # w⁰

@@ -6,7 +6,8 @@ Karimireddy et al., ICML 2020, arXiv:1910.06378, Algorithm 1, option II.
     x ← x + η_g mean(y_i − x),   c ← c + (|S|/N) mean(c_i⁺ − c_i)
 Differs from the paper: K is each client's own number of steps. `weights="examples"` weights both means by n_k and
 replaces 1/N by n_k/n: c is Σ_k (n_k / n) c_k, as x would converge to the unweighted optimum otherwise. Until all have
-reported, n is estimated as N times the mean n_k of those that have.
+reported, n is estimated as N times the mean n_k of those that have. Running statistics of batch norm have no control
+variates, and are averaged whatever η_g is.
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,12 @@ class Scaffold(Method):
         x, c, own = message["weights"], message["control"], state["control"]
         y = local_sgd(task.gradient, x, data, self.lr, penalty=Penalty(slope=c - own))  # ∇F_i(y) − c_i + c
         control = own - c + (x - y) / (data.num_steps().double() * self.lr)  # option II
+        control = control.with_statistics(own)
         return {"change": y - x, "control": control - own}, {"control": control}
 
     def upload(self, message: Message) -> Declarations:
-        return {"change": Weights(reference=Reference.ZERO), "control": Weights(reference=Reference.ZERO)}
+        change = Weights(reference=Reference.ZERO, change_of="weights")
+        return {"change": change, "control": Weights(reference=Reference.ZERO)}
 
     def aggregate(self, server: State, uploads: Uploads, round: Round) -> State:
         counts, clients = server["counts"], list(uploads.clients)
@@ -56,8 +59,9 @@ class Scaffold(Method):
         known, weights = counts.count_nonzero(), counts.sum()
         before = _total(weights, known, len(counts))  # N, or an estimate of n that may change
         total = _total(weights + (own - replaced).sum(), known + (replaced == 0).sum(), len(counts))
+        x, change = server["weights"], uploads.mean("change", by=self.weights)
         return {
-            "weights": server["weights"] + uploads.mean("change", by=self.weights) * self.server_lr,
+            "weights": (x + change * self.server_lr).with_statistics(x + change),
             "control": server["control"] * (before / total)
             + uploads.mean("control", by=self.weights) * (own.sum() / total),  # |S| / N
             "counts": counts.index_copy(0, torch.tensor(clients), own),

@@ -2,7 +2,9 @@
 
 dense          logistic regression and fully connected networks; base class and initial weights
 convolutional  networks for images and series
+residual       residual networks for images, with batch or group norm
 text           bag of words and LSTM
+adapters       low-rank adapters in a frozen model
 
 All are created with the shape of one example and the number of outputs, `classes` (1 for regression); `init` selects
 the initial weights: "torch", "glorot", "he" or "he-glorot". A built-in model has its last linear layer under the name
@@ -22,8 +24,10 @@ from torch import nn
 from bespokefl.core import memory, plugins
 from bespokefl.core.errors import InputError, in_brief, unknown
 from bespokefl.core.spec import bind, imported, is_named, parse_call
+from bespokefl.models.adapters import lora
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic
+from bespokefl.models.residual import ResNet8, ResNet20
 from bespokefl.models.text import LSTM, Bag
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -33,6 +37,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "cifar-cnn": CifarCNN,
     "pfedvem-cnn": PFedVEMCNN,
     "deep-cnn": DeepCNN,
+    "resnet8": ResNet8,
+    "resnet20": ResNet20,
     "cnn1d": CNN1d,
     "lstm": LSTM,
     "bag": Bag,
@@ -56,7 +62,10 @@ __all__ = [
     "LeNet",
     "Logistic",
     "PFedVEMCNN",
+    "ResNet8",
+    "ResNet20",
     "build",
+    "lora",
     "names",
 ]
 

@@ -35,8 +35,8 @@ class LeNet(BaseAndHead):
 
     def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
-        channels = _check_image(self.name, shape, self.smallest)
-        sides, layers = shape[-2:], _add_channel(shape)
+        channels = check_image(self.name, shape, self.smallest)
+        sides, layers = shape[-2:], add_channel(shape)
         for inputs, outputs, unpadded in zip((channels, self.widths[0]), self.widths, (32, 6), strict=True):
             padding = 2 if self.padded and min(sides) < unpadded else 0
             layers += [nn.Conv2d(inputs, outputs, KERNEL, padding=padding), nn.ReLU(), self.pooling(2)]
@@ -67,8 +67,8 @@ class DeepCNN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], classes: int, init: str = "torch") -> None:
         super().__init__()
-        layers = _add_channel(shape)
-        for number, (inputs, outputs) in enumerate(pairwise((_check_image("deep-cnn", shape, 4), *DEPTHS))):
+        layers = add_channel(shape)
+        for number, (inputs, outputs) in enumerate(pairwise((check_image("deep-cnn", shape, 4), *DEPTHS))):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
             if number < len(DEPTHS) - 1:
                 layers.append(nn.MaxPool2d(2, padding=1))
@@ -108,8 +108,8 @@ class CNN1d(nn.Module):
         return output
 
 
-def _check_image(name: str, shape: tuple[int, ...], least: int) -> int:
-    """The number of channels; examples that are not images, or too small, are rejected."""
+def check_image(name: str, shape: tuple[int, ...], least: int) -> int:
+    """Return the number of channels; examples that are not images, or too small, are rejected."""
     if len(shape) not in (2, 3) or min(shape[-2:]) < least:
         raise InputError(
             f"{name} needs images of shape (channels, height, width), at least {least} x {least}, "
@@ -118,5 +118,6 @@ def _check_image(name: str, shape: tuple[int, ...], least: int) -> int:
     return shape[0] if len(shape) == 3 else 1
 
 
-def _add_channel(shape: tuple[int, ...]) -> list[nn.Module]:
+def add_channel(shape: tuple[int, ...]) -> list[nn.Module]:
+    """Return the layer that adds the channel of images of shape (height, width), if it is missing."""
     return [nn.Unflatten(1, (1, shape[0]))] if len(shape) == 2 else []

@@ -30,6 +30,8 @@ SHAPES = {  # of one example, for each model
     "cifar-cnn": (3, 16, 16),
     "pfedvem-cnn": (1, 16, 16),
     "deep-cnn": (3, 4, 4),
+    "resnet8": (3, 8, 8),
+    "resnet20": (1, 8, 8),
     "cnn1d(width=4)": (9, 2),
     "lstm(embedding=4, hidden=5, layers=2)": (7,),
     "bag(embedding=4, hidden=5)": (7,),

@@ -67,7 +67,7 @@ def _features(task: Task, base: Rows, data: CohortData, steps: Tensor | int) -> 
     below = task.without_head(data.x[:2])
     if below is None:
         return None
-    below.stacked = False  # passes of one row
+    below.stacked, base = False, base.freeze(base.layout.names)  # passes of one row
     owners = [data.train.indices] if len(base) == 1 else [data.train.of(k) for k in range(len(data))]
     found = []
     for k, own in enumerate(owners):
@@ -85,7 +85,8 @@ class Sweep:
         below = task.without_head(plan.batch(0).x[0, :2]) if len(plan) else None
         self._batches: list[Batch] | None = None  # with features instead of inputs
         if below is not None:
-            base, self._batches = plan.sort(rows.block("base").expand(len(plan.steps))), []
+            fixed = rows.block("base").freeze(rows.layout.base)
+            base, self._batches = plan.sort(fixed.expand(len(plan.steps))), []
             for step in range(len(plan)):
                 batch = plan.batch(step)
                 below.stacked = task.stacked and not plan.wide(step)

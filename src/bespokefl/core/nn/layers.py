@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bespokefl.core.nn.convolution import convolve_windows
 from bespokefl.core.nn.pooling import max_of_windows, max_pool
+from bespokefl.core.nn.statistics import STACKED
 
 MAX_WIDTH = 64  # pixels; in wider images most of the matrix product would be with zeros
 BLOCK = 16  # channels that torch's convolutions compute together; the last block is padded
@@ -114,6 +115,8 @@ def quick(module: nn.Module, *, stacked: bool = False) -> nn.Module:
             layer.__class__ = QuickSequential
         elif stacked and type(layer) is nn.Linear:
             layer.__class__ = StackedLinear
+        elif stacked and type(layer) in STACKED:
+            layer.__class__ = STACKED[type(layer)]
     return twin
 
 

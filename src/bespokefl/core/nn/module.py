@@ -1,18 +1,8 @@
 """Inspection of a user's module before training: its head, and layers that are not supported."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
-
-
-def set_mode(module: nn.Module, train: bool) -> None:
-    """As `module.train(train)`, but batch norm, which is only allowed in frozen parts, keeps its statistics."""
-    if module.training == train:
-        return
-    module.train(train)
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.eval()
 
 
 def without_lazy(module: nn.Module) -> nn.Module:
@@ -32,17 +22,24 @@ def first_line(error: Exception) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def reject_batch_norm(module: nn.Module) -> None:
-    """Raise an InputError for batch norm layers that are not frozen, and put the others into evaluation mode."""
-    for name, layer in module.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            continue
-        if not layer.affine or not layer.track_running_stats or any(p.requires_grad for p in layer.parameters()):
-            raise InputError(
-                f"the model's layer {name!r} is a {type(layer).__name__}, whose statistics mix examples and are not "
-                "trainable weights: use GroupNorm or LayerNorm instead, or freeze it (requires_grad=False)."
-            )
-        layer.eval()
+class _Inside(nn.Module):
+    """A layer under its name in a larger module."""
+
+    def __init__(self, name: str, layer: nn.Module) -> None:
+        super().__init__()
+        first, _, rest = name.partition(".")
+        self._bespoke_inner = first
+        self.add_module(first, _Inside(rest, layer) if rest else layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.get_submodule(self._bespoke_inner)(x)
+        return output
+
+
+def only_layer(module: nn.Module, names: tuple[str, ...]) -> nn.Module:
+    """A module of one layer, that of these parameters, which keep their names and are shared."""
+    path = names[0].rpartition(".")[0]
+    return _Inside(path, module.get_submodule(path))
 
 
 def head_of(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:

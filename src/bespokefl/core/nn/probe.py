@@ -25,8 +25,8 @@ def check(task: Task, x: Tensor, y: Tensor, classes: int | None) -> None:
     for name, buffer in task.module.named_buffers():
         if not torch.equal(buffers[name], buffer):
             raise InputError(
-                f"the model's buffer {name!r} changes in training, is not a trainable weight and would be "
-                "lost: make it a parameter, or use a layer without running statistics."
+                f"the model's buffer {name!r} changes in training and would be lost: name it in an attribute of its "
+                'layer, as in running_statistics = ("seen",), or make it a parameter.'
             )
     # Outputs alone may not show a small dropout rate, the generator's state does not show draws on another device.
     task.draws = drew or any(not torch.equal(outputs[0], other) for other in outputs[1:])
@@ -61,6 +61,8 @@ def why_not_stacked(task: Task, x: Tensor, y: Tensor) -> str | None:
     """Try a stacked step on a few examples; return why the module cannot be stacked, or None."""
     if task.draws:
         return "it draws random numbers in training (dropout)"
+    if task.statistics.unstackable:
+        return f"training changes buffers of its {task.statistics.unstackable} layers"
     rows = Rows.cat([task.start, task.start * 0.9])
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]))
     before, task.stacked = task.stacked, False
@@ -72,6 +74,9 @@ def why_not_stacked(task: Task, x: Tensor, y: Tensor) -> str | None:
         return f"vmap failed ({first_line(error)})"
     finally:
         task.stacked = before
+    for name, values in (expected.observed or {}).items():
+        if not torch.allclose(values, (found.observed or {})[name], rtol=1e-3, atol=1e-5):
+            return f"its stacked {name} differs from the plain one"
     apart = (found - expected).square_norm().sqrt()
     if (apart > 1e-3 * expected.square_norm().sqrt() + 1e-6).any():
         return "its stacked gradients differ from the plain ones"

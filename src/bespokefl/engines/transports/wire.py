@@ -33,9 +33,10 @@ def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
     for name, value in values.items():
         if isinstance(value, Rows):
             layout = value.layout
-            header.append(
-                [name, "rows", [list(layout.names), list(map(list, layout.shapes)), list(layout.head), len(value)]]
-            )
+            about = [list(layout.names), list(map(list, layout.shapes)), list(layout.head), len(value)]
+            if layout.statistics or layout.norm or layout.local:
+                about += [list(layout.statistics), list(layout.norm), list(layout.local)]
+            header.append([name, "rows", about])
             tensors.extend(value.blocks)
         elif isinstance(value, Tensor):
             header.append([name, "tensor", None])
@@ -56,8 +57,8 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
             if name in values:
                 raise ValueError("a name occurs twice")
             if kind == "rows":
-                names, shapes, head, size = meta
-                layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head))
+                names, shapes, head, size, *marked = meta
+                layout = _layout(tuple(names), tuple(map(tuple, shapes)), tuple(head), *map(tuple, marked))
                 values[name] = Rows(layout, [next(rest) for _ in names], size=size)
             else:
                 values[name] = next(rest) if kind == "tensor" else meta
@@ -67,8 +68,8 @@ def unflatten(header: Sequence[Any], tensors: Sequence[Tensor]) -> dict[str, Any
 
 
 @lru_cache(maxsize=256)
-def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], head: tuple[str, ...]) -> Layout:
-    return Layout(names, shapes, head)
+def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], *marked: tuple[str, ...]) -> Layout:
+    return Layout(names, shapes, *marked)
 
 
 def under(prefix: str, values: Values) -> Values:

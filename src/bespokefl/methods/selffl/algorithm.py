@@ -22,6 +22,7 @@ Differs from the paper:
 - Losses are means over the batch; `divisor` is what stands for B in (8): by default the run's batch size, even if a
   client has fewer examples.
 - Algorithm 2 has converged if the training loss changes by less than `tolerance`, or after `extra_epochs`.
+- Of batch norm, (10) takes θ's running statistics, and no variance counts them; (11) averages them.
 - Clusters (G.4): (11) within a cluster, and again across the clusters' latest models; the σ² of a cluster is its
   clients' mean, weighted as in (11). Clusters never active are left out. Clusters by σ² are equal shares of its ranks.
 """
@@ -146,6 +147,7 @@ class SelfFL(Method):
         if self.initialise:
             ratio = torch.where(others > 0, precision(variance, between) / others, 0.0).nan_to_num(0.0)
             start = theta - (state["optimum" if self.augmented else "personal"] - theta) * ratio  # (10) (21)
+            start = start.with_statistics(theta)
         wanted, steps = self._steps(variance, others, data)
         data.note(variance=variance, wanted_steps=wanted, steps=steps)
         personal = local_sgd(task.gradient, start, data, self.lr, steps=steps)  # θ_m^t

@@ -105,7 +105,7 @@ def renormalized(W: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
 def as_array(values: Any) -> Array:
     """Rows, tensors and lists as a float64 array."""
     if isinstance(values, Rows):
-        values = values.matrix()
+        values = values.measured().matrix()
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 

@@ -17,7 +17,8 @@ from bespokefl.workflows.results.result import Result, load_run
 from bespokefl.workflows.run import toml
 
 # Settings that, with model and rounds, distinguish runs of one method.
-SETTINGS = ("participation", "batch_size", "local_epochs", "local_steps", "head", "loss", "precision", "start")
+LOCAL_TRAINING = ("participation", "batch_size", "local_epochs", "local_steps")
+SETTINGS = (*LOCAL_TRAINING, "head", "local_blocks", "loss", "precision", "start")
 NOT_TUNED, NOT_KNOWN, TUNED = STATES = ("not tuned", "of unknown origin, perhaps not tuned", "tuned")  # the worst first
 
 
@@ -160,7 +161,7 @@ def _settings(result: Result) -> dict[str, Any]:
     """Return everything that determines a run, except method and seed."""
     about = result.about
     found = {name: about[name] for name in ("model", "rounds")}
-    found |= {name: about["settings"].get(name) for name in SETTINGS}
+    found |= {name: about["settings"].get(name) or None for name in SETTINGS}  # earlier runs lack some
     return {name: score_tables.plain(value) for name, value in found.items()}
 
 

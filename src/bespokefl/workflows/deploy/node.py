@@ -35,6 +35,7 @@ from bespokefl.data.tables.features import Features
 from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.features import with_features
 from bespokefl.engines.transports.flower import supernode
 from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.node import Node, Prepared
@@ -172,6 +173,7 @@ class LocalHost:
             tokens=preparation.tokens,
             loss=str(recipe["loss"]),
             head=recipe["head"],
+            local_blocks=str(recipe.get("local_blocks", "")),
             seed=plan.seed,
             precision=recipe["precision"],
             device=device,
@@ -182,7 +184,7 @@ class LocalHost:
         executor = prepare_task(task, data, plan.settings, classes)
         method = methods.build(str(recipe["method"]), {key: frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, task, data, plan.settings, privacy)
+        side = ClientSide(method, *with_features(task, data, plan.settings), plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {NODE_ENTRY: kept})

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import InputError, listing
+from bespokefl.core.local_blocks import keep_local
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset, as_array
@@ -102,8 +103,9 @@ def serve(
     task, server = artifact.task(where), artifact.state(where)
     data = convert.engine_data(clients, where, PRECISIONS[config.precision])
     lr, momentum = finetuning_rate(artifact.method)
+    method = keep_local(artifact.method, task.layout)
     found = train_newcomers(
-        artifact.method,
+        method,
         task,
         data,
         server,
@@ -125,7 +127,7 @@ def serve(
             "names": list(clients.names),
             "personal": None,  # both are computed from the scores
             "finetune": None,
-            "finetune_from": "start" if artifact.method.global_model(server) is None else "global",
+            "finetune_from": "start" if method.global_model(server) is None else "global",
             "finetune_lr": lr,
             "finetune_momentum": momentum,
             "notes": notes,

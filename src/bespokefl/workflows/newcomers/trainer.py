@@ -17,6 +17,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines import chunks
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.evaluation import Scores, refuse_non_finite, without_number
+from bespokefl.engines.features import with_features
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under
@@ -48,6 +49,7 @@ def train_newcomers(
 ) -> NewcomerModels:
     """Train personal models by the method's own rule, and fine-tune for the same budget, in the round `number`."""
     executor = chunks.prepare_task(task, data, settings, classes)
+    task, data = with_features(task, data, settings)
     side = ClientSide(method, task, data, settings)
     global_rows = method.global_model(server)
     start = task.start if global_rows is None else global_rows

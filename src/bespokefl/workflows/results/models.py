@@ -47,7 +47,7 @@ class Blueprint:
     outputs: int
     seed: int
     precision: str
-    names: tuple[str, ...]  # the trainable parameters
+    names: tuple[str, ...]  # the trainable parameters and running statistics
     head: tuple[str, ...]
     shared: str  # hash of what is not trained, frozen parameters and buffers; "" if there are none
     tokens: int | None = None  # for text, the number of distinct word indices
@@ -71,7 +71,7 @@ class Recipe:
         factory = models.build(self.model, about.shape, about.outputs, about.tokens)
         with rng.torch_seeded(about.seed, "start"):
             module = factory().to(dtype=PRECISIONS[about.precision])
-        own = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        own = {name: tuple(value.shape) for name, value in [*module.named_parameters(), *module.named_buffers()]}
         wrong = [name for name, value in weights.items() if own.get(name) != tuple(value.shape)]
         if wrong:
             raise InputError(
@@ -185,8 +185,8 @@ def described(model: Model) -> str:
 
 
 def untrained(module: nn.Module, names: tuple[str, ...]) -> StateDict:
-    """Return frozen parameters and buffers: the state dict without trained parameters, also under other names."""
-    trained = {id(value) for name, value in module.named_parameters() if name in names}
+    """Return frozen parameters and constant buffers: the state dict without `names`, also under other names."""
+    trained = {id(value) for name, value in [*module.named_parameters(), *module.named_buffers()] if name in names}
     state = module.state_dict(keep_vars=True)
     return {
         name: value.detach() for name, value in state.items() if isinstance(value, Tensor) and id(value) not in trained

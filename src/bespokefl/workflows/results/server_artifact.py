@@ -38,6 +38,7 @@ class ServerArtifact:
     recipe: Recipe
     loss: str | Loss
     head: str | None
+    local_blocks: str
     server: State
     start: Rows
     rounds: Rows | None = None  # the global model after every round
@@ -46,12 +47,13 @@ class ServerArtifact:
         """Build the run's task again, with its initial weights."""
         blueprint = self.recipe.blueprint
         spec = TaskSpec(
-            model=lambda: self.recipe.build(self.start.state()),
+            model=lambda: self.recipe.build(self.start.state()).train(),
             shape=blueprint.shape,
             classes=blueprint.outputs if blueprint.outputs > 1 else None,
             tokens=blueprint.tokens,
             loss=self.loss,
             head=self.head,
+            local_blocks=self.local_blocks,
             seed=blueprint.seed,
             precision=blueprint.precision,
             device=device,
@@ -105,6 +107,7 @@ def read(models: SavedModels, config: RunSettings, about: Mapping[str, Any]) -> 
         recipe=recipe,
         loss="mse" if about["examples"]["labels"] is None else "cross_entropy",
         head=config.head,
+        local_blocks=config.local_blocks,
         server={name.removeprefix("server/"): value for name, value in values.items()},
         start=start,
         rounds=rounds,

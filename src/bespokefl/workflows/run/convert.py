@@ -153,7 +153,7 @@ def make_result(
         client_scores=[{name: ordered(value) for name, value in line.items()} for line in outcome.client_scores],
         client_rounds=sorted(outcome.client_notes, key=lambda row: (row["round"], row["client"])),
         weights=models,
-        final=ServerArtifact(method, models.recipe, spec.objective, spec.head, *kept),
+        final=ServerArtifact(method, models.recipe, spec.objective, spec.head, spec.local_blocks, *kept),
         preparation=preparation if preparation.changes else None,
         **files,
     )

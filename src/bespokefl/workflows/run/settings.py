@@ -163,6 +163,11 @@ class RunSettings:
     head: str | None = setting(
         None, 'Name of the module that is the head; "head", else the last linear layer, if not given.'
     )
+    local_blocks: str = setting(
+        "",
+        "Columns that stay with each client instead of being shared: head, norm, biases, adapters, a layer, or a "
+        'pattern such as "*.bias"; several separated by commas.',
+    )
     loss: str | None = setting(None, "cross_entropy or mse; chosen by the labels if not given.")
     rounds: int = setting(20, "Number of communication rounds.", Mark.TUNABLE, check=AT_LEAST_ONE)
     participation: float = setting(

@@ -25,6 +25,7 @@ class TaskSpec:
     tokens: int | None  # for text, the number of distinct word indices
     loss: str | Loss | None = None  # None: chosen by the kind of labels
     head: str | None = None  # the name of the module that is the head
+    local_blocks: str = ""  # columns that stay with each client
     seed: int = 0  # of the initial weights
     precision: str = "float32"
     device: torch.device | str = "cpu"
@@ -32,7 +33,7 @@ class TaskSpec:
     @classmethod
     def of(cls, settings: RunSettings, **given: Any) -> "TaskSpec":
         """The task that these settings describe; other fields, and models and losses from Python, are given."""
-        described = ("model", "loss", "head", "seed", "precision")
+        described = ("model", "loss", "head", "local_blocks", "seed", "precision")
         return cls(**{name: getattr(settings, name) for name in described} | given)
 
     @property
@@ -55,6 +56,7 @@ class TaskSpec:
             device=self.device,
             dtype=models.PRECISIONS[self.precision],
             classifies=self.classes is not None,
+            local_blocks=self.local_blocks,
         )
         if start is not None:
             initial_weights.load_into(task, start)

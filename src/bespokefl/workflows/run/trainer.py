@@ -204,7 +204,7 @@ def build(inputs: RunInputs) -> BuiltRun:
     data = convert.engine_data(clients, spec.device, PRECISIONS[settings.precision])
     warm = start is not None or isinstance(inputs.model, nn.Module)
     simulation = Simulation(method, task, data, convert.engine_settings(settings, warm=warm), clients.classes)
-    convert.check_keep_rounds(settings, method, simulation.server)
+    convert.check_keep_rounds(settings, simulation.method, simulation.server)
     return BuiltRun(inputs, settings, clients, newcomers, preparation, start, spec, task, data, simulation)
 
 

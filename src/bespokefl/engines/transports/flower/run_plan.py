@@ -86,7 +86,9 @@ SHARED_SETTINGS = {one.name for one in fields(RunPlan)} & {one.name for one in f
 def fingerprint(task: Task, *, warm: bool) -> str:
     """A hash of the model: its columns, its untrained values, and its start unless the server sends one (`warm`)."""
     layout = task.layout
-    sha = hashlib.sha256(json.dumps([layout.names, layout.shapes, layout.head, str(task.start.dtype)]).encode())
+    sha = hashlib.sha256(
+        json.dumps([layout.names, layout.shapes, layout.head, layout.local, str(task.start.dtype)]).encode()
+    )
     trained = set(layout.names)
     values = [(name, value) for name, value in task.module.named_parameters() if name not in trained]
     for name, value in [*values, *task.module.named_buffers()]:

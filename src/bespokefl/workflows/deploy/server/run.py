@@ -112,14 +112,16 @@ def run(
     start = None if config.start is None else starts.read(config.start)
     task = spec.build(start)
     settings = engine_settings(config, warm=config.start is not None)
-    recipe = {name: getattr(config, name) for name in ("method", "model", "head", "precision", "missing")} | {
+    recipe = {
+        name: getattr(config, name) for name in ("method", "model", "head", "local_blocks", "precision", "missing")
+    } | {
         "hyper": {name: value for name, value in method.hyper().items() if value is not None},
         "loss": str(spec.objective),
         "labels": labels,
         "preparation": preparation.to_json(),
     }
     server = Server(method, task, settings, messenger, directory.name, recipe)
-    check_keep_rounds(config, method, server.server)
+    check_keep_rounds(config, server.method, server.server)
     identity = {"config": config.to_toml(), "clients": list(server.data.names), "model": fingerprint(task, warm=False)}
     checkpoints = Checkpoints(directory / run_directory.CHECKPOINTS, CheckpointInterval(rounds=1), identity)
 
