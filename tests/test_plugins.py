@@ -11,8 +11,8 @@ import pytest
 
 import bespokefl as bf
 from bespokefl import methods, models
-from bespokefl.core import plugins
 from bespokefl.core.errors import InputError
+from bespokefl.core.user_input import plugins
 from bespokefl.data import splits
 from tests import commands
 

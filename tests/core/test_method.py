@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import Limit, above, at_least, interval, one_of
 from bespokefl.core.method import Message, Method, Round, Uploads
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.user_input.hyper_parameters import Limit, above, at_least, interval, one_of
 from bespokefl.methods import UCFL, Ditto, FedAvg, PFedVEM, SelfFL
 
 LAYOUT = Layout(("a", "b"), ((2,), ()))

@@ -11,7 +11,7 @@ import pytest
 
 from bespokefl import cli
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import unwritten
+from bespokefl.core.system.files import unwritten
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints

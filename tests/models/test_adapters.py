@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bespokefl.core.blocks import matching
+from bespokefl.core.blocks.matching import matching
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn import probe
 from bespokefl.core.task import Task

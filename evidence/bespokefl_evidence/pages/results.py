@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bespokefl.core.errors import count
-from bespokefl.core.files import write_text
+from bespokefl.core.system.files import write_text
 from bespokefl_evidence.pages import claims, figures, method_results, own_studies
 from bespokefl_evidence.pages.drawing import Drawing
 from bespokefl_evidence.pages.outcomes import Outcome, outcomes

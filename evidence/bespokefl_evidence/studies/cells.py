@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
+from bespokefl.core.system.files import write_text
 
 SUFFIX = ".json"
 KEYS = ("experiment", "scenario", "row", "seed", "settings", "hash", "version", "seconds", "results")

@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d
 
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.spec import bind, parse_call
+from bespokefl.core.user_input.spec import bind, parse_call
 from bespokefl.data.clients import Clients, build_clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.readers import npz

@@ -38,7 +38,7 @@ from bespokefl.cli.commands import (
 )
 from bespokefl.cli.options import INTERRUPTED, as_hyper_parameter, usage_message
 from bespokefl.core.errors import COMMAND_LINE, BespokeError, DiskError, in_brief, settings_written_in
-from bespokefl.core.files import FULL, absolute
+from bespokefl.core.system.files import FULL, absolute
 
 # Before version 0.26, typer raises click's own exceptions.
 USAGE_ERROR: Any = getattr(typer, "TyperException", None) or importlib.import_module("click").ClickException

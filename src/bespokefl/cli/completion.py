@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 def methods(incomplete: str) -> list[str]:
     """The names of methods."""
-    from bespokefl.core import plugins
+    from bespokefl.core.user_input import plugins
     from bespokefl.methods import REGISTRY
 
     return _beginning([*REGISTRY, *plugins.entry_points(plugins.METHODS)], incomplete)
@@ -23,7 +23,7 @@ def models(incomplete: str) -> list[str]:
 
 def splits(incomplete: str) -> list[str]:
     """The names of splits and of those of papers; after " + ", those that change the split before it."""
-    from bespokefl.core import plugins
+    from bespokefl.core.user_input import plugins
     from bespokefl.data.splits import PRESETS, SPLITS, Change
 
     before, plus, last = incomplete.rpartition("+")

@@ -16,7 +16,7 @@ import typer
 
 from bespokefl.cli.completion import BY_SETTING
 from bespokefl.core.errors import PYTHON, DiskError, InputError, settings_written_in
-from bespokefl.core.files import FULL
+from bespokefl.core.system.files import FULL
 from bespokefl.workflows.run.settings import OUTPUT, TRAINING, RunSettings, checked, read
 
 training_option = partial(typer.Option, rich_help_panel=TRAINING)

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core import hyper_parameters, rng
+from bespokefl.core import rng
 from bespokefl.core.cohort_data import CohortData as CohortData
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import Limits
 from bespokefl.core.rows import Rows as Rows
 from bespokefl.core.rows import concatenate
 from bespokefl.core.task import Task as Task
 from bespokefl.core.uploads import Declarations
+from bespokefl.core.user_input import hyper_parameters
+from bespokefl.core.user_input.hyper_parameters import Limits
 
 Value = Rows | Tensor | float | int
 State = dict[str, Any]  # names to Rows or tensors, one row per client
@@ -180,7 +181,7 @@ class Method(metaclass=_AcceptsFormerNames):
     citation : str
         The BibTeX entry of the paper.
     limits : mapping of str to Limit
-        The valid values of hyper-parameters, see `core.hyper_parameters`.
+        The valid values of hyper-parameters, see `core.user_input.hyper_parameters`.
     former_names : mapping of str to str
         Former names of hyper-parameters and their present names.
 

@@ -2,7 +2,7 @@
 
 There are two ways to compute them, with the same results. *Plain*: the module itself with the weights of one row after
 the other, and ordinary autograd. *Stacked*: one vmapped forward pass and one backward pass for all rows. Which one is
-faster depends on the model and the batch size, see `engines/chunks.py`.
+faster depends on the model and the batch size, see `engines/cohorts/chunks.py`.
 """
 
 import copy
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bespokefl.core import rng
-from bespokefl.core.blocks import matching
+from bespokefl.core.blocks.matching import matching
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick

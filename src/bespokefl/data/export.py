@@ -25,7 +25,7 @@ import numpy as np
 
 from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.files import sync
+from bespokefl.core.system.files import sync
 from bespokefl.data import split_statistics
 from bespokefl.data.clients import Clients
 

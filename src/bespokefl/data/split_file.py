@@ -27,7 +27,7 @@ import numpy as np
 
 from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import refuse_pipe, write_pieces
+from bespokefl.core.system.files import refuse_pipe, write_pieces
 from bespokefl.data.clients import Clients, build_clients, client_index, split_hash
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits import Transform

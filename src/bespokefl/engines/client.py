@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bespokefl.core.blocks.local import keep_local
 from bespokefl.core.client_index import PARTS, ClientIndex
 from bespokefl.core.cohort_data import BatchSchedule, CohortData
-from bespokefl.core.local_blocks import keep_local
 from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.core.work import SIZE
-from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.constant_predictor import constant_models
+from bespokefl.engines.protection.clipping import Privacy
+from bespokefl.engines.protection.screening import largest_plausible_entry
 from bespokefl.engines.reference import ReferenceLoop
-from bespokefl.engines.screening import largest_plausible_entry
 from bespokefl.engines.settings import FOLLOWED, Settings
 from bespokefl.engines.storage.client_states import repeat_single_rows
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng as rngs
-from bespokefl.core.local_blocks import keep_local
+from bespokefl.core.blocks.local import keep_local
 from bespokefl.core.method import ALL, NONE, Message, Method, Phase, Round, State, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
 from bespokefl.engines.client import Data
 from bespokefl.engines.evaluation import MAX_FOLLOWED_CLIENTS, Scores, means, plain
 from bespokefl.engines.faults import break_upload
-from bespokefl.engines.screening import Entry, Screening, select
+from bespokefl.engines.protection.screening import Entry, Screening, select
+from bespokefl.engines.protection.shares import limit_shares
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.shares import limit_shares
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply

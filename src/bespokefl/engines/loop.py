@@ -20,11 +20,11 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.work import SIZE
 from bespokefl.engines import evaluation
 from bespokefl.engines.callbacks import Callbacks
+from bespokefl.engines.cohorts.stacking import Members, divide, merge, mergeable
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.outcome import OnProgress, Outcome, Progress
-from bespokefl.engines.stacking import Members, divide, merge, mergeable
 from bespokefl.engines.storage.checkpoint_format import RunSnapshot, reject_if_altered
 from bespokefl.engines.storage.checkpoints import Checkpoints
 from bespokefl.engines.transports.protocol import Draw, ScoreRequest, TrainReply, TrainRequest, Transport

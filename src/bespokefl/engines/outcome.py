@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows
-from bespokefl.engines.chunks import Executor
+from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.federation import Traffic
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from bespokefl.engines.clipping import Privacy
 from bespokefl.engines.faults import Faults
+from bespokefl.engines.protection.clipping import Privacy
 
 FOLLOWED = ("loss", "accuracy")  # metrics that every evaluation computes
 

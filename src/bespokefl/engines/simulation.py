@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
-from bespokefl.engines import stacking
-from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
-from bespokefl.engines.features import with_features
+from bespokefl.engines.cohorts import stacking
+from bespokefl.engines.cohorts.chunks import prepare_task
+from bespokefl.engines.cohorts.features import with_features
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.settings import Settings

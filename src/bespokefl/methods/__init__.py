@@ -1,6 +1,6 @@
 """Methods, one module or package each. A new method needs an import here and an entry in `REGISTRY`.
 
-Methods of other packages have the name of an entry point or "module:Class" (see `core.plugins`).
+Methods of other packages have the name of an entry point or "module:Class" (see `core.user_input.plugins`).
 
 Their papers are in citations.bib: the names of methods on one line, then the entry; a blank line ends it.
 """
@@ -8,9 +8,9 @@ Their papers are in citations.bib: the names of methods on one line, then the en
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core import plugins
 from bespokefl.core.errors import InputError, said, unknown
 from bespokefl.core.method import Method
+from bespokefl.core.user_input import plugins
 from bespokefl.methods.apfl import APFL as APFL
 from bespokefl.methods.cfl import CFL as CFL
 from bespokefl.methods.ditto import Ditto as Ditto

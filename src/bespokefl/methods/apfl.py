@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
-from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least, interval
 
 
 @dataclass(frozen=True, kw_only=True)

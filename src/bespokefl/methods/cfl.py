@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.hyper_parameters import above, at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Weights
+from bespokefl.core.user_input.hyper_parameters import above, at_least, interval, one_of
 
 
 @dataclass(frozen=True, kw_only=True)

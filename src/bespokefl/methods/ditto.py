@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import Penalty, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

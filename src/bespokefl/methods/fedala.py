@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
-from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import iterate, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.rows import Layout
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least, interval
 
 WINDOW = 10  # epochs whose losses decide whether W has converged
 MOST_EPOCHS = 100  # of W's first training

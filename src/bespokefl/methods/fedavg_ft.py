@@ -8,10 +8,10 @@ batch size, momentum and weight decay are those of the training. A client always
 
 from dataclasses import dataclass
 
-from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

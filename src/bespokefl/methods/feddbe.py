@@ -23,11 +23,11 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import iterate, local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.rows import Layout
 from bespokefl.core.uploads import Declarations, Scalar, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least, interval
 
 COLLECT, TRAIN = "collect", "train"  # phases
 LARGEST_MEAN = 1e6  # of a feature; the server rejects larger ones, with which training would diverge

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from bespokefl.core import rng
-from bespokefl.core.hyper_parameters import at_least, interval
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least, interval
 
 SMALLEST_SUM = 1e-300  # avoids 0/0
 

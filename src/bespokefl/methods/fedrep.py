@@ -11,12 +11,12 @@ between head and base.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.nn.heads import train_head
 from bespokefl.core.rows import Rows
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

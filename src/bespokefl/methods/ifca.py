@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Choice, Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least
 
 NOISE_SCALE = 0.1  # in units of a layer's standard deviation; separates models that start at given weights
 

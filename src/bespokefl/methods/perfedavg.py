@@ -13,10 +13,10 @@ b₂, b₃ come from three orders of the same data; a client with at most one ba
 from dataclasses import dataclass
 
 from bespokefl.core.cohort_data import Batch
-from bespokefl.core.hyper_parameters import above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import above, at_least, one_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,11 +27,11 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import above, at_least, each, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, NONE, CohortData, Message, Method, Phase, Round, State, Task, Update, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import above, at_least, each, interval, one_of
 
 
 @dataclass(frozen=True, kw_only=True)

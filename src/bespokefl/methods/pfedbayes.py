@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bespokefl.core.hyper_parameters import above, one_of
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import above, one_of
 
 DECAY, SQUARES_DECAY, TINY = 0.9, 0.999, 1e-8  # β₁, β₂ and ε of Adam
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bespokefl.core.cohort_data import Batch
-from bespokefl.core.hyper_parameters import above, at_least
 from bespokefl.core.local_sgd import iterate
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Weights
+from bespokefl.core.user_input.hyper_parameters import above, at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import above, at_least, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.nn.heads import Sweep, base_gradient
 from bespokefl.core.uploads import Declarations, Scalar, Weights
+from bespokefl.core.user_input.hyper_parameters import above, at_least, one_of
 
 TERMS = ("full", "uncertainty", "deviation")
 LEAST_VARIANCE = 1e-12  # of ρ_j², so that τ_j is finite

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bespokefl.core import memory, plugins
 from bespokefl.core.errors import InputError, in_brief, unknown
-from bespokefl.core.spec import bind, imported, is_named, parse_call
+from bespokefl.core.system import memory
+from bespokefl.core.user_input import plugins
+from bespokefl.core.user_input.spec import bind, imported, is_named, parse_call
 from bespokefl.models.adapters import lora
 from bespokefl.models.convolutional import CifarCNN, CNN1d, DeepCNN, LeNet, PFedVEMCNN
 from bespokefl.models.dense import MLP, Logistic

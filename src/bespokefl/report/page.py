@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.files import write_text
+from bespokefl.core.system.files import write_text
 from bespokefl.report import diagnosis, figures, method_figures, overview, tables
 from bespokefl.report.constant_predictor import constant_method
 from bespokefl.report.document import Document, finished_runs, read_document

@@ -7,7 +7,7 @@ wandb        runs of Weights & Biases, offline unless asked otherwise
 """
 
 from bespokefl.core.errors import unknown
-from bespokefl.core.spec import bind, parse_calls
+from bespokefl.core.user_input.spec import bind, parse_calls
 from bespokefl.trackers.mlflow import MLflow as MLflow
 from bespokefl.trackers.tensorboard import TensorBoard as TensorBoard
 from bespokefl.trackers.tracker import Tracker as Tracker

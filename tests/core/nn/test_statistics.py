@@ -15,7 +15,7 @@ from bespokefl.core.nn import probe
 from bespokefl.core.nn.heads import train_head
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.protection.clipping import Privacy
 from bespokefl.methods import FedAvg, FedPer, Local
 from tests.core.modules import Counting
 from tests.federations import CLASSES, WIDTH, apart, federation, run, same_bits, work_of

@@ -3,7 +3,7 @@
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.spec import parse_call
+from bespokefl.core.user_input.spec import parse_call
 from bespokefl.data.splits import (
     IID,
     PRESETS,

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bespokefl.core import memory
 from bespokefl.core.errors import DiskError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Layout, Rows
+from bespokefl.core.system import memory
 from bespokefl.engines.storage import client_states as module
 from bespokefl.engines.storage import mapped_files
 from bespokefl.engines.storage.client_states import ClientStates

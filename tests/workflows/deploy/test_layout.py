@@ -21,10 +21,10 @@ from cryptography import x509
 from bespokefl.core.errors import InputError, TrainingError
 from bespokefl.data import load
 from bespokefl.engines.settings import Settings
-from bespokefl.engines.transports.flower import supernode
 from bespokefl.engines.transports.flower.messenger import NodeInfo
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.engines.transports.flower.superlink import LocalAdministration
+from bespokefl.engines.transports.flower.services import supernode
+from bespokefl.engines.transports.flower.services.superlink import LocalAdministration
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import demo, layout, runs
 from bespokefl.workflows.deploy import init as initialization

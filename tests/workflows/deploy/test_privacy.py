@@ -13,10 +13,10 @@ from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.node import Node
+from bespokefl.engines.transports.flower.node.node import Node
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.methods import FedAvg, Local, PFedVEM
-from tests.engines.test_clipping import method as method  # every method that can be protected
+from tests.engines.protection.test_clipping import method as method  # every method that can be protected
 from tests.engines.transports.flower.grid import NODES, TestHost, deployment, only
 from tests.engines.transports.flower.test_equality import DOUBLE, HALF, LIMIT, SINGLE, personal_models
 from tests.engines.transports.flower.test_server import SHORT, WEST

@@ -27,8 +27,9 @@ from bespokefl import methods
 from bespokefl.core.errors import TrainingError
 from bespokefl.data import load
 from bespokefl.data.clients import Clients
-from bespokefl.engines.transports.flower import adapter, supernode
+from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.security.signing import Signer
+from bespokefl.engines.transports.flower.services import supernode
 from bespokefl.workflows.deploy import certificates, demo, runs
 from bespokefl.workflows.deploy.init import init, write_app
 from bespokefl.workflows.deploy.layout import Deployment
@@ -205,7 +206,7 @@ def test_the_superlink_is_killed(running: Running, expected: Callable[..., Resul
     with running.misbehaving("south", "hold"):
         name = running.start("ditto", **THREE)
         running.until(running.node_directory("south").joinpath("held").exists)
-        os.kill(child(running, "bespokefl.engines.transports.flower.superlink"), signal.SIGKILL)
+        os.kill(child(running, "bespokefl.engines.transports.flower.services.superlink"), signal.SIGKILL)
     result = running.wait(name)
     assert not result.about["lost"]
     assert_equal(running, name, result, expected("ditto", **THREE))
@@ -258,8 +259,8 @@ def test_the_server_is_killed_with_all_that_it_started(running: Running, expecte
         running.until(running.node_directory("south").joinpath("held").exists)
         server = running.processes["server"]
         others = [
-            child(running, "bespokefl.engines.transports.flower.superlink"),
-            child(running, "bespokefl.engines.transports.flower.superexec"),
+            child(running, "bespokefl.engines.transports.flower.services.superlink"),
+            child(running, "bespokefl.engines.transports.flower.services.superexec"),
         ]
         for pid in (server.pid, *others, read_status(running.deployment.run_directory(name))["pid"]):
             with suppress(ProcessLookupError):  # it may have ended with the one before

@@ -17,7 +17,7 @@ from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.transports.flower.messenger import NodeInfo, NodeMessenger
-from bespokefl.engines.transports.flower.node import PERSONAL, Node
+from bespokefl.engines.transports.flower.node.node import PERSONAL, Node
 from bespokefl.workflows.deploy import node as home
 from bespokefl.workflows.deploy.layout import NodeSettings
 from bespokefl.workflows.deploy.node import LocalHost

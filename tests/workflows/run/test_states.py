@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bespokefl import cli
-from bespokefl.core import memory
+from bespokefl.core.system import memory
 
 LINE = ["run", "ditto", "--data", "own.npz", "--model", "mlp(50)", "--rounds", "2", "--workers", "1", "--out", "run"]
 

@@ -9,7 +9,7 @@ import typer
 
 from bespokefl.cli import output
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import unwritten
+from bespokefl.core.system.files import unwritten
 
 app = typer.Typer(name="new", help="Write a method or a project of your own to start from.", no_args_is_help=True)
 

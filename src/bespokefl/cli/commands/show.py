@@ -25,7 +25,7 @@ def methods(
 ) -> None:
     """List the methods, or show one of them with its hyper-parameters and its paper."""
     from bespokefl.cli import terminal
-    from bespokefl.core import plugins
+    from bespokefl.core.user_input import plugins
     from bespokefl.methods import REGISTRY, find
     from bespokefl.workflows.tune.shared_settings import literal
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from bespokefl.cli import completion, output
 from bespokefl.cli.options import takes_run
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
+from bespokefl.core.system.files import write_text
 from bespokefl.workflows.run.settings import LOADING, RunSettings
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def export(
 def list_() -> None:
     """List the kinds of splits, and the splits of papers."""
     from bespokefl.cli import terminal
-    from bespokefl.core import plugins
+    from bespokefl.core.user_input import plugins
     from bespokefl.data.splits import PRESETS, SPLITS, Change, find
 
     screen = terminal.console()

@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar, cast
 import numpy as np
 
 from bespokefl.core.errors import InputError, in_brief
-from bespokefl.core.files import refuse_pipe
+from bespokefl.core.system.files import refuse_pipe
 
 Arrays = Mapping[str, np.ndarray]
 OnProgress = Callable[[str, float, float], None]  # the current step, how much is done, of how much (0: unknown)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bespokefl.core import memory
 from bespokefl.core.errors import InputError, in_brief, said
-from bespokefl.core.files import refuse_pipe
+from bespokefl.core.system import memory
+from bespokefl.core.system.files import refuse_pipe
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays
 

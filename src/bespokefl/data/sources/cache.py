@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bespokefl.core.files import sync, write_text
+from bespokefl.core.system.files import sync, write_text
 from bespokefl.data.readers import files
 from bespokefl.data.readers.files import Arrays, OnProgress
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.rng import generator
-from bespokefl.core.spec import bind, parse_call
+from bespokefl.core.user_input.spec import bind, parse_call
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.splits.split import client_names, integer, real
 

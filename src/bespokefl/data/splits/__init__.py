@@ -12,9 +12,9 @@ transform   rotations and label permutations of examples
 import re
 from itertools import pairwise
 
-from bespokefl.core import plugins
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.spec import bind, parse_call
+from bespokefl.core.user_input import plugins
+from bespokefl.core.user_input.spec import bind, parse_call
 from bespokefl.data.splits.changes import OfficialTest, PermutedLabels, Rotation, Sample
 from bespokefl.data.splits.composed import Composed, Preset
 from bespokefl.data.splits.label_free import IID, ByColumn, Domains

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, in_brief, spell
-from bespokefl.core.files import cure, sync, write_text
+from bespokefl.core.system.files import cure, sync, write_text
 from bespokefl.engines.storage import checkpoint_format
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint, RunSnapshot
 

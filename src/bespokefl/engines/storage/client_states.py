@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core import memory
 from bespokefl.core.errors import DiskError
 from bespokefl.core.method import State
 from bespokefl.core.rows import Rows, concatenate
+from bespokefl.core.system import memory
 from bespokefl.engines.storage.mapped_files import MappedFiles, zeros
 from bespokefl.engines.transports import wire
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import DiskError
-from bespokefl.core.files import FULL
+from bespokefl.core.system.files import FULL
 
 SPILL_BYTES = 1 << 20  # smaller tensors of a reply stay in memory
 MANY = 100_000  # values of a score, one per client, from which they are kept in a file

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bespokefl.core.files import sync
+from bespokefl.core.system.files import sync
 from bespokefl.engines.transports.wire import DTYPES
 
 PIECE = 1 << 20  # bytes that are written at once

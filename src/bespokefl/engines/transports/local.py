@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from bespokefl.core import memory
 from bespokefl.core.method import Round, State
 from bespokefl.core.rows import Rows
-from bespokefl.engines import chunks
-from bespokefl.engines.chunks import Executor
+from bespokefl.core.system import memory
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.screening import Entry, select
+from bespokefl.engines.cohorts import chunks
+from bespokefl.engines.cohorts.chunks import Executor
+from bespokefl.engines.protection.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports.processes import Pool, num_workers

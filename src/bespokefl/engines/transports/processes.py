@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from bespokefl.core import memory
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, in_brief
+from bespokefl.core.system import memory
 from bespokefl.core.task import Task
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports import wire

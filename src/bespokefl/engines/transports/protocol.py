@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bespokefl.core.method import Message, Round, State
 from bespokefl.core.rows import Rows
-from bespokefl.engines.chunks import Executor
+from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.evaluation import Scores
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import StatesSnapshot

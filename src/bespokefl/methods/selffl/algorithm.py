@@ -35,11 +35,11 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.hyper_parameters import at_least, interval, one_of
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.rows import RunningVariance
 from bespokefl.core.uploads import Declarations, Scalar, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least, interval, one_of
 from bespokefl.methods.selffl import uncertainty
 from bespokefl.methods.selffl.uncertainty import precision, rounded_steps, shares, sums_without, wanted_steps
 

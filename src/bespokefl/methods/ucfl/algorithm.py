@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.hyper_parameters import at_least
 from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
 from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
+from bespokefl.core.user_input.hyper_parameters import at_least
 from bespokefl.methods.ucfl.similarity import choose_streams, collaboration, collaboration_rows, renormalized, survey
 
 SURVEY, TRAIN = "survey", "train"  # phases

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bespokefl.core.errors import InputError, unknown
-from bespokefl.core.files import write_bytes, write_text
+from bespokefl.core.system.files import write_bytes, write_text
 from bespokefl.report import diagnosis, figures, page
 from bespokefl.report.document import read_document
 from bespokefl.report.export import drawing

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bespokefl.core.errors import InputError, in_brief
-from bespokefl.core.files import unwritten
+from bespokefl.core.system.files import unwritten
 
 PEM = serialization.Encoding.PEM
 CLOCK_TOLERANCE = datetime.timedelta(hours=1)  # a certificate is valid a little earlier: clocks differ

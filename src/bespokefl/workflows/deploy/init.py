@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import unwritten, write_text
+from bespokefl.core.system.files import unwritten, write_text
 from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.workflows.deploy import certificates
 from bespokefl.workflows.deploy.layout import Deployment, host_of, is_loopback, make_private

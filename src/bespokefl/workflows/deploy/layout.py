@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import NODE_FILE, InputError, settings_written_in, unknown
-from bespokefl.core.files import unwritten
-from bespokefl.core.spec import convert
+from bespokefl.core.system.files import unwritten
+from bespokefl.core.user_input.spec import convert
 from bespokefl.engines.transports.flower.names import check_name
-from bespokefl.engines.transports.flower.score_policy import NONE, ScorePolicy
+from bespokefl.engines.transports.flower.node.score_policy import NONE, ScorePolicy
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.workflows.run import settings as configs
 

@@ -14,7 +14,6 @@ import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods, models
-from bespokefl.core import plugins
 from bespokefl.core.errors import (
     NODE_FILE,
     BespokeError,
@@ -24,7 +23,8 @@ from bespokefl.core.errors import (
     settings_written_in,
     unknown,
 )
-from bespokefl.core.spec import frozen, imported, is_named
+from bespokefl.core.user_input import plugins
+from bespokefl.core.user_input.spec import frozen, imported, is_named
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.preprocessing.feature_sums import FeatureSums
@@ -32,14 +32,14 @@ from bespokefl.data.preprocessing.fit import features_of
 from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
-from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.clipping import Privacy
-from bespokefl.engines.features import with_features
-from bespokefl.engines.transports.flower import supernode
+from bespokefl.engines.cohorts.chunks import prepare_task
+from bespokefl.engines.cohorts.features import with_features
+from bespokefl.engines.protection.clipping import Privacy
 from bespokefl.engines.transports.flower.names import check_name
-from bespokefl.engines.transports.flower.node import Node, Prepared
+from bespokefl.engines.transports.flower.node.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
+from bespokefl.engines.transports.flower.services import supernode
 from bespokefl.workflows.deploy.layout import NODE_ID, TABLE_OPTIONS, NodeSettings, host_of, is_loopback
 from bespokefl.workflows.newcomers.predict import Predictions, by_model
 from bespokefl.workflows.results.models import NODE_ENTRY, PERSONAL, PRECISIONS, SavedModels, no_client, read_about

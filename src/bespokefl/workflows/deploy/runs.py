@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, TrainingError, listing, unknown
-from bespokefl.core.files import locked, write_text
-from bespokefl.core.plugins import short
+from bespokefl.core.system.files import locked, write_text
+from bespokefl.core.user_input.plugins import short
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.adapter import Control
 from bespokefl.engines.transports.flower.security.access import read_secret

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bespokefl.core.blocks.local import keep_local
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.local_blocks import keep_local
 from bespokefl.core.method import Method
 from bespokefl.data.clients import Clients
 from bespokefl.data.dataset import Dataset, as_array

@@ -14,10 +14,10 @@ from bespokefl.core.local_sgd import local_sgd
 from bespokefl.core.method import Method, State
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines import chunks
 from bespokefl.engines.client import ClientSide, Data
+from bespokefl.engines.cohorts import chunks
+from bespokefl.engines.cohorts.features import with_features
 from bespokefl.engines.evaluation import Scores, refuse_non_finite, without_number
-from bespokefl.engines.features import with_features
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.wire import Values, under

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from bespokefl import models
 from bespokefl.core import rng
 from bespokefl.core.errors import InputError, listing
-from bespokefl.core.files import refuse_pipe
 from bespokefl.core.rows import Rows
+from bespokefl.core.system.files import refuse_pipe
 from bespokefl.engines.storage.safetensors_writer import write_tensors
 from bespokefl.models import Model
 

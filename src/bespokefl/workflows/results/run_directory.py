@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bespokefl.core.errors import DiskError, InputError
-from bespokefl.core.files import absolute, locked, sync, unwritten
-from bespokefl.core.files import write_text as write_text
+from bespokefl.core.system.files import absolute, locked, sync, unwritten
+from bespokefl.core.system.files import write_text as write_text
 from bespokefl.engines.storage.checkpoints import describe_latest, has_checkpoint
 
 log = logging.getLogger("bespokefl")

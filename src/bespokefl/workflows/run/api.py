@@ -15,10 +15,10 @@ from bespokefl import data as datasets
 from bespokefl import methods, trackers
 from bespokefl.core.callback import Callback
 from bespokefl.core.errors import DiskError, InputError, unknown
-from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
-from bespokefl.core.plugins import short
+from bespokefl.core.system.files import absolute
+from bespokefl.core.user_input.plugins import short
 from bespokefl.data.clients import Clients
 from bespokefl.data.sources.synthetic import is_synthetic
 from bespokefl.engines.interrupts import delay_interrupts

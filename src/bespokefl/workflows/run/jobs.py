@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import torch
 
 from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingError
-from bespokefl.core.files import FULL, unwritten
+from bespokefl.core.system.files import FULL, unwritten
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import cores

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bespokefl.core.errors import InputError, in_brief, spell, unknown
-from bespokefl.core.spec import convert
+from bespokefl.core.user_input.spec import convert
 from bespokefl.workflows.run import toml
 
 DEFAULT_SPLIT = "dirichlet(alpha=0.4)"

@@ -17,11 +17,11 @@ from torch import nn
 from bespokefl import methods
 from bespokefl.core.callback import Callback, RunInfo
 from bespokefl.core.errors import BespokeError, InputError, count, listing
-from bespokefl.core.files import absolute
 from bespokefl.core.method import Method
 from bespokefl.core.nn.losses import Loss
-from bespokefl.core.plugins import code_digest
+from bespokefl.core.system.files import absolute
 from bespokefl.core.task import Task
+from bespokefl.core.user_input.plugins import code_digest
 from bespokefl.data.clients import Clients
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.data.preprocessing.transform import Preparation

@@ -20,7 +20,7 @@ from bespokefl import methods, trackers
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.errors import DiskError, InputError, TrainingError
 from bespokefl.core.method import Method
-from bespokefl.core.plugins import short
+from bespokefl.core.user_input.plugins import short
 from bespokefl.data.clients import Clients
 from bespokefl.engines.outcome import Progress
 from bespokefl.engines.transports.processes import WorkerError

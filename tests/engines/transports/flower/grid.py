@@ -9,16 +9,16 @@ from flwr.app import Error, Message
 
 from bespokefl.core.method import Method
 from bespokefl.core.task import Task
-from bespokefl.engines.chunks import prepare_task
 from bespokefl.engines.client import ClientSide, Data
-from bespokefl.engines.clipping import Privacy
+from bespokefl.engines.cohorts.chunks import prepare_task
+from bespokefl.engines.protection.clipping import Privacy
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
-from bespokefl.engines.transports.flower.node import Node, Prepared
+from bespokefl.engines.transports.flower.node.node import Node, Prepared
+from bespokefl.engines.transports.flower.node.score_policy import ScorePolicy
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
-from bespokefl.engines.transports.flower.score_policy import ScorePolicy
 from bespokefl.engines.transports.flower.server import Server
-from bespokefl.engines.transports.flower.supernode import answer
+from bespokefl.engines.transports.flower.services.supernode import answer
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from tests.engines.transports.flower.flower_internals import through_bytes
 from tests.federations import BATCH, CLASSES, mlp

@@ -18,7 +18,7 @@ from typing import Any
 
 from bespokefl import cli
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.transports.flower.node import Node, Prepared
+from bespokefl.engines.transports.flower.node.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan
 from bespokefl.workflows.deploy.node import LocalHost
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bespokefl.core.method import Method
 from bespokefl.core.rows import Rows
-from bespokefl.engines.transports.flower.node import PERSONAL
+from bespokefl.engines.transports.flower.node.node import PERSONAL
 from tests.contract.conftest import method as method  # every registered method, variants and probes
 from tests.engines.transports.flower.grid import NODES, deployment
 from tests.federations import apart, federation, run

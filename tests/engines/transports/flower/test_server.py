@@ -16,7 +16,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.engines.client import ClientSide
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.engines.transports.flower import messenger, records
-from bespokefl.engines.transports.flower.node import Node
+from bespokefl.engines.transports.flower.node.node import Node
 from bespokefl.engines.transports.flower.server import Server
 from bespokefl.methods import REGISTRY, Ditto, FedAvg
 from tests.contract.conftest import quick
@@ -158,7 +158,7 @@ def run_without(method: Any, absent: dict[int, tuple[int, ...]], rounds: int) ->
 
 
 def states_of(server: Server, grid: LocalGrid, folder: Path, node: str, number: int) -> Any:
-    from bespokefl.engines.transports.flower.client_state_store import ClientStateStore
+    from bespokefl.engines.transports.flower.node.client_state_store import ClientStateStore
 
     names = sorted(only(DATA, NODES[node]).names)
     ((_, state),) = ClientStateStore(folder / node / "run").load_states(names, [number] * len(names), number + 1)

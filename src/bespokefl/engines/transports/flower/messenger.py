@@ -15,8 +15,8 @@ from flwr.serverapp import Grid as Grid
 
 from bespokefl.core.errors import StoppedError
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.node import HELLO
-from bespokefl.engines.transports.flower.node_replies import brief, error_of, read_introduction
+from bespokefl.engines.transports.flower.node.node import HELLO
+from bespokefl.engines.transports.flower.node.replies import brief, error_of, read_introduction
 from bespokefl.engines.transports.flower.schema import MalformedError
 from bespokefl.engines.transports.flower.timeouts import Timeouts
 from bespokefl.engines.transports.wire import Values

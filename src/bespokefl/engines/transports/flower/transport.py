@@ -14,15 +14,15 @@ import torch
 from bespokefl.core.errors import InputError, TrainingError, listing
 from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
-from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import Data
+from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
 from bespokefl.engines.transports import wire
-from bespokefl.engines.transports.flower.client_state_store import LATEST_STATE
 from bespokefl.engines.transports.flower.messenger import NodeMessenger
-from bespokefl.engines.transports.flower.node import SCORE, SETUP, TRAIN
-from bespokefl.engines.transports.flower.node_replies import brief, error_of, score_replies, training_replies
+from bespokefl.engines.transports.flower.node.client_state_store import LATEST_STATE
+from bespokefl.engines.transports.flower.node.node import SCORE, SETUP, TRAIN
+from bespokefl.engines.transports.flower.node.replies import brief, error_of, score_replies, training_replies
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.flower.schema import MalformedError
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest

@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
-from bespokefl.engines.transports.flower import adapter, superexec, superlink
+from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.security.access import Access
+from bespokefl.engines.transports.flower.services import superexec, superlink
 from bespokefl.workflows.deploy import certificates, runs
 from bespokefl.workflows.deploy.init import write_app
 from bespokefl.workflows.deploy.layout import DEPLOYMENT_VARIABLE, Deployment, ServerSettings, is_loopback

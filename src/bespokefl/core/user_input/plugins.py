@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import InputError, said
-from bespokefl.core.spec import imported
+from bespokefl.core.user_input.spec import imported
 
 METHODS, MODELS, SPLITS = "bespokefl.methods", "bespokefl.models", "bespokefl.splits"  # groups of entry points
 

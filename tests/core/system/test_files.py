@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bespokefl.core.files import locked
+from bespokefl.core.system.files import locked
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import InputError
-from bespokefl.core.files import write_text
+from bespokefl.core.system.files import write_text
 from bespokefl.engines.client import Data
-from bespokefl.engines.transports.flower.score_policy import FINAL, NONE, TRAINED, ScorePolicy
+from bespokefl.engines.transports.flower.node.score_policy import FINAL, NONE, TRAINED, ScorePolicy
 
 LEDGER = "scores.json"  # what was answered in a run, beside its states
 INITIAL, LAST = "initial", "final"  # requests that belong to no round

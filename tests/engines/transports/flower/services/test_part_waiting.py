@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bespokefl.engines.transports.flower import superlink
-from bespokefl.engines.transports.flower.superlink import PartWaiting
+from bespokefl.engines.transports.flower.services import superlink
+from bespokefl.engines.transports.flower.services.superlink import PartWaiting
 from tests.engines.transports.flower.flower_internals import (
     available,
     being_uploaded,

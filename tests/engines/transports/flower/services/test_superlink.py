@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bespokefl.engines.transports.flower import superlink
-from bespokefl.engines.transports.flower.superlink import LongPolling
+from bespokefl.engines.transports.flower.services import superlink
+from bespokefl.engines.transports.flower.services.superlink import LongPolling
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/runtime/push-messages"  # a node asks, the server's app sends
 LISTEN, ANSWER = "/v1/runtime/pull-messages", "/v1/fleet/push-messages"  # the server's app asks, a node sends

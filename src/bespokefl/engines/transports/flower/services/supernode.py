@@ -23,7 +23,7 @@ from flwr.app import Message
 from bespokefl.core.errors import InputError, TrainingError, said
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.adapter import FleetClient
-from bespokefl.engines.transports.flower.node import Node
+from bespokefl.engines.transports.flower.node.node import Node
 
 log = logging.getLogger("bespokefl")
 

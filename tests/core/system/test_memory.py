@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bespokefl.core import memory
+from bespokefl.core.system import memory
 
 MACHINE = 4096 * 1000.0
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, get_type_hints
 
 from bespokefl.core.errors import InputError, in_brief
-from bespokefl.core.spec import convert
+from bespokefl.core.user_input.spec import convert
 
 LARGEST_VALUE = {int: 10**9, float: 1e38}  # beyond these, counts and float32 overflow
 

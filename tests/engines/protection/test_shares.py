@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bespokefl.engines.shares import limit_shares
+from bespokefl.engines.protection.shares import limit_shares
 from bespokefl.methods import FedAvg
 from tests.federations import federation, run, same_bits
 

@@ -12,8 +12,8 @@ from torch import nn
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
-from bespokefl.engines import chunks
 from bespokefl.engines.client import Data
+from bespokefl.engines.cohorts import chunks
 from tests.core.modules import Branch, Dropped, Item, conv, inputs
 from tests.federations import CLASSES, mlp
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bespokefl.core.task import Task
-from bespokefl.engines import features
+from bespokefl.engines.cohorts import features
 from bespokefl.engines.settings import Settings
 from bespokefl.methods import FedAvg, FedDBE, FedPer, PersFL, PFedVEM, SelfFL
 from tests.core.modules import Pretrained

@@ -3,7 +3,7 @@
 from bespokefl.engines.transports.flower import adapter
 from bespokefl.engines.transports.flower.security.access import Access
 
-APP_MODULE = "bespokefl.engines.transports.flower.app_process"
+APP_MODULE = "bespokefl.engines.transports.flower.services.app_process"
 
 if __name__ == "__main__":
     adapter.sign_all_requests(Access.of_process().signer())

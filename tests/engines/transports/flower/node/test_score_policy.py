@@ -10,9 +10,9 @@ import torch
 
 from bespokefl.core.errors import InputError
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.node import PERSONAL, SCORE, Node
-from bespokefl.engines.transports.flower.score_ledger import ScoreLedger
-from bespokefl.engines.transports.flower.score_policy import ScorePolicy
+from bespokefl.engines.transports.flower.node.node import PERSONAL, SCORE, Node
+from bespokefl.engines.transports.flower.node.score_ledger import ScoreLedger
+from bespokefl.engines.transports.flower.node.score_policy import ScorePolicy
 from bespokefl.methods import Ditto, FedAvg
 from bespokefl.workflows.deploy import layout
 from bespokefl.workflows.deploy.layout import NodeSettings

@@ -13,7 +13,7 @@ from bespokefl.core.method import Message, Method, Round, State
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.uploads import Weights
 from bespokefl.engines.faults import break_upload
-from bespokefl.engines.screening import Entry, Screening
+from bespokefl.engines.protection.screening import Entry, Screening
 from bespokefl.methods import IFCA, UCFL, FedAvg, FedFOMO, FedPer, Local, PFedVEM, SelfFL, UCFLParallel
 
 LAYOUT = Layout(("w",), ((2,),), ("w",))

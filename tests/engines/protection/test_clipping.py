@@ -18,8 +18,8 @@ from bespokefl.core.errors import InputError
 from bespokefl.core.method import Message, Method, Round, State, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
-from bespokefl.engines.clipping import Privacy, reference_of
 from bespokefl.engines.faults import Faults
+from bespokefl.engines.protection.clipping import Privacy, reference_of
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import (
     IFCA,

@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from bespokefl.core.rows import Rows
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.node_replies import MAX_SENTENCE, brief, read_introduction
+from bespokefl.engines.transports.flower.node.replies import MAX_SENTENCE, brief, read_introduction
 from bespokefl.engines.transports.flower.records import UnreadableError
 from bespokefl.engines.transports.flower.schema import MalformedError
 from bespokefl.methods import Ditto

@@ -16,16 +16,16 @@ import torch
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, listing, said
 from bespokefl.core.method import Message, Method, State
 from bespokefl.core.rows import Rows, concatenate
-from bespokefl.engines import chunks
-from bespokefl.engines.chunks import Executor
 from bespokefl.engines.client import ClientSide
+from bespokefl.engines.cohorts import chunks
+from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.storage.client_states import repeat_single_rows
 from bespokefl.engines.storage.safetensors_writer import replace_tensors
 from bespokefl.engines.transports.flower import records
-from bespokefl.engines.transports.flower.client_state_store import ClientStateStore, merge_by_position
+from bespokefl.engines.transports.flower.node.client_state_store import ClientStateStore, merge_by_position
+from bespokefl.engines.transports.flower.node.score_ledger import RefusedError, ScoreLedger, rounded, too_small
+from bespokefl.engines.transports.flower.node.score_policy import ScorePolicy
 from bespokefl.engines.transports.flower.run_plan import RunPlan
-from bespokefl.engines.transports.flower.score_ledger import RefusedError, ScoreLedger, rounded, too_small
-from bespokefl.engines.transports.flower.score_policy import ScorePolicy
 from bespokefl.engines.transports.wire import Values, prefixed, under
 
 log = logging.getLogger("bespokefl")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bespokefl.core.errors import InputError
-from bespokefl.core.spec import convert, imported
+from bespokefl.core.user_input.spec import convert, imported
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from bespokefl.core.errors import TrainingError
-from bespokefl.engines.transports.flower import adapter, supernode
+from bespokefl.engines.transports.flower import adapter
+from bespokefl.engines.transports.flower.services import supernode
 from tests.engines.transports.flower.flower_internals import (
     Fetch,
     FleetStub,

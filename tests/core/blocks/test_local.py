@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from bespokefl.core.blocks import matching
+from bespokefl.core.blocks.local import STATE, KeepLocal, keep_local
+from bespokefl.core.blocks.matching import matching
 from bespokefl.core.errors import InputError
-from bespokefl.core.local_blocks import STATE, KeepLocal, keep_local
 from bespokefl.core.method import Message, Method, Update
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task

@@ -1,0 +1,5 @@
+"""Files and memory of the machine.
+
+files   atomic files and locks
+memory  the available memory
+"""
