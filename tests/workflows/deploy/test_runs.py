@@ -436,7 +436,7 @@ def test_an_app_that_is_asked_to_stop_does(
 ) -> None:
     where = deployment.run_directory("mine")
 
-    def run(messenger: NodeMessenger, *_: Any) -> None:
+    def run(messenger: NodeMessenger, *_: Any, strict: bool) -> None:
         runs.request_stop(where)
         messenger.gather(lambda known: False)  # would take ten minutes
 
@@ -451,7 +451,7 @@ def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
     where = deployment.run_directory("mine")
     seen: list[dict[str, Any]] = []
 
-    def run(*_: Any) -> None:
+    def run(*_: Any, strict: bool) -> None:
         seen.append(read_status(where))
         raise InputError("no more of this.")
 
