@@ -25,6 +25,7 @@ from bespokefl.cli import output
 from bespokefl.cli.commands import (
     compare,
     data,
+    deploy,
     deploy_models,
     diagnose,
     evidence,
@@ -75,8 +76,10 @@ for command in (
 ):
     app.command()(command)
 MAX_SENTENCE = 1500  # characters of an error
+deploy.app.command()(deploy_models.predict)
+deploy.app.command()(deploy_models.export)
 NO_REPORT = ("server", "node")  # commands that run until Ctrl-C, without a result to report
-for group in (app, data.app, split.app, new.app, deploy_models.app):
+for group in (app, data.app, split.app, new.app, deploy.app):
     for one in group.registered_commands:
         assert one.callback is not None
         without = ("json", "quiet") if one.callback.__name__ in NO_REPORT else ()

@@ -7,14 +7,13 @@ import typer
 
 from bespokefl.cli import output
 from bespokefl.cli.commands import export as exports
-from bespokefl.cli.commands.deploy import NodeDirectory, NodeName, RunName, app
+from bespokefl.cli.commands.deploy import NodeDirectory, NodeName, RunName
 from bespokefl.cli.commands.export import Formats
 from bespokefl.cli.options import Overwrite, Quiet
 from bespokefl.core.errors import InputError, count
 from bespokefl.workflows.deploy.layout import find_node, read_node_settings
 
 
-@app.command()
 def predict(
     folder: NodeDirectory,
     data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the node's data.")],
@@ -40,7 +39,6 @@ def predict(
     print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 
 
-@app.command()
 def export(
     folder: NodeDirectory,
     to: Formats,
