@@ -350,7 +350,7 @@ class CohortData:
         For noise of every weight at every step, where `normal` would take longer than the gradient. Columns of running
         statistics get none.
         """
-        layout, dtype = like.layout, torch.empty(0, dtype=like.dtype).numpy().dtype.type
+        layout, dtype = like.layout, torch.empty(0, dtype=like.dtype).numpy().dtype
         quantiles, starts = rng.normal_quantiles(dtype), np.cumsum((0, *layout.sizes))
         blocks = [np.zeros((len(rows), size), dtype) for size in layout.sizes]
         for at, row in enumerate(rows):

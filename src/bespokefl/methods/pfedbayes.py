@@ -95,7 +95,7 @@ class PFedBayes(Method):
 
         def step(*values: Any) -> tuple[Any, ...]:
             *gaussians, kl_weight, which, batch = values
-            mean, _, std, prior, *_ = gaussians
+            mean, _, std, *_ = gaussians
             noise = data.quantile_noise(mean, f"weights/{batch.step}", which.tolist())  # ε ~ N(0, 1)
             pairs = zip(mean.blocks, std.blocks, noise.blocks, strict=True)
             slope = task.gradient(Rows(mean.layout, [torch.addcmul(*one) for one in pairs]), batch)

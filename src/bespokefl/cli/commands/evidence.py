@@ -199,6 +199,7 @@ def bench(
     """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
     from bespokefl_evidence.benchmarks import methods as pricing
     from bespokefl_evidence.benchmarks import scale as growth
+    from bespokefl_evidence.benchmarks import scored
     from bespokefl_evidence.benchmarks import speed as bench
 
     if scale and methods:
@@ -211,8 +212,12 @@ def bench(
         sizes = growth.main(quick=quick)
         output.record(sizes=[asdict(one) for one in sizes])
         output.essential(*(f"{one.method}, {one.clients} clients: {one.seconds:.3f} s" for one in sizes))
+    elif only == scored.CASE.name:
+        output.record(scored=asdict(scored.main(quick=quick)))
     else:
         cases = bench.main(quick=quick, only=only)
         output.record(cases=[asdict(one) for one in cases])
+        if only is None:
+            output.record(scored=asdict(scored.main(quick=quick)))
         ratios = {one.case.name: ", ".join(f"{ratio:.3g}x" for ratio in one.ratios.values()) for one in cases}
         output.essential(*(f"{name}: {ratio}" for name, ratio in ratios.items()))
