@@ -75,10 +75,11 @@ class LeanLoop:
             for own_sum, parameter in zip(total, self.parameters, strict=True):
                 own_sum.add_(parameter.data, alpha=1 / ACTIVE)
         self.server = total
-        return self._scores()
+        return self.scores()
 
     @torch.no_grad()
-    def _scores(self) -> torch.Tensor:
+    def scores(self) -> torch.Tensor:
+        """Loss and accuracy of the global model, (2, clients)."""
         for parameter, value in zip(self.parameters, self.server, strict=True):
             parameter.data = value
         found = []
@@ -93,7 +94,7 @@ class LeanLoop:
 def measure(*, workers: tuple[int, ...] = (1, 2), repeats: int = 5) -> Scored:
     """Time rounds of the lean loop and of the simulation in turn; return median ratios."""
     data = federation()
-    runs = [_simulation(data, count) for count in workers]
+    runs = [simulate(data, count) for count in workers]
     actions: list[Callable[[int], object]] = [LeanLoop(data).round, *(partial(_scored_round, run) for run in runs)]
     wall: list[list[float]] = [[] for _ in actions]
     used: list[list[float]] = [[] for _ in actions]
@@ -110,7 +111,8 @@ def measure(*, workers: tuple[int, ...] = (1, 2), repeats: int = 5) -> Scored:
     return Scored(statistics.median(wall[0][1:]), ratios, _ratio(used[0], used[1]))
 
 
-def _simulation(data: Data, workers: int) -> Simulation:
+def simulate(data: Data, workers: int) -> Simulation:
+    """The simulation that is compared."""
     options: Any = {"participation": ACTIVE / CLIENTS, "skip_train_scores": True, "workers": workers}
     settings = Settings(rounds=1, batch_size=CASE.batch_size, eval_every=1, **options)
     return Simulation(FedAvg(lr=LR), Task(speed.build(CASE)), data, settings, CLASSES)
