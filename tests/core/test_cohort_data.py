@@ -208,6 +208,15 @@ class TestWork:
         expected = [work.generator("noise", row).standard_normal((2, 3)) for row in (4, 1, 5)]
         assert np.array_equal(drawn, np.stack(expected))
 
+    def test_quantile_noise_is_drawn_row_by_row_and_leaves_statistics_alone(self) -> None:
+        layout = Layout(("a", "s", "b"), ((2, 2), (2,), (3,)), statistics=("s",))
+        like, work = Rows.from_matrix(layout, torch.zeros(1, 9)), work_of(federation()).repeat(2)
+        noise = work.quantile_noise(like, "noise", [4, 1, 5])
+        bits = [np.frombuffer(work.generator("noise", row).bytes(18), np.uint16) for row in (4, 1, 5)]
+        expected = torch.from_numpy(rng.normal_quantiles(np.float32)[np.stack(bits)])
+        expected[:, layout.columns("s")] = 0.0
+        assert torch.equal(noise.matrix(), expected)
+
     def test_noise_is_standard_normal(self) -> None:
         like = Rows.from_matrix(Layout(("a",), ((20000,),)), torch.zeros(1, 20000))
         noise = work_of(federation(), [1]).normal(like, "noise").matrix()

@@ -127,3 +127,16 @@ def test_global_generators_neither_matter_nor_move() -> None:
     assert draws() == first
     assert np.random.get_state()[1].tolist() == legacy  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), own)
+
+
+def test_quantiles_stand_for_the_normal_distribution() -> None:
+    """Mean, variance and symmetry are exact, other moments and the distribution function nearly so."""
+    quantiles = torch.from_numpy(rng.normal_quantiles(np.float64))
+    assert len(quantiles) == 2**16 and torch.equal(quantiles, quantiles.sort().values)
+    torch.testing.assert_close(quantiles, -quantiles.flip(0), rtol=0, atol=1e-9)
+    assert float(quantiles.square().mean()) == pytest.approx(1.0, abs=1e-12)
+    assert float(quantiles.pow(4).mean()) == pytest.approx(3.0, abs=5e-3)
+    steps = torch.arange(2**16, dtype=torch.float64) / 2**16
+    gaps = [torch.special.ndtr(quantiles) - steps, torch.special.ndtr(quantiles) - steps - 2**-16]
+    assert max(float(gap.abs().max()) for gap in gaps) < 2e-5
+    assert 4.32 < float(quantiles[-1]) < 4.33

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import precision_recall_fscore_support
 
 from bespokefl.core.client_index import PARTS
+from bespokefl.core.method import Method
 from bespokefl.core.scores import measures
 from bespokefl.methods import Ditto, FedAvg
 from tests.federations import CLASSES, federation, line, run, same_bits
@@ -39,6 +40,17 @@ def test_the_course_of_a_run_has_loss_and_accuracy_only() -> None:
     history = run(Ditto(), DATA, eval_every=1)[1].history
     names = {f"{part}_{name}" for part in PARTS for name in ("loss", "accuracy")}
     assert [set(entry["personal"]) for entry in history] == [names] * len(history)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Ditto()], ids=["shared", "personal"])
+def test_training_data_are_scored_at_the_end_only_if_that_is_asked_for(method: Method) -> None:
+    less, whole = (run(method, DATA, rounds=3, eval_every=1, skip_train_scores=skip)[1] for skip in (True, False))
+    for entry, other in zip(less.history[:-1], whole.history, strict=False):
+        assert entry["personal"] == {k: v for k, v in other["personal"].items() if not k.startswith("train_")}
+    assert less.history[-1]["personal"] == whole.history[-1]["personal"]
+    assert less.initial is not None and not any(name.startswith("train_") for name in less.initial)
+    assert same_bits(less.personal_rows, whole.personal_rows)
+    torch.testing.assert_close(less.personal, whole.personal, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["auc", "f1", "accuracy"])

@@ -13,7 +13,7 @@ from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.faults import Faults
 from bespokefl.methods import FedAvg, FedDBE
-from bespokefl.methods.feddbe import by_memory, by_model, mean_features, shifted
+from bespokefl.methods.feddbe import by_memory, descend_, mean_features, shifted
 from tests.federations import CLASSES, NAMES, WIDTH, apart, federation, mlp, random_rows, run, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
 
@@ -152,7 +152,9 @@ def test_gradients_behind_the_shift() -> None:
         module.load_state_dict(rows[k : k + 1].state())
         loss = TASK.loss(module[2](module[:2](batch.x[k]) + own), batch.y[k]).mean()
         *expected, by_own = torch.autograd.grad(loss, [*module.parameters(), own])
-        found = by_model(slope, memory)[k : k + 1]
+        moved = (rows * 0.0).clone()
+        descend_(moved, slope, memory, -1.0)
+        found = moved[k : k + 1]
         for block, one in zip(found.blocks, expected, strict=True):
             torch.testing.assert_close(block[0], one)
         torch.testing.assert_close(by_memory(rows, slope)[k], by_own)

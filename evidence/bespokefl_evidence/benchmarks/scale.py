@@ -74,23 +74,23 @@ def measure(clients: int, rounds: int = ROUNDS, shape: Shape = DITTO) -> Growth:
         start, seconds, extra, needed = _grow(clients, rounds, shape)
         return [start, seconds, needed + extra - usual, needed, usual - before]
 
-    start, seconds, *sizes = _in_new_process(grow, f"the run with {clients} clients")
+    start, seconds, *sizes = in_new_process(grow, f"the run with {clients} clients")
     return Growth(shape.method, clients, start, seconds, *map(int, sizes))
 
 
 def measure_large(clients: int = LARGE_CLIENTS) -> Growth:
     """Measure the peak memory of Ditto with a large model, all clients active, states in files."""
-    start, seconds, memory, needed = _in_new_process(lambda: list(_large(clients)), "the run with the large model")
+    start, seconds, memory, needed = in_new_process(lambda: list(_large(clients)), "the run with the large model")
     return Growth("ditto", clients, start, seconds, int(memory), int(needed))
 
 
 def measure_whole(clients: int, shape: Shape) -> Growth:
     """Measure a whole run with checkpoints, from arrays to its directory: `start` and `seconds` are those of all."""
-    seconds, memory, needed = _in_new_process(lambda: list(_whole(clients, shape)), f"a run with {clients} clients")
+    seconds, memory, needed = in_new_process(lambda: list(_whole(clients, shape)), f"a run with {clients} clients")
     return Growth(shape.method, clients, 0.0, seconds, int(memory), int(needed))
 
 
-def _in_new_process(measured: Callable[[], list[float]], what: str) -> list[float]:
+def in_new_process(measured: Callable[[], list[float]], what: str) -> list[float]:
     """Call a function in a new process with one thread."""
     ((_, outcome),) = jobs.run_jobs([jobs.Job(what, lambda report: measured())], processes=2)
     if isinstance(outcome, Exception):
@@ -99,7 +99,7 @@ def _in_new_process(measured: Callable[[], list[float]], what: str) -> list[floa
     return found
 
 
-def _arrays(clients: int, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def arrays(clients: int, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Random examples and labels, and the client of each."""
     generator = rng.generator(0, "scale")
     total = clients * shape.examples
@@ -110,7 +110,7 @@ def _arrays(clients: int, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 def _grow(clients: int, rounds: int, shape: Shape) -> tuple[float, float, int, int]:
     """Return seconds to start and per round, peak memory besides data and rows, and the bytes of these."""
-    x, y, ids = _arrays(clients, shape)
+    x, y, ids = arrays(clients, shape)
     started = time.process_time()
     federation = Clients.from_arrays(x, y, ids)
     data = engine_data(federation, torch.device("cpu"), torch.float32)
@@ -161,7 +161,7 @@ def _peak(value: Callable[[], int]) -> Iterator[list[int]]:
 
 def _whole(clients: int, shape: Shape) -> tuple[float, int, int]:
     """Return the seconds of a run with its results, its peak memory, and the bytes of data and active clients' rows."""
-    x, y, ids = _arrays(clients, shape)
+    x, y, ids = arrays(clients, shape)
     width = (shape.features + 1) * CLASSES
     rows = min(clients, ACTIVE * WHOLE_ROUNDS) * width * 4
     needed = x.nbytes + y.nbytes + ids.nbytes + rows

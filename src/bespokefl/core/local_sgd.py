@@ -180,11 +180,17 @@ def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *
     plan = data.plan(steps=steps)
     # Rows are copied, as in `local_sgd`: an expanded row is computed differently, with other rounding errors.
     held = [plan.sort(item.expand(len(data))).clone() if isinstance(item, Rows) else plan.sort(item) for item in values]
+    active, k = held, len(data)
+
+    def whole() -> list[Any]:
+        pairs = zip(active, held, strict=True)
+        return [concatenate([now, item[k:]]) if k < len(data) else now for now, item in pairs]
+
     for number in range(len(plan)):
-        k, batch = plan.active(number), plan.batch(number)
-        new = step(*[item[:k] for item in held], batch)
-        new = [now.settle(item[:k]) if isinstance(item, Rows) else now for now, item in zip(new, held, strict=True)]
-        if k < len(data):
-            new = [concatenate([now, item[k:]]) for now, item in zip(new, held, strict=True)]
-        held = list(new)
-    return tuple(plan.unsort(item) for item in held)
+        if plan.active(number) != k:  # some rows are done
+            held, k = whole(), plan.active(number)
+            active = [item[:k] for item in held]
+        new = step(*active, plan.batch(number))
+        pairs = zip(new, active, strict=True)
+        active = [now.settle(item) if isinstance(now, Rows) else now for now, item in pairs]
+    return tuple(plan.unsort(item) for item in whole())

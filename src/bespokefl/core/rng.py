@@ -8,6 +8,8 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,6 +67,17 @@ def sample(num: int, share: float, *key: Key, sampling: str = "uniform") -> np.n
         return np.sort(rng.choice(num, size=least, replace=False))  # the most likely result for so small a share
     size = max(int(share * num + 1e-9), 1)
     return np.sort(rng.choice(num, size=size, replace=False))
+
+
+@cache
+def normal_quantiles(dtype: np.dtype[Any] | type[np.floating[Any]]) -> np.ndarray:
+    """65,536 equally probable values of mean 0 and variance 1: quantiles of the normal distribution.
+
+    Choosing among them takes two random bytes and a sixth of the time of a draw from the distribution itself. Their
+    distribution function differs from the normal one by at most 2e-5; the largest is 4.32.
+    """
+    levels = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16)
+    return np.asarray(levels / levels.square().mean().sqrt(), dtype=dtype)
 
 
 def secret_normal(size: int) -> np.ndarray:

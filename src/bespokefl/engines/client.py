@@ -103,6 +103,7 @@ class ClientSide:
 
         The `final` scores of a run add F1, precision and recall, and measures of validation and test data (AUC,
         calibration, RMSE, …), which take too long for evaluations between rounds, except for the one to follow.
+        Evaluations between rounds may leave out the training data.
         """
         return self._score(self.task, self.data.x, cohort, rows, final)
 
@@ -116,7 +117,8 @@ class ClientSide:
 
     def _score(self, task: Task, x: Tensor, cohort: Sequence[int], rows: Rows, final: bool) -> dict[str, Tensor]:
         scores: dict[str, Tensor] = {}
-        for part in PARTS:
+        skipped = "train" if self.settings.skip_train_scores and not final else None
+        for part in (one for one in PARTS if one != skipped):
             own: ClientIndex = getattr(self.data, part).take(cohort)
             schedule = BatchSchedule.sweep(x, self.data.y, own)
             more = final or (part == "test" and self.settings.followed != FOLLOWED)

@@ -22,6 +22,8 @@ MAX_FOLLOWED_CLIENTS = 1000  # of more clients, only means are recorded over the
 def refuse_non_finite(scores: Scores, data: Data, number: int) -> None:
     """Raise if a training or validation loss is not finite. Test data decide nothing: there it becomes NaN."""
     for part in PARTS:
+        if f"{part}_loss" not in scores:  # skip_train_scores
+            continue
         names = non_finite(scores[f"{part}_loss"], getattr(data, part).sizes, data.names)
         if names and part != "test":
             raise TrainingError(
@@ -91,8 +93,9 @@ def mask_non_finite(scores: Scores, data: Data, clients: Collection[int]) -> set
     """
     if not scores:
         return set()
-    bad = without_number(scores["train_loss"], data.train.sizes)
-    bad |= without_number(scores["validation_loss"], data.validation.sizes)
+    bad = without_number(scores["validation_loss"], data.validation.sizes)
+    if "train_loss" in scores:
+        bad |= without_number(scores["train_loss"], data.train.sizes)
     for name, values in scores.items():
         scores[name] = values.masked_fill(bad | torch.isinf(values), torch.nan)
     return {client for client in bad.nonzero().flatten().tolist() if client in clients}

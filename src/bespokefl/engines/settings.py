@@ -20,6 +20,7 @@ class Settings:
     local_steps: int | None = None  # instead of local_epochs
     seed: int = 0
     eval_every: int = 0  # 0: only at the end
+    skip_train_scores: bool = False  # between rounds, score validation and test data only
     follow: str | None = None  # a metric recorded over the rounds, besides loss and accuracy
     workers: int = 0  # 0: all cores
     chunk: int | None = None  # None: chosen by a rule

@@ -17,6 +17,7 @@ Differs from the paper:
 - A newcomer, which the paper does not discuss, does what clients do in their first two rounds, with the final Θ.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.local_sgd import iterate, local_sgd
 from bespokefl.core.method import CohortData, Message, Method, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.nn.heads import head_gradient
 from bespokefl.core.rows import Layout
 from bespokefl.core.uploads import Declarations, Weights
 from bespokefl.core.user_input.hyper_parameters import at_least, interval
@@ -100,37 +102,76 @@ class FedALA(Method):
         if not self.mixing_rate or not learns.any():
             return mixing
         sample = data.sampled(self.sample_share, "fedala")
-        received, own = received.expand(len(data)), state["own"]
-        mixing = self._epoch(task, received, own, mixing, sample, learns)
+        fit = _Fit(task, received, state["own"], mixing.layout, sample)
+        mixing = self._epoch(fit, mixing, learns)
         if not len(first):
             return mixing
-        alone = sample.take(first.tolist())
-        return mixing.replace(first, self._converge(task, received[first], own[first], mixing[first], alone))
+        return mixing.replace(first, self._converge(fit.take(first.tolist()), mixing[first]))
 
-    def _converge(self, task: Task, received: Rows, own: Rows, mixing: Rows, sample: CohortData) -> Rows:
+    def _converge(self, fit: "_Fit", mixing: Rows) -> Rows:
         """Further epochs, until the losses of the last ones hardly differ."""
         losses: list[Tensor] = []
-        active = torch.full((len(sample),), True)
+        active = torch.full((len(mixing),), True)
         while True:
-            losses.append(task.score(mixed(received, own, mixing), sample.sweep())["loss"])
+            losses.append(fit.losses(mixing))
             if len(losses) > WINDOW:
                 active &= torch.stack(losses[-WINDOW:]).std(0, correction=0) >= self.threshold
             if len(losses) == MOST_EPOCHS or not active.any():
                 return mixing
-            mixing = self._epoch(task, received, own, mixing, sample, active)
+            mixing = self._epoch(fit, mixing, active)
 
-    def _epoch(self, task: Task, received: Rows, own: Rows, mixing: Rows, sample: CohortData, active: Tensor) -> Rows:
+    def _epoch(self, fit: "_Fit", mixing: Rows, active: Tensor) -> Rows:
         """An epoch of projected gradient steps on W, of the active rows."""
-        names = mixing.layout.names
-        lower = set(task.layout.names) - set(names)
 
-        def step(mixing: Rows, received: Rows, own: Rows, batch: Batch) -> tuple[Rows, Rows, Rows]:
-            slope = task.gradient(mixed(received, own, mixing).freeze(lower), batch).only(names)
-            gap = received.only(names) - own.only(names)  # Θ − Θ_i
-            return (mixing - self.mixing_rate * slope * gap).map(lambda block: block.clamp(0, 1)), received, own
+        def step(mixing: Rows, own: Rows, gap: Rows, received: Rows, batch: Batch) -> tuple[Rows, Rows, Rows, Rows]:
+            slope = fit.gradient(own, gap, mixing, received, batch)  # ∇F_i(Θ̂_i)
+            terms = zip(mixing.blocks, slope.blocks, gap.blocks, strict=True)
+            blocks = [torch.addcmul(w, *rest, value=-self.mixing_rate).clamp_(0, 1) for w, *rest in terms]
+            return Rows(mixing.layout, blocks), own, gap, received
 
-        found: Rows = iterate(step, (mixing, received, own), sample, steps=sample.num_steps(1) * active)[0]
+        values = (mixing, fit.own, fit.gap, fit.lower)
+        found: Rows = iterate(step, values, fit.data, steps=fit.data.num_steps(1) * active)[0]
         return found
+
+
+class _Fit:
+    """The loss of mixed models as a function of W; features of lower layers that do not change are computed once."""
+
+    def __init__(self, task: Task, received: Rows, own: Rows, layout: Layout, sample: CohortData) -> None:
+        self.task, self.sample, self.received, self.whole = task, sample, received, own
+        self.own = own.only(layout.names)
+        self.gap = received.only(layout.names) - self.own  # Θ − Θ_i
+        self._frozen = set(task.layout.names) - set(layout.names)
+        on_head = set(layout.names) == set(task.layout.head)
+        found = head_gradient(task, received.block("base"), sample, sample.num_steps(1)) if on_head else None
+        self._on_features = None if found is None else found[0]
+        self.data = sample if found is None else found[1]
+
+    @property
+    def lower(self) -> Rows:
+        """The received model, as far as the gradient needs it."""
+        return self.received if self._on_features is None else Rows(Layout((), ()), (), size=len(self.own))
+
+    def take(self, rows: list[int]) -> "_Fit":
+        """The fit of some clients."""
+        fit = copy.copy(self)
+        fit.sample, fit.data = self.sample.take(rows), self.data.take(rows)
+        fit.received = self.received if len(self.received) == 1 else self.received[rows]
+        fit.whole, fit.own, fit.gap = self.whole[rows], self.own[rows], self.gap[rows]
+        return fit
+
+    def losses(self, mixing: Rows) -> Tensor:
+        """Each client's loss over its sample."""
+        return self.task.score(mixed(self.received, self.whole, mixing), self.sample.sweep())["loss"]
+
+    def gradient(self, own: Rows, gap: Rows, mixing: Rows, received: Rows, batch: Batch) -> Rows:
+        """The gradient with respect to the layers that W has."""
+        terms = zip(own.blocks, gap.blocks, mixing.blocks, strict=True)
+        rows = Rows(mixing.layout, [torch.addcmul(*one) for one in terms])  # Θ̂_i
+        if self._on_features is not None:
+            return self._on_features(rows, batch)
+        found = self.task.gradient(received.with_block(rows).freeze(self._frozen), batch)
+        return found.only(mixing.layout.names)
 
 
 def higher_layers(layout: Layout, num: int) -> list[str]:

@@ -105,7 +105,8 @@ class FedDBE(Method):
         def step(w: Rows, memory: Tensor, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor, Tensor, Rows]:
             slope, gap = self._slope(task, shifted(w, memory), gap, mean, batch)
             new = memory - self.lr * by_memory(w, slope) if self.memory else memory
-            return w - self.lr * by_model(slope, memory), new, gap, mean
+            descend_(w, slope, memory, self.lr)
+            return Rows(w.layout, w.blocks, observed=slope.observed), new, gap, mean
 
         mean: Rows = message["mean"] if "mean" in message else Rows(Layout((), ()), (), size=len(data))
         start = message["weights"], memory, torch.zeros_like(memory), mean
@@ -114,7 +115,7 @@ class FedDBE(Method):
 
     def _slope(self, task: Task, w: Rows, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor]:
         """The gradient with respect to a model whose bias is shifted, and z̄_i^g − z̄^g with this batch."""
-        if not mean.blocks:
+        if not mean.blocks or not w.layout.base:  # the mean of a logistic model's features is given
             return task.gradient(w, batch), gap
         both, width = _with_features(task, batch), gap.shape[1]
         gaps: list[Tensor] = []  # one for all rows or one per row, as the task computes them
@@ -142,11 +143,10 @@ def by_memory(w: Rows, slope: Rows) -> Tensor:
     return torch.bmm(bias.unsqueeze(1), weight.expand(len(bias), -1, -1)).squeeze(1)
 
 
-def by_model(slope: Rows, memory: Tensor) -> Rows:
-    """The gradient with respect to the model, from that of the shifted one: ∂W + ∂b z̄^pᵀ for the head's weight."""
-    head = slope.block("head")
-    weight, bias = head.blocks
-    return slope.with_block(Rows(head.layout, [weight + bias.unsqueeze(2) * memory.unsqueeze(1), bias]))
+def descend_(w: Rows, slope: Rows, memory: Tensor, lr: float) -> None:
+    """Change a model in place by −lr times its gradient, which is that of the shifted one, and ∂b z̄^pᵀ in W."""
+    torch._foreach_add_(w.blocks, slope.blocks, alpha=-lr)
+    w.block("head").blocks[0].addcmul_(slope.block("head").blocks[1].unsqueeze(2), memory.unsqueeze(1), value=-lr)
 
 
 def mean_features(task: Task, rows: Rows, data: CohortData) -> Tensor:

@@ -1,6 +1,7 @@
 """The benchmark of methods counts what a method computes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from bespokefl_evidence.benchmarks import methods
@@ -27,6 +28,15 @@ def test_the_work_of_a_round(name: str, phase: str, work: tuple[float, float, fl
     found = {price.phase: price for price in methods.measure(name, TINY, repeats=1)}
     assert found[phase].work == pytest.approx(work)
     assert found[phase].price > 0 and found[phase].spread[0] <= found[phase].price <= found[phase].spread[1]
+
+
+def test_every_method_is_in_the_table() -> None:
+    """docs/performance.md has a row with all three prices for every phase of every method."""
+    rows = (Path(__file__).parents[3] / "docs" / "performance.md").read_text(encoding="utf-8").splitlines()
+    listed = {cells[1].strip() for cells in (row.split("|") for row in rows) if len(cells) == 7 and "–" in cells[4]}
+    for name in methods.methods.REGISTRY:
+        phases = [phase.name for phase in methods.methods.build(name, {}).phases(1)]
+        assert {name} | {f"{name}, {phase}" for phase in phases if phase != "train"} <= listed
 
 
 def test_every_method_has_a_price() -> None:

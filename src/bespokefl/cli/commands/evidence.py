@@ -195,24 +195,38 @@ def bench(
     methods: Annotated[
         bool, typer.Option("--methods", help="Measure what rounds of every method cost, relative to their gradients.")
     ] = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Measure and draw the cost against clients, parameters and rounds.")
+    ] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="With --growth: draw the stored measurements again.")] = False,
 ) -> None:
     """Measure the speed of the simulation on this machine, relative to a plain PyTorch loop."""
+    from bespokefl_evidence.benchmarks import growth as curves
     from bespokefl_evidence.benchmarks import methods as pricing
-    from bespokefl_evidence.benchmarks import scale as growth
+    from bespokefl_evidence.benchmarks import scale as sizing
+    from bespokefl_evidence.benchmarks import scored
     from bespokefl_evidence.benchmarks import speed as bench
 
-    if scale and methods:
-        raise typer.BadParameter("--scale and --methods measure different things: give one of them.")
-    if methods:
+    if scale + methods + growth > 1:
+        raise typer.BadParameter("--scale, --methods and --growth measure different things: give one of them.")
+    if growth:
+        points = curves.main(quick=quick, stored=draw)
+        output.record(points=[asdict(one) for one in points])
+        output.essential(*(f"{one.size} {one.axis}: {one.seconds:.3g} s" for one in points))
+    elif methods:
         prices = pricing.main(quick=quick, only=only)
         output.record(prices=[asdict(one) for one in prices])
         output.essential(*(f"{one.case} {one.method} {one.phase}: {one.price:.2f}" for one in prices))
     elif scale:
-        sizes = growth.main(quick=quick)
+        sizes = sizing.main(quick=quick)
         output.record(sizes=[asdict(one) for one in sizes])
         output.essential(*(f"{one.method}, {one.clients} clients: {one.seconds:.3f} s" for one in sizes))
+    elif only == scored.CASE.name:
+        output.record(scored=asdict(scored.main(quick=quick)))
     else:
         cases = bench.main(quick=quick, only=only)
         output.record(cases=[asdict(one) for one in cases])
+        if only is None:
+            output.record(scored=asdict(scored.main(quick=quick)))
         ratios = {one.case.name: ", ".join(f"{ratio:.3g}x" for ratio in one.ratios.values()) for one in cases}
         output.essential(*(f"{name}: {ratio}" for name, ratio in ratios.items()))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule, CohortData
-from bespokefl.core.local_sgd import local_sgd
+from bespokefl.core.local_sgd import Gradient, local_sgd
 from bespokefl.core.nn.losses import cross_entropy
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
@@ -43,10 +43,31 @@ def train_head(
     """
     options: Any = {"epochs": epochs, "steps": steps, "purpose": purpose, "momentum": momentum}
     options["weight_decay"] = weight_decay
-    features = _features(task, base, data, data.num_steps(epochs) if steps is None else steps)
-    if features is None:
+    found = head_gradient(task, base, data, data.num_steps(epochs) if steps is None else steps)
+    if found is None:
         rows = task.start.with_block(base).with_block(head)
         return local_sgd(task.gradient, rows, data, lr, frozen="base", **options).block("head")
+    return local_sgd(found[0], head, found[1], lr, **options)
+
+
+def head_gradient(task: Task, base: Rows, data: CohortData, steps: Tensor | int) -> tuple[Gradient, CohortData] | None:
+    """The gradient with respect to the head alone, for data that have the base's features as inputs.
+
+    Parameters
+    ----------
+    base : Rows
+        One row per client, or one row for all. It does not change.
+    steps : Tensor or int
+        The number of steps for which the gradient is needed.
+
+    Returns
+    -------
+    tuple or None
+        A function `gradient(head, batch)` and the data of its batches; None if features cannot be computed once.
+    """
+    features = _features(task, base, data, steps)
+    if features is None:
+        return None
 
     def gradient(head: Rows, batch: Batch) -> Rows:
         task.work.add(len(batch), batch.num_examples(), head_only=True)
@@ -56,7 +77,7 @@ def train_head(
         slope = _slope(task, outputs.mT, batch)
         return Rows(head.layout, [torch.bmm(slope, batch.x), slope.sum(2)][: len(head.blocks)])
 
-    return local_sgd(gradient, head, data.with_inputs(features), lr, **options)
+    return gradient, data.with_inputs(features)
 
 
 def _features(task: Task, base: Rows, data: CohortData, steps: Tensor | int) -> Tensor | None:

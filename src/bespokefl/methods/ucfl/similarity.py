@@ -126,14 +126,15 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
     scale = np.abs(offset).max()
     points = np.round(offset / scale, 6) if scale > 1e-9 else 0 * rows  # so that rounding errors decide nothing
     distinct = len(np.unique(points, axis=0))
-    tree = linkage(pdist(points), "ward") if m > 1 else None
+    cuts = cut_tree(linkage(pdist(points), "ward")) if m > 1 else None  # column j has m − j clusters
     distances = squareform(pdist(rows))
 
     def labels(k: int) -> Array:
         if k == m:
             return np.arange(m)
         k = min(k, distinct)
-        ward = cut_tree(tree, k)[:, 0]
+        assert cuts is not None
+        ward = cuts[:, m - k]
         centres = np.stack([points[ward == c].mean(0) for c in range(k)])
         found = KMeans(k, init=centres, n_init=1).fit(points).labels_
         order = np.argsort(np.unique(found, return_index=True)[1])  # number streams by their first client

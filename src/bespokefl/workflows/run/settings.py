@@ -197,6 +197,10 @@ class RunSettings:
         "Rounds between evaluations of all clients; 0: only after the last round, which is always evaluated.",
         check=Check(lambda value: value >= 0, "0 (only at the end) or the number of rounds between evaluations"),
     )
+    skip_train_scores: bool = _output(
+        False,
+        "Between rounds, simulations score validation and test data only, which is faster; at the end all data.",
+    )
     follow: str | None = _output(
         None,
         "A score to record over the rounds, too, such as auc or balanced_accuracy; loss and accuracy always are.",
