@@ -54,7 +54,7 @@ def split_frozen(module: nn.Module, trained: tuple[str, ...]) -> tuple[nn.Module
     layers = list(module._modules.items())
     own = {name.partition(".")[0] for name in trained}
     at = next(at for at, (name, _) in enumerate(layers) if name in own)
-    below, above = (nn.Sequential(OrderedDict(some)) for some in (layers[:at], layers[at:]))  # type: ignore[arg-type]
+    below, above = (nn.Sequential(OrderedDict(some)) for some in (layers[:at], layers[at:]))
     return (below, above) if any(True for _ in below.parameters()) else None
 
 
