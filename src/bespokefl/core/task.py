@@ -21,7 +21,7 @@ from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.nn.module import first_line, head_of, only_layer, split_frozen, without_lazy
+from bespokefl.core.nn.module import first_line, head_of, only_layer, own_copy, split_frozen, without_lazy
 from bespokefl.core.nn.statistics import StackedBatchNorm, Statistics, norm_names, put, set_mode, taken
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.scores.confusion import ConfusionCounts
@@ -88,8 +88,7 @@ class Task:
         local_blocks: str = "",
     ) -> None:
         with rng.torch_seeded(seed, "start"):
-            made = copy.deepcopy(without_lazy(factory()))  # a factory may return the same module again
-        self.module = made.to(device=device, dtype=dtype)
+            self.module = own_copy(without_lazy(factory()), torch.device(device), dtype)
         self.statistics = Statistics(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies

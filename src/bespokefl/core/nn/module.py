@@ -1,7 +1,10 @@
 """Inspection of a user's module before training: its head, and layers that are not supported."""
 
+import copy
 from collections import OrderedDict
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
@@ -36,6 +39,13 @@ class _Inside(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.get_submodule(self._bespoke_inner)(x)
         return output
+
+
+def own_copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Copy a module, as a factory may return the same one again, but share frozen parameters, which may be large."""
+    frozen = [one for one in module.parameters() if not one.requires_grad]
+    shared: dict[int, Any] = {id(one): one for one in frozen if one.device == device and one.dtype == dtype}
+    return copy.deepcopy(module, shared).to(device=device, dtype=dtype)
 
 
 def only_layer(module: nn.Module, names: tuple[str, ...]) -> nn.Module:
