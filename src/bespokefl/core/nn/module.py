@@ -42,9 +42,9 @@ class _Inside(nn.Module):
 
 
 def own_copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Copy a module, as a factory may return the same one again, but share frozen parameters, which may be large."""
+    """Copy a module, as a factory may return the same one again; frozen values, which may be large, share memory."""
     frozen = [one for one in module.parameters() if not one.requires_grad]
-    shared: dict[int, Any] = {id(one): one for one in frozen if one.device == device and one.dtype == dtype}
+    shared: dict[int, Any] = {id(one): nn.Parameter(one.detach(), requires_grad=False) for one in frozen}
     return copy.deepcopy(module, shared).to(device=device, dtype=dtype)
 
 
