@@ -1,5 +1,8 @@
 """The laws for a model with batch norm: running statistics are part of a client's row, for every method."""
 
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,11 @@ from torch import nn
 from bespokefl.core.method import Message, Method, Uploads
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.engines.simulation import Simulation
 from bespokefl.methods import REGISTRY, PFedBayes, PFedMe, Scaffold, SelfFL
 from bespokefl.methods.cfl import similarity
 from bespokefl.methods.ifca import nearby, shuffled
+from tests.contract import test_methods as laws
 from tests.contract.conftest import params, quick
 from tests.contract.test_methods import (
     ALONE,
@@ -30,7 +35,7 @@ from tests.contract.test_methods import (
     rows_of,
     states,
 )
-from tests.federations import CLASSES, WIDTH, apart, random_rows, run, same_bits, simulation, work_of
+from tests.federations import CLASSES, WIDTH, apart, federation, random_rows, run, same_bits, simulation, work_of
 
 
 def normed() -> nn.Module:
@@ -97,6 +102,42 @@ def test_it_declares_what_it_uploads(method: Method, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("tests.contract.test_methods.simulation", normed_simulation)
     assert_it_declares_what_it_uploads(method, SINGLE)
+
+
+LAWS = (
+    laws.test_same_seed_same_bits_in_whatever_order,
+    laws.test_a_stranger_computes_the_same_from_bytes,
+    laws.test_who_did_not_train_is_unchanged,
+    laws.test_only_reports_reach_the_server,
+    laws.test_poisoned_test_data_change_nothing_but_the_test_scores,
+    partial(laws.test_no_function_changes_its_arguments_or_remembers_them, stacked=True),
+)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=("order", "bytes", "unchanged", "reports", "poisoned", "pure"))
+def test_the_other_laws(method: Method, law: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the contract, with batch norm in every simulation."""
+    made: list[Simulation] = []
+
+    def normed_simulation(*given: Any, **options: Any) -> Simulation:
+        made.append(simulation(*given, **(OPTIONS | options)))
+        return made[-1]
+
+    monkeypatch.setattr(laws, "simulation", normed_simulation)
+    monkeypatch.setattr("tests.federations.simulation", normed_simulation)
+    monkeypatch.setattr(laws, "usual", laws.usual.__wrapped__)  # what it has kept is of another model
+    asks = "monkeypatch" in inspect.signature(law).parameters
+    law(method, **({"monkeypatch": monkeypatch} if asks else {}))
+    assert made and all(one.task.layout.statistics == STATISTICS for one in made)
+
+
+def test_clients_with_one_example(method: Method) -> None:
+    """Their batches show no variance: their models are normalized by the statistics that they have."""
+    made, outcome = run(method, federation((1, 5, 1, 9)), rounds=2, **OPTIONS)
+    assert outcome.personal_rows.finite().all() and (variances(outcome.personal_rows) > 0).all()
+    _, reference = run(method, federation((1, 5, 1, 9)), rounds=2, reference=True, **OPTIONS)
+    assert apart(outcome.personal_rows, reference.personal_rows) < 1e-4
+    assert made.task.layout.statistics == STATISTICS
 
 
 # -- arithmetic that makes sense for weights only

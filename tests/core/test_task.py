@@ -17,6 +17,7 @@ from bespokefl.core.nn import probe
 from bespokefl.core.nn.losses import cross_entropy
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
+from bespokefl.workflows.run.initial_weights import load_into
 from tests.core.modules import (
     PLAIN_ONLY,
     RANDOM,
@@ -525,3 +526,17 @@ class TestFallingBack:
         assert torch.equal(twice.x[0], twice.x[1]) and not same_bits(first[:1], first[1:])
         alone = task.gradient(task.start, work_of(data, [1]).plan().batch(0))
         assert same_bits(first[:1], alone)
+
+
+def test_frozen_values_share_memory_with_the_given_module() -> None:
+    """A large model is in memory once, and the given one does not change."""
+    given = Pretrained()
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    task = Task(lambda: given)
+    assert task.module.backbone.weight.data_ptr() == given.backbone.weight.data_ptr()
+    assert task.module.head.weight.data_ptr() != given.head.weight.data_ptr()
+    load_into(task, {name: value + 1 for name, value in before.items()})
+    torch.testing.assert_close(task.module.backbone.weight, before["backbone.weight"] + 1)
+    double = Task(lambda: given, dtype=torch.float64)
+    assert double.module.backbone.weight.dtype == torch.float64
+    assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items())

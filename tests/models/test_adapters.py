@@ -8,10 +8,13 @@ from torch import nn
 
 from bespokefl.core.blocks.matching import matching
 from bespokefl.core.errors import InputError
+from bespokefl.core.method import Method
 from bespokefl.core.nn import probe
 from bespokefl.core.task import Task
+from bespokefl.methods import Ditto, FedPer, FedSALoRA, SelfFL
 from bespokefl.models import lora
 from bespokefl.models.adapters import LoRALinear
+from tests.federations import apart, federation, mlp, run
 
 
 class Encoder(nn.Module):
@@ -89,3 +92,18 @@ def test_stacked_rows_share_the_frozen_weights() -> None:
 def test_what_does_not_fit(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         lora(copy.deepcopy(Encoder()), **options)
+
+
+@pytest.mark.parametrize("method", [FedPer(), Ditto(), SelfFL(max_steps=3), FedSALoRA()], ids=lambda one: one.name)
+def test_methods_on_adapters(method: Method) -> None:
+    """Stacked, plain and in torch's own loop; what is frozen is neither trained nor sent."""
+    data, factory = federation(dtype=torch.float64), lambda: lora(mlp(), "0", rank=2, unfreeze="2")
+    made, found = run(method, data, factory=factory, chunk=3)
+    for options in ({"chunk": 1}, {"reference": True}):
+        _, expected = run(method, data, factory=factory, **options)
+        assert apart(found.personal_rows, expected.personal_rows) < 1e-10
+        assert found.communication == expected.communication
+    assert made.task.layout.names == ("0.lora_A", "0.lora_B", "2.weight", "2.bias")
+    frozen = dict(Task(factory, dtype=torch.float64).module.named_parameters())
+    assert all(torch.equal(made.task.module.get_parameter(name), frozen[name]) for name in ("0.weight", "0.bias"))
+    assert apart(found.personal_rows, made.task.start) > 1e-2

@@ -3,12 +3,15 @@
 Each measurement runs in its own process, so that its memory can be measured. Seconds are those of the processor.
 """
 
+import multiprocessing
+import os
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from bespokefl import methods
 from bespokefl.core import rng
@@ -26,7 +30,7 @@ from bespokefl.engines.settings import Settings
 from bespokefl.engines.simulation import Simulation
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import Ditto
-from bespokefl.models import build
+from bespokefl.models import build, lora
 from bespokefl.workflows.run import api, jobs
 from bespokefl.workflows.run.convert import engine_data
 
@@ -35,6 +39,7 @@ ACTIVE, ROUNDS, CHECKPOINT_ROUNDS = 100, 50, 10
 CLASSES = 10
 LARGE_CLIENTS, LARGE_WIDTH, LARGE_EXAMPLES = 100, 18_725, 4  # five million parameters
 FEW, MANY = 1_000, 1_000_000  # clients of the methods in STATEFUL
+FROZEN_WIDTH, FROZEN_LAYERS, FROZEN_CLIENTS, RANK = 4096, 6, 50, 8  # a hundred million frozen parameters
 WHOLE_ROUNDS = 20  # of a run from its data to its results on disk
 
 
@@ -82,6 +87,16 @@ def measure_large(clients: int = LARGE_CLIENTS) -> Growth:
     """Measure the peak memory of Ditto with a large model, all clients active, states in files."""
     start, seconds, memory, needed = in_new_process(lambda: list(_large(clients)), "the run with the large model")
     return Growth("ditto", clients, start, seconds, int(memory), int(needed))
+
+
+def measure_frozen(width: int = FROZEN_WIDTH, clients: int = FROZEN_CLIENTS, workers: int = 2) -> Growth:
+    """Measure the memory of Ditto with adapters in every layer of a frozen model; `needed` is that of the model.
+
+    Memory that processes share counts once.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:  # which may have workers
+        start, seconds, memory, needed = pool.submit(_frozen, width, clients, workers).result()
+    return Growth("ditto", clients, start, seconds, memory, needed)
 
 
 def measure_whole(clients: int, shape: Shape) -> Growth:
@@ -198,6 +213,41 @@ def _large(clients: int) -> tuple[float, float, int, int]:
     return start, run._seconds[0], peak[0], clients * task.layout.width * 4
 
 
+def _frozen(width: int, clients: int, workers: int) -> tuple[float, float, int, int]:
+    """Return seconds to start and of a round, and the peak memory and that of the frozen weights in bytes."""
+    generator = rng.generator(0, "frozen")
+    ids = np.repeat(np.arange(clients), LARGE_EXAMPLES)
+    x = generator.standard_normal((len(ids), width), dtype=np.float32)
+    with _peak(proportional) as peak:
+        before, started = peak[0], time.process_time()
+        federation = Clients.from_arrays(x, generator.integers(0, CLASSES, len(ids)), ids)
+        data = engine_data(federation, torch.device("cpu"), torch.float32)
+        task = Task(lambda: _adapted(width))
+        run = Simulation(Ditto(), task, data, Settings(rounds=1, batch_size=LARGE_EXAMPLES, workers=workers), CLASSES)
+        start = time.process_time() - started
+        run.run()
+    needed = sum(one.nbytes for one in task.module.parameters() if not one.requires_grad)
+    return start, run._seconds[0], peak[0] - before, needed
+
+
+def _adapted(width: int) -> nn.Module:
+    layers = [layer for _ in range(FROZEN_LAYERS) for layer in (nn.Linear(width, width), nn.ReLU())]
+    head = str(len(layers))
+    return lora(nn.Sequential(*layers, nn.Linear(width, CLASSES)), rank=RANK, unfreeze=head)
+
+
+def proportional() -> int:
+    """Return the bytes of anonymous memory of this process and its children, each page once."""
+    total = 0
+    with suppress(OSError):  # a child that ended
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for process in (str(os.getpid()), *children):
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+                if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                    total += int(line.split()[1]) * 1024
+    return total
+
+
 def anonymous() -> int:
     """Return the bytes of anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -228,7 +278,14 @@ def main(*, quick: bool = False) -> list[Growth]:
         f"{large.clients} clients with {large.needed / (4e6 * large.clients):.0f} million parameters each, all "
         f"active, states in files: {large.seconds:.0f} s a round, at most {large.memory / 1e9:.1f} GB of memory."
     )
-    return [*found, large]
+    with console.status("a frozen model"):
+        frozen = measure_frozen()
+    console.print(
+        f"{frozen.clients} clients with adapters on {frozen.needed / 4e6:.0f} million frozen parameters, two workers: "
+        f"{frozen.seconds:.0f} s a round, at most {frozen.memory / 1e9:.2f} GB, of which the frozen model is "
+        f"{frozen.needed / 1e9:.2f} GB."
+    )
+    return [*found, large, frozen]
 
 
 def _table(console: Console, sizes: Sequence[tuple[Shape, int]]) -> list[Growth]:

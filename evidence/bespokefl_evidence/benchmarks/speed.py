@@ -61,6 +61,7 @@ CASES = {
         Case("mlp-full", "mlp", (784,), _ragged(200, 50, 2000), 2000, "784-100-10, 200 clients, full batch"),
         Case("lenet", "lenet", (1, 28, 28), (500,) * 20, 64, "28x28, 20 clients x 500, batch 64"),
         Case("cifar", "cifar-cnn", (3, 32, 32), (2500,) * 20, 20, "20 clients x 2500, batch 20, 40 steps", steps=40),
+        Case("resnet8", "resnet8", (3, 32, 32), (200,) * 20, 20, "32x32, batch norm, 20 clients, batch 20", steps=3),
         Case(
             "linear",
             "logistic",

@@ -163,11 +163,15 @@ def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> 
 
 def _observe(rows: Rows, gradient: Rows, done: Tensor) -> None:
     """Put the new values of running statistics that a gradient carries into the rows that are not done."""
+    if not gradient.observed:
+        return
     blocks = dict(zip(rows.layout.names, rows.blocks, strict=True))
-    for name, value in (gradient.observed or {}).items():
-        if name not in rows.frozen:
-            ended = done.to(value.device).reshape(-1, *[1] * (value.dim() - 1))
-            blocks[name].copy_(torch.where(ended, blocks[name], value))
+    found = {name: value for name, value in gradient.observed.items() if name not in rows.frozen}
+    if done.any():
+        ended = {name: done.to(value.device).reshape(-1, *[1] * (value.dim() - 1)) for name, value in found.items()}
+        found = {name: torch.where(ended[name], blocks[name], value) for name, value in found.items()}
+    if found:
+        torch._foreach_copy_([blocks[name] for name in found], list(found.values()))
 
 
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:

@@ -35,7 +35,7 @@ class Layout:
     head: tuple[str, ...] = ()  # names of the head's parameters; all others are the base
     statistics: tuple[str, ...] = ()  # names of running statistics, which are not trained by gradients
     norm: tuple[str, ...] = ()  # names of what belongs to normalization layers, with their statistics
-    local: tuple[str, ...] = ()  # names of what stays with its client, see `core.local_blocks`
+    local: tuple[str, ...] = ()  # names of what stays with its client, see `core.blocks`
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

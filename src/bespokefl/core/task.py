@@ -21,7 +21,7 @@ from bespokefl.core.cohort_data import SWEEP_SIZE, Batch, BatchSchedule
 from bespokefl.core.errors import InputError
 from bespokefl.core.nn.layers import quick
 from bespokefl.core.nn.losses import LOSSES, Loss, cross_entropy
-from bespokefl.core.nn.module import first_line, head_of, only_layer, without_lazy
+from bespokefl.core.nn.module import first_line, head_of, only_layer, own_copy, split_frozen, without_lazy
 from bespokefl.core.nn.statistics import StackedBatchNorm, Statistics, norm_names, put, set_mode, taken
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.scores.confusion import ConfusionCounts
@@ -29,6 +29,7 @@ from bespokefl.core.scores.measures import OutputMeasures
 from bespokefl.core.work import WorkCounter
 
 Objective = Callable[..., Tensor]  # (K, B, …) outputs, batch, *per_row -> (K, B) losses
+MOST_FEATURES = 2**28  # numbers, 1 GB: inputs of the end of a model may be larger than its examples
 
 
 class _Pass(NamedTuple):
@@ -87,8 +88,7 @@ class Task:
         local_blocks: str = "",
     ) -> None:
         with rng.torch_seeded(seed, "start"):
-            made = copy.deepcopy(without_lazy(factory()))  # a factory may return the same module again
-        self.module = made.to(device=device, dtype=dtype)
+            self.module = own_copy(without_lazy(factory()), torch.device(device), dtype)
         self.statistics = Statistics(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies
@@ -248,12 +248,26 @@ class Task:
         return below if same else None
 
     def on_features(self, x: Tensor) -> "tuple[Task, Tensor] | None":
-        """Return the task of the head alone and the features of all examples `x`, if all below the head is frozen.
+        """Return the task of the end of the model, and its inputs for all examples `x`, if all below is frozen.
 
-        None unless the features are the same in training: without dropout or running statistics.
+        The end is the head, or the layers of a Sequential from the first trained one on. None unless what is below is
+        the same function in training: without dropout or running statistics.
         """
         frozen = any(not one.requires_grad for one in self.module.parameters())
-        if self.draws or self.layout.base or self.layout.statistics or not (frozen and self.layout.head):
+        if self.draws or not frozen:
+            return None
+        found = self._head_on_features(x) or self._end_on_features(x)
+        if found is None:
+            return None
+        above = copy.copy(self)
+        above.module, above._below, above._featured = found[0], [], []
+        above._renew()
+        if above.stacked:
+            above.stack()
+        return above, found[1]
+
+    def _head_on_features(self, x: Tensor) -> tuple[nn.Module, Tensor] | None:
+        if self.layout.base or self.layout.statistics or not self.layout.head:
             return None
         below = self.without_head(x[:2])
         if below is None or isinstance(below.module, nn.Identity):
@@ -262,12 +276,22 @@ class Task:
         with torch.no_grad():
             if not torch.allclose(below.trial(x[:2]), features[:2], rtol=1e-4, atol=1e-5):
                 return None  # the frozen part is another function in training
-        above = copy.copy(self)
-        above.module, above._below, above._featured = only_layer(self.module, self.layout.head), [], []
-        above._renew()
-        if above.stacked:
-            above.stack()
-        return above, features
+        return only_layer(self.module, self.layout.head), features
+
+    def _end_on_features(self, x: Tensor) -> tuple[nn.Module, Tensor] | None:
+        parts = split_frozen(self.module, self.layout.names)
+        if parts is None:
+            return None
+        below, above = parts
+        vars(self.module).pop("_bespoke_mode", None)  # the modes of its first layers change
+        with torch.no_grad():
+            set_mode(below, True)
+            trained = below(x[:2])
+            set_mode(below, False)
+            few = below(x[:2])
+            if few[0].numel() * len(x) > MOST_FEATURES or not torch.allclose(trained, few, rtol=1e-4, atol=1e-5):
+                return None
+            return above, torch.cat([below(some) for some in x.split(SWEEP_SIZE)])
 
     # -- functions of rows
 

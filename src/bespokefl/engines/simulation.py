@@ -8,8 +8,7 @@ from bespokefl.core.rows import Rows, concatenate
 from bespokefl.core.task import Task
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.cohorts import stacking
-from bespokefl.engines.cohorts.chunks import prepare_task
-from bespokefl.engines.cohorts.features import with_features
+from bespokefl.engines.cohorts.features import prepare
 from bespokefl.engines.federation import Federation
 from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.settings import Settings
@@ -40,9 +39,9 @@ class Simulation(RoundLoop):
         settings = [settings] if isinstance(settings, Settings) else settings
         first, joint = settings[0], stacking.join(data, [one.seed for one in settings])
         self.task, self.data = task, joint
-        self.executor = prepare_task(task, joint, first, classes)
+        above, features, self.executor = prepare(task, joint, first, classes)
         log.info("chunk %d: %s", self.executor.chunk, self.executor.reason)
-        self.side = ClientSide(method, *with_features(task, joint, first), first)
+        self.side = ClientSide(method, above, features, first)
         members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
         transport = LocalTransport(self.side, self.executor, federations[0].round, _start_clients(federations))

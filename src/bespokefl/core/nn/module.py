@@ -1,5 +1,10 @@
 """Inspection of a user's module before training: its head, and layers that are not supported."""
 
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from bespokefl.core.errors import InputError
@@ -36,10 +41,31 @@ class _Inside(nn.Module):
         return output
 
 
+def own_copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Copy a module, as a factory may return the same one again; frozen values, which may be large, share memory."""
+    frozen = [one for one in module.parameters() if not one.requires_grad]
+    shared: dict[int, Any] = {id(one): nn.Parameter(one.detach(), requires_grad=False) for one in frozen}
+    return copy.deepcopy(module, shared).to(device=device, dtype=dtype)
+
+
 def only_layer(module: nn.Module, names: tuple[str, ...]) -> nn.Module:
     """A module of one layer, that of these parameters, which keep their names and are shared."""
     path = names[0].rpartition(".")[0]
     return _Inside(path, module.get_submodule(path))
+
+
+def split_frozen(module: nn.Module, trained: tuple[str, ...]) -> tuple[nn.Module, nn.Module] | None:
+    """The layers of a Sequential before the first trained one, and the others, which keep their names.
+
+    None if the first ones have no weights, or if the module is another one.
+    """
+    if type(module) is not nn.Sequential or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    layers = list(module._modules.items())
+    own = {name.partition(".")[0] for name in trained}
+    at = next(at for at, (name, _) in enumerate(layers) if name in own)
+    below, above = (nn.Sequential(OrderedDict(some)) for some in (layers[:at], layers[at:]))
+    return (below, above) if any(True for _ in below.parameters()) else None
 
 
 def head_of(module: nn.Module, names: tuple[str, ...], head: str | None) -> tuple[str, ...]:

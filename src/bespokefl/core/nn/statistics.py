@@ -5,7 +5,7 @@ momentum and weight decay never touch them. Torch's layers with running statisti
 names its buffers in an attribute `running_statistics`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -230,10 +230,3 @@ def _buffer(layer: nn.Module, name: str, key: str) -> Tensor:
 
 def _dtype(module: nn.Module) -> torch.dtype:
     return next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.get_default_dtype())
-
-
-def restore(values: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Give a module's buffers these values."""
-    for name, value in values.items():
-        layer, _, key = name.rpartition(".")
-        module.get_submodule(layer)._buffers[key] = value

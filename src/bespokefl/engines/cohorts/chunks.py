@@ -68,13 +68,18 @@ def prepare_task(task: Task, data: Data, settings: Settings, classes: int | None
 
     Raises an InputError if the model does not fit the examples and `classes`, which is None for regression.
     """
-    x, y = data.x[:3], data.y[:3]
-    probe.check(task, x, y, classes)
+    probe.check(task, data.x[:3], data.y[:3], classes)
+    _warn_of_single_examples(task, data, settings)
+    return choose_for(task, data, settings)
+
+
+def choose_for(task: Task, data: Data, settings: Settings) -> Executor:
+    """Choose how to compute these clients, and stack the task accordingly."""
     executor = Executor(1, False, "the plain PyTorch loop")
     if not settings.reference:
         typical = int(data.train.sizes.float().mean())
-        executor = choose(task, x, y, batch_size=min(settings.batch_size, typical), chunk=settings.chunk)
-    _warn_of_single_examples(task, data, settings)
+        size = min(settings.batch_size, typical)
+        executor = choose(task, data.x[:3], data.y[:3], batch_size=size, chunk=settings.chunk)
     task.stacked = False  # the task may come from another run
     if executor.stacked:
         task.stack()

@@ -31,8 +31,7 @@ from bespokefl.data.preprocessing.transform import Preparation
 from bespokefl.data.tables.client_directories import split_table
 from bespokefl.data.tables.features import Features
 from bespokefl.engines.client import ClientSide
-from bespokefl.engines.cohorts.chunks import prepare_task
-from bespokefl.engines.cohorts.features import with_features
+from bespokefl.engines.cohorts.features import prepare
 from bespokefl.engines.protection.clipping import Privacy
 from bespokefl.engines.transports.flower.node.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
@@ -177,10 +176,10 @@ class LocalHost:
         task = spec.build()
         mark = fingerprint(task, warm=plan.warm)
         data = engine_data(clients, device, PRECISIONS[spec.precision])
-        executor = prepare_task(task, data, plan.settings, classes)
+        above, features, executor = prepare(task, data, plan.settings, classes)
         method = methods.build(str(recipe["method"]), {key: frozen(value) for key, value in recipe["hyper"].items()})
         privacy = Privacy(plan.clip, plan.noise, secret=True)
-        side = ClientSide(method, *with_features(task, data, plan.settings), plan.settings, privacy)
+        side = ClientSide(method, above, features, plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
         kept = {
             "examples": examples,

@@ -16,7 +16,7 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import ClientSide, Data
 from bespokefl.engines.cohorts import chunks
-from bespokefl.engines.cohorts.features import with_features
+from bespokefl.engines.cohorts.features import prepare
 from bespokefl.engines.evaluation import Scores, refuse_non_finite, without_number
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.transports.processes import Pool, num_workers
@@ -48,8 +48,7 @@ def train_newcomers(
     momentum: float,
 ) -> NewcomerModels:
     """Train personal models by the method's own rule, and fine-tune for the same budget, in the round `number`."""
-    executor = chunks.prepare_task(task, data, settings, classes)
-    task, data = with_features(task, data, settings)
+    task, data, executor = prepare(task, data, settings, classes)
     side = ClientSide(method, task, data, settings)
     global_rows = method.global_model(server)
     start = task.start if global_rows is None else global_rows

@@ -69,6 +69,10 @@ def load_into(task: Task, state: StateDict) -> None:
     like = task.start
     given = {name: state[name].to(device=like.device, dtype=like.dtype) for name in parameters}
     task.start = Rows.from_state(task.layout, given)
+    frozen = dict(task.module.named_parameters())
     with torch.no_grad():
         for name in shared.keys() & state.keys():
-            shared[name].copy_(state[name])
+            if name in frozen:  # another tensor, as the user's module may have this one
+                frozen[name].data = state[name].to(frozen[name], copy=True)
+            else:
+                shared[name].copy_(state[name])
