@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from bespokefl.core.errors import InputError, TrainingError
@@ -195,6 +197,60 @@ def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower:
     ):
         runs.start(deployment, CONFIG, "mine")
     assert submitted(flower) == ["mine"]
+
+
+def test_a_run_is_not_lost_if_the_superlink_ends_while_it_starts_it(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the SuperLink has started it is unknown: its app may report, or else the server submits it again."""
+    begin = flower.start
+
+    def die(app: Path, run: str) -> int:
+        raise adapter.UnconfirmedError("the server ended.")
+
+    monkeypatch.setattr(flower, "start", die)
+    assert runs.start(deployment, CONFIG, "mine") == "mine"
+    assert "ended while it started the run mine: the run begins when the server is back" in caplog.text
+    where = deployment.run_directory("mine")
+    assert read_status(where)["state"] == "submitted" and (where / "config.toml").exists()
+    monkeypatch.setattr(flower, "start", begin)
+    monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 1000.0)
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == []  # its app may still come
+    monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 0.0)
+    supervisor._fail_unstarted(deployment)
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"]
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"] and read_status(where)["state"] == "submitted"
+
+
+def test_a_run_that_is_unconfirmed_can_be_stopped(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(app: Path, run: str) -> int:
+        raise adapter.UnconfirmedError("the server ended.")
+
+    monkeypatch.setattr(flower, "start", die)
+    runs.start(deployment, CONFIG, "mine")
+    runs.stop(deployment, "mine")
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
+    assert read_status(deployment.run_directory("mine"))["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("error", "known"), [(httpx.ConnectError("refused"), True), (httpx.RemoteProtocolError("closed"), False)]
+)
+def test_whether_a_request_was_received(error: Exception, known: bool, deployment: Deployment) -> None:
+    """A refused connection has carried nothing; one that ended before the response may have."""
+
+    def fail(request: Any) -> None:
+        raise error
+
+    supervisor.write_app(deployment.server / "app")
+    control = adapter.Control(SimpleNamespace(StartRun=fail))  # type: ignore[arg-type]
+    with pytest.raises(httpx.ConnectError if known else adapter.UnconfirmedError):
+        control.start(deployment.server / "app", "mine")
 
 
 # -- stop
@@ -436,7 +492,7 @@ def test_an_app_that_is_asked_to_stop_does(
 ) -> None:
     where = deployment.run_directory("mine")
 
-    def run(messenger: NodeMessenger, *_: Any) -> None:
+    def run(messenger: NodeMessenger, *_: Any, **__: Any) -> None:
         runs.request_stop(where)
         messenger.gather(lambda known: False)  # would take ten minutes
 
@@ -451,7 +507,7 @@ def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
     where = deployment.run_directory("mine")
     seen: list[dict[str, Any]] = []
 
-    def run(*_: Any) -> None:
+    def run(*_: Any, **__: Any) -> None:
         seen.append(read_status(where))
         raise InputError("no more of this.")
 
@@ -461,3 +517,52 @@ def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
             served()
         assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["pid"]) == ("gathering", round, os.getpid())
         update_status(where, round=2)
+
+
+# -- the SuperLink
+
+
+class Control:
+    """An administrator's connection to a SuperLink that responds once there is a file."""
+
+    def __init__(self, ready: Path) -> None:
+        self.ready = ready
+
+    def nodes(self) -> dict[str, str]:
+        if not self.ready.exists():
+            raise TrainingError("the server does not respond.")
+        return {}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_superlink_that_ends_while_it_starts(
+    killed: bool, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it was killed, it is started again; if it ended by itself, its log says why, and the server ends."""
+    first, ready = tmp_path / "first", tmp_path / "ready"
+    end = "os.kill(os.getpid(), 9)" if killed else "sys.exit(1)"
+    code = (
+        "import os, sys, time, pathlib; first, ready = map(pathlib.Path, sys.argv[1:])\n"
+        f"if not first.exists(): first.touch(); {end}\n"
+        "ready.touch(); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(first), str(ready)]
+    link = processes.Child("the SuperLink", command, {}, tmp_path / "log")
+
+    @contextmanager
+    def connected(*_: object) -> Iterator[Control]:
+        yield Control(ready)
+
+    monkeypatch.setattr(adapter, "connect_control", connected)
+    monkeypatch.setattr(supervisor, "_register_nodes", lambda deployment: None)
+    monkeypatch.setattr(supervisor, "POLL", 0.05)
+    link.start()
+    try:
+        if killed:
+            supervisor._bring_up(deployment, link, threading.Event())
+            assert link.process is not None and link.process.poll() is None
+        else:
+            with pytest.raises(TrainingError, match="the SuperLink did not start; see"):
+                supervisor._bring_up(deployment, link, threading.Event())
+    finally:
+        link.stop()

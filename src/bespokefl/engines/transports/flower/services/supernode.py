@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 
-from bespokefl.core.errors import InputError, TrainingError, said
+from bespokefl.core.errors import InputError, TrainingError, in_brief, said
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.adapter import FleetClient
 from bespokefl.engines.transports.flower.node.node import Node
@@ -148,14 +148,16 @@ def _activate(client: FleetClient, endpoint: Endpoint, stopped: threading.Event)
                 # A node that was killed still counts as online: deactivate it, then activate this one.
                 with suppress(OSError, ValueError, httpx.HTTPError):
                     client.deactivate(int(endpoint.node_id_file.read_text(encoding="utf-8")))
+                text = error.response.text  # of Bespoke's gate it is a sentence, for example that the clocks differ
+                answer = in_brief(text) if text and not text.startswith("{") else f"status {error.response.status_code}"
                 rejected_again, rejected_since = rejected_since is not None, rejected_since or time.monotonic()
                 if time.monotonic() - rejected_since > REJECTION_TIMEOUT:
                     raise TrainingError(
                         f"the server at {endpoint.address} rejects this node: its key is not registered there, or a "
-                        "node with the same key is running, or was until a minute ago."
+                        f"node with the same key is running, or was until a minute ago; it says: {answer}"
                     ) from None
                 if rejected_again and not warned:  # one rejection is usual while a server starts or a lease ends
-                    log.warning("the server at %s rejects this node's key; trying again", endpoint.address)
+                    log.warning("the server at %s rejects this node's key; trying again: %s", endpoint.address, answer)
                     warned = True
         except httpx.TransportError as error:
             _reject_bad_certificate(error, endpoint)
@@ -197,5 +199,5 @@ def _reject_bad_certificate(error: httpx.TransportError, endpoint: Endpoint) -> 
             f"the server at {endpoint.address} cannot be trusted: {said(error)}; its certificate must be valid for "
             f"this address and signed by the authority in {str(endpoint.root_certificate)!r}."
         )
-    if "ssl" in text or "tls" in text:
+    if ("ssl" in text or "tls" in text) and "eof" not in text:  # EOF: the connection was cut during the handshake
         raise TrainingError(f"the server at {endpoint.address} does not use TLS: {said(error)}.")
