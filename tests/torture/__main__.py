@@ -7,12 +7,11 @@ and disks of nodes are full: uploads get lost there, and have to be reported as 
 
 import argparse
 import os
-import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from tests.requirements import NAMESPACE
@@ -33,8 +32,9 @@ def main() -> int:
     if INSIDE not in os.environ:
         arguments = [*sys.argv[1:], *([] if options.seed is not None else ["--seed", str(seed)])]
         command = [*NAMESPACE, sys.executable, "-m", "tests.torture", *arguments]
-        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})  # noqa: S606
+        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
     print(f"seed {seed}; to repeat: make torture MINUTES={max(1, round(options.seconds / 60))} SEED={seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all processes of the deployment
     folder = Path(tempfile.mkdtemp(prefix="bespoke-torture-"))
     torture = Torture(folder, seed, options.methods.split(","), options.rounds)
     failed = True

@@ -11,7 +11,9 @@ from tests.torture.proxy import CUT, HOLD, OPEN
 from tests.torture.world import CHILDREN, HONEST, SERVER, World, wait_for_end
 
 NUM_DRAWN = 200  # faults of each kind of machine, more than a run can meet
-PAUSES = (0.5, 6.0)  # seconds between two faults
+PAUSES = (0.0, 4.0)  # seconds between two faults
+RECOVERY = 60.0  # seconds after which the next fault comes although the run has made no progress since the last
+IMPATIENT_SHARE = 0.25  # of the faults do not wait for progress: they hit what is about to recover
 BLINK, LONG = (0.1, 4.0), (5.0, 40.0)  # seconds that a fault lasts; a long one outlasts a node's lease
 LONG_SHARE = 0.15
 CLOCKS = (-4000.0, -200.0, -20.0, 20.0, 200.0, 4000.0, 90_000.0)  # seconds
@@ -26,6 +28,7 @@ class Fault:
     pause: float
     seconds: float
     amount: float = 0.0  # seconds by which a clock jumps
+    waits: bool = True  # until the run has made progress since the fault before
 
 
 def draw(seed: str, kinds: list[tuple[str, str]]) -> list[Fault]:
@@ -35,7 +38,8 @@ def draw(seed: str, kinds: list[tuple[str, str]]) -> list[Fault]:
     for _ in range(NUM_DRAWN):
         kind, target = rng.choice(kinds)
         seconds = rng.uniform(*(LONG if rng.random() < LONG_SHARE else BLINK))
-        found.append(Fault(kind, target, rng.uniform(*PAUSES), seconds, rng.choice(CLOCKS)))
+        pause, amount, waits = rng.uniform(*PAUSES), rng.choice(CLOCKS), rng.random() >= IMPATIENT_SHARE
+        found.append(Fault(kind, target, pause, seconds, amount, waits))
     return found
 
 
@@ -77,6 +81,8 @@ class Nemesis:
 
     def _run(self) -> None:
         for fault in self.faults:
+            if fault.waits:
+                self._await_progress()
             if self._stopped.wait(fault.pause):
                 return
             self._note("begins", fault)
@@ -85,6 +91,11 @@ class Nemesis:
             self._mend(fault)
             self._note("ends", fault)
             self.done[f"{fault.kind} {'node' if fault.target in HONEST else fault.target}"] += 1
+
+    def _await_progress(self) -> None:
+        before, until = self.world.progress(), time.monotonic() + RECOVERY
+        while self.world.progress() == before and time.monotonic() < until and not self._stopped.wait(0.1):
+            pass
 
     def _note(self, what: str, fault: Fault) -> None:
         with (self.world.folder / "faults.txt").open("a") as file:

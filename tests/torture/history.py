@@ -70,12 +70,16 @@ def _count_violations(
     counted: Counter[str] = Counter()
     for number, entry in history.committed().items():
         own = Counter(client for client, _ in entry["uploads"])
-        found += [f"client {client} counts {times} times in round {number}" for client, times in own.items() if times > 1]
+        found += [
+            f"client {client} counts {times} times in round {number}" for client, times in own.items() if times > 1
+        ]
         counted.update(own.keys())
     for client in names:
         reported = sum(lost.get(client, {}).values())
         if counted[client] + reported != rounds:
-            found.append(f"client {client} counts in {counted[client]} of {rounds} rounds, and {reported} are reported lost")
+            found.append(
+                f"client {client} counts in {counted[client]} of {rounds} rounds, and {reported} are reported lost"
+            )
     return found
 
 

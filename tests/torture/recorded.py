@@ -90,4 +90,7 @@ class RecordedPFedVEM(Recorded, PFedVEM):
     """pFedVEM: all clients train in every round."""
 
 
-METHODS = {one.__name__.removeprefix("Recorded").lower(): one for one in (RecordedFedAvg, RecordedDitto, RecordedScaffold, RecordedPFedVEM)}
+METHODS = {
+    one.__name__.removeprefix("Recorded").lower(): one
+    for one in (RecordedFedAvg, RecordedDitto, RecordedScaffold, RecordedPFedVEM)
+}

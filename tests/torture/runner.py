@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import random
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tests.torture import faults, history
 from tests.torture.faults import Nemesis
 from tests.torture.history import History
 from tests.torture.recorded import METHODS
-from tests.torture.world import IMPATIENT, LIAR, PATIENT, SERVER, World
+from tests.torture.world import IMPATIENT, LIAR, PATIENT, World
 
 LONGEST_RUN = 900.0  # seconds; a run that takes longer hangs
 HOSTS = "tests.torture.recorded"

@@ -114,12 +114,18 @@ class World:
     def pid(self, what: str) -> int | None:
         """The process id of a node, of `server`, of one of its children, or of the server app."""
         if what == "app":
-            active = [name for name in runs.list_runs(self.deployment)]
+            active = list(runs.list_runs(self.deployment))
             return runs.locking_pid(self.deployment.run_directory(active[-1])) if active else None
         if what in CHILDREN:
             return _child(self.processes[SERVER].pid, CHILDREN[what])
         process = self.processes[what]
         return process.pid if process.poll() is None else None
+
+    def progress(self) -> tuple[int, object, object]:
+        """What changes when the latest run gets on: the number of runs, its state and its round."""
+        found = runs.list_runs(self.deployment)
+        status = found[max(found, key=lambda name: found[name].get("time", 0))] if found else {}
+        return len(found), status.get("state"), status.get("round")
 
     def kill_server_machine(self) -> None:
         """Kill the server and all that it started, as a power failure does."""

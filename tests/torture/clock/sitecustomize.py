@@ -18,7 +18,7 @@ def _ahead() -> float:
     now = time.monotonic()
     if now - _known[0] > _CACHED:
         try:
-            with open(_FILE or "", encoding="ascii") as file:
+            with open(_FILE or "", encoding="ascii") as file:  # noqa: PTH123  # nothing else is imported yet
                 _known[1] = float(file.read())
         except (OSError, ValueError):
             pass

@@ -225,6 +225,16 @@ def test_a_run_is_not_lost_if_the_superlink_ends_while_it_starts_it(
     assert submitted(flower) == ["mine"] and read_status(where)["state"] == "submitted"
 
 
+def test_a_clock_that_is_set_back_delays_nothing(deployment: Deployment, flower: Flower) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    flower.runs[1] = "finished:failed"
+    supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine"]  # just now
+    update_status(deployment.run_directory("mine"), time=time.time() + 9000)
+    supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine", "mine"]
+
+
 def test_a_run_that_is_unconfirmed_can_be_stopped(
     deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,10 +429,13 @@ def test_a_run_whose_process_never_started_is_marked_as_failed(
     runs.start(deployment, CONFIG, "mine")
     supervisor._fail_unstarted(deployment)
     assert read_status(deployment.run_directory("mine"))["state"] == "submitted"
-    flower.runs[1] = "finished:failed"
-    supervisor._fail_unstarted(deployment)
+    for attempt in (1, 2, 3):  # it may have been killed: twice it is tried again
+        assert read_status(deployment.run_directory("mine"))["state"] == "submitted"
+        flower.runs[attempt] = "finished:failed"
+        supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine"] * 3
     assert read_status(deployment.run_directory("mine"))["state"] == "failed"
-    assert "ended before the run started" in read_status(deployment.run_directory("mine"))["error"]
+    assert "ended 3 times before the run started" in read_status(deployment.run_directory("mine"))["error"]
 
 
 def test_runs_are_listed_while_the_server_is_down(deployment: Deployment) -> None:

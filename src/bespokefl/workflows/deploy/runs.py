@@ -138,14 +138,18 @@ def fetch(deployment: Deployment, name: str, out: Path, overwrite: bool = False)
     run_directory.write(out, copy, overwrite)
 
 
-def submit(link: Control, deployment: Deployment, directory: Path) -> None:
-    """Submit a run to Flower. The caller holds the run's lock."""
+def submit(link: Control, deployment: Deployment, directory: Path, attempts: int = 1) -> None:
+    """Submit a run to Flower. The caller holds the run's lock.
+
+    `attempts` counts how often this was done without any sign of the run's process.
+    """
     previous = read_status(directory).get("flower")
     if previous is not None:
         with suppress(TrainingError):  # it has ended already
             link.stop(int(previous))  # otherwise nodes wait for messages that a killed app was sending
     run_id = link.start(deployment.server / "app", directory.name)
-    update_status(directory, state=SUBMITTED, flower=run_id, pid=None, unconfirmed=False, error="")
+    begun = {"flower": run_id, "pid": None, "unconfirmed": False, "attempts": attempts, "error": ""}
+    update_status(directory, state=SUBMITTED, **begun)
 
 
 def is_queued(link: Control, status: Mapping[str, Any]) -> bool:

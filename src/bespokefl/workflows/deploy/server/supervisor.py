@@ -28,6 +28,7 @@ from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEO
 log = logging.getLogger("bespokefl")
 
 POLL = 0.5  # seconds between two checks of the processes
+MAX_ATTEMPTS = 3  # to start the process of a run
 RESUBMIT_DELAY = 20.0  # seconds before a run whose process died again is submitted once more
 
 
@@ -163,7 +164,7 @@ def _resume_killed(
 
     def is_waiting(status: Mapping[str, Any]) -> bool:
         if runs.is_unconfirmed(status):
-            return runs.SUBMITTED in states or time.time() - status["time"] >= RESUBMIT_DELAY
+            return runs.SUBMITTED in states or not _is_recent(status)
         if status.get("state") == runs.SUBMITTED and "flower" not in status:  # the command that started it has failed
             return False
         return status.get("state") in states
@@ -186,17 +187,27 @@ def _resume_killed(
             log.warning("%s", error)
 
 
+def _is_recent(status: Mapping[str, Any]) -> bool:
+    """Whether the status of a run changed a moment ago; not if that time is yet to come, as clocks may be set back."""
+    return 0 <= time.time() - float(status["time"]) < RESUBMIT_DELAY
+
+
 def _fail_unstarted(deployment: Deployment) -> None:
-    """Mark runs as failed whose process ended before it reported anything, instead of starting them again."""
+    """Submit runs again whose process ended before it reported anything; mark them as failed if that happens often."""
     for name, status in runs.list_runs(deployment).items():
         directory = deployment.run_directory(name)
         if status.get("state") != runs.SUBMITTED or runs.is_unconfirmed(status):
             continue
-        if time.time() - status["time"] < RESUBMIT_DELAY:
+        if _is_recent(status):
             continue
         with suppress(BespokeError), runs.connect(deployment) as control, runs.try_lock(directory) as acquired:
-            if acquired and runs.read_status(directory) == status and not runs.is_queued(control, status):
-                error = f"its process ended before the run started; see {str(_app_log(deployment))!r}"
+            if not acquired or runs.read_status(directory) != status or runs.is_queued(control, status):
+                continue
+            attempts = int(status.get("attempts", 1))
+            if attempts < MAX_ATTEMPTS:  # it may have been killed
+                runs.submit(control, deployment, directory, attempts + 1)
+            else:
+                error = f"its process ended {attempts} times before the run started; see {str(_app_log(deployment))!r}"
                 runs.update_status(directory, state="failed", error=error)
 
 
