@@ -99,7 +99,8 @@ def _answer_messages(client: FleetClient, node_id: int, node: Node, stopped: thr
                 client.push_reply(node_id, reply, time.monotonic() - received)
             failures = 0
         except Exception as error:  # Flower's errors have no common base class
-            log.warning("a message was lost; the server will send it again: %s", said(error))
+            why = _answer_in(error.response) if isinstance(error, httpx.HTTPStatusError) else said(error)
+            log.warning("a message was lost; the server will send it again: %s", why)
             message, failures = None, failures + 1
         pause = min(RETRY_DELAY, MIN_POLL * 2.0**failures)
         if message is None and time.monotonic() - started < pause:
@@ -148,8 +149,7 @@ def _activate(client: FleetClient, endpoint: Endpoint, stopped: threading.Event)
                 # A node that was killed still counts as online: deactivate it, then activate this one.
                 with suppress(OSError, ValueError, httpx.HTTPError):
                     client.deactivate(int(endpoint.node_id_file.read_text(encoding="utf-8")))
-                text = error.response.text  # of Bespoke's gate it is a sentence, for example that the clocks differ
-                answer = in_brief(text) if text and not text.startswith("{") else f"status {error.response.status_code}"
+                answer = _answer_in(error.response)
                 rejected_again, rejected_since = rejected_since is not None, rejected_since or time.monotonic()
                 if time.monotonic() - rejected_since > REJECTION_TIMEOUT:
                     raise TrainingError(
@@ -190,6 +190,12 @@ def _retry(stopped: threading.Event, call: Callable[[], Any]) -> Any:
             warned = True
         if stopped.wait(RETRY_DELAY):
             raise KeyboardInterrupt
+
+
+def _answer_in(response: httpx.Response) -> str:
+    """Why the SuperLink rejects a request; Bespoke's gate says so in a sentence, for example that the clocks differ."""
+    text = response.text
+    return in_brief(text) if text and not text.startswith("{") else f"status {response.status_code}"
 
 
 def _reject_bad_certificate(error: httpx.TransportError, endpoint: Endpoint) -> None:
