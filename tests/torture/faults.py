@@ -127,12 +127,11 @@ class Nemesis:
         world, target = self.world, fault.target
         match fault.kind:
             case "kill" if target in HONEST:
-                world.processes[target].wait()
-                world.launch(target)
+                world.down.discard(target)
             case "stop":
                 world.signal(target, signal.SIGCONT)
             case "power failure":
-                world.launch(SERVER)
+                world.down.discard(SERVER)
             case "cut" | "hold":
                 world.proxies[target].set(OPEN)
             case "clock":

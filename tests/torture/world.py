@@ -80,8 +80,7 @@ class World:
                 time.sleep(0.1)
 
     def launch(self, name: str) -> None:
-        """Start the server or a node."""
-        self.down.discard(name)
+        """Start the server or a node. Only the main thread may: processes end with the thread that started them."""
         root = self.deployment.root
         if name == SERVER:
             command = ["-m", "bespokefl.cli", "deploy", "server", str(root)]
@@ -97,10 +96,10 @@ class World:
         self.processes[name] = spawn([sys.executable, *command], self.output(name), environment, append=True)
 
     def restart_ended(self) -> None:
-        """Restart the processes that ended by themselves, as a service manager does."""
+        """Restart the processes that have ended, as a service manager does."""
         for name, process in self.processes.items():
             if name not in self.down and process.poll() is not None:
-                self.restarts[name] = self.restarts.get(name, 0) + 1
+                self.restarts[name] = self.restarts.get(name, 0) + (process.returncode != -signal.SIGKILL)
                 self.launch(name)
 
     def signal(self, what: str, number: int) -> int | None:
@@ -130,8 +129,8 @@ class World:
     def kill_server_machine(self) -> None:
         """Kill the server and all that it started, as a power failure does."""
         self.down.add(SERVER)
-        for what in (SERVER, *CHILDREN, "app"):
-            kill(self.pid(what))
+        for pid in [self.pid(what) for what in (SERVER, *CHILDREN, "app")]:
+            kill(pid)
         self.processes[SERVER].wait()
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def renew_key(directory: Path, node: str) -> Path:
     place = directory / "nodes" / check_name(node, "a node", longest=63)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        certificates.write_key_pair(place / "node.key", place / "node.pub")
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            pair = Path(folder, "node.key"), Path(folder, "node.pub")
+            certificates.write_key_pair(*pair)
+            for file in pair:
+                file.replace(place / file.name)
         shutil.copyfile(deployment.server / "certificates" / "ca.crt", place / "ca.crt")
         write_text(public, (place / "node.pub").read_text(encoding="utf-8"))
     except OSError as error:

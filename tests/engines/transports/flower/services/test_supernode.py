@@ -146,7 +146,7 @@ def test_a_rejected_node_logs_it_once_and_ends(
     endpoint = supernode.Endpoint("127.0.0.1:1", None, tmp_path / "key", tmp_path / "node-id")
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(TrainingError, match="rejects this node: its key is not .*; it says: The clocks differ by 400"),
+        pytest.raises(TrainingError, match=r"rejects this node: its key is not .*; it says: The clocks differ by 400"),
     ):
         client = adapter.FleetClient("127.0.0.1:1", None, None, lambda call: call())
         supernode._activate(client, endpoint, threading.Event())
