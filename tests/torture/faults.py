@@ -12,8 +12,8 @@ from tests.torture.world import CHILDREN, HONEST, SERVER, World, wait_for_end
 
 NUM_DRAWN = 200  # faults of each kind of machine, more than a run can meet
 PAUSES = (0.0, 4.0)  # seconds between two faults
-RECOVERY = 60.0  # seconds after which the next fault comes although the run has made no progress since the last
-IMPATIENT_SHARE = 0.25  # of the faults do not wait for progress: they hit what is about to recover
+RECOVERY = 200.0  # seconds after which the next fault comes although the run has made no progress since the last
+IMPATIENT_SHARE = 0.2  # of the faults do not wait for progress: they hit what is about to recover
 BLINK, LONG = (0.1, 4.0), (5.0, 40.0)  # seconds that a fault lasts; a long one outlasts a node's lease
 LONG_SHARE = 0.15
 CLOCKS = (-4000.0, -200.0, -20.0, 20.0, 200.0, 4000.0, 90_000.0)  # seconds

@@ -76,10 +76,11 @@ class Torture:
         self.totals["lost"] += sum(sum(reasons.values()) for reasons in lost.values())
         if patient:
             undisturbed, models = self.undisturbed[method]
-            self._check(name, [f"it lost {lost}"] if lost else [])
-            self._check(name, history.differences(own, undisturbed))
-            self._check(name, ["its models differ from the undisturbed run's"] if self._models(name) != models else [])
-            self.totals["equal to the bit"] += 1
+            problems = [f"it lost {lost}"] if lost else []
+            problems += history.differences(own, undisturbed)
+            problems += ["its models differ from the undisturbed run's"] if self._models(name) != models else []
+            self._check(name, problems)
+            self.totals["equal to the bit"] += not problems
 
     def _one(self, name: str, method: str, timeouts: str, nemeses: list[Nemesis]) -> Mapping[str, Any] | None:
         """Start a run and follow it until it is done; returns the summary of its result."""

@@ -304,7 +304,7 @@ def test_a_process_that_ignores_the_stop_request_is_killed(
         assert process.stdout is not None and process.stdout.readline()
         update_status(where, state="running", pid=process.pid)
         assert runs.locking_pid(where) == process.pid
-        monkeypatch.setattr(runs, "END_TIMEOUT", 0.2)
+        monkeypatch.setattr(runs, "END_TIMEOUT", 1.0)
         runs.stop(deployment, "mine")
         assert process.wait(30) < 0
     assert read_status(where)["state"] == "stopped" and runs.locking_pid(where) is None
