@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 ARGS ?=
+MINUTES ?= 30
+SEED ?=
+METHODS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +22,7 @@ VENV_IS_VALID := test ! -e $(UNFINISHED) \
 	&& $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist install lint system-packages docs docs-links test check format clean force
+.PHONY: help demo dist install lint system-packages docs docs-links test torture check format clean force
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +70,9 @@ docs-links: install  ## Check the documentation's links to other servers (needs 
 test: lint system-packages  ## Everything that CI checks: lint and all tests (ARGS="-k ditto" selects some)
 	@$(BIN)/pytest -q -n auto --dist worksteal --durations 25 -m "not alone" $(ARGS)
 	@$(BIN)/pytest -q -m alone $(ARGS) || test $$? -eq 5  # 5: no test was selected
+
+torture: install  ## Torture a deployment and check its history (MINUTES=30, SEED=..., METHODS=ditto,scaffold)
+	@$(BIN)/python -m tests.torture --seconds $$(( $(MINUTES) * 60 )) $(if $(SEED),--seed $(SEED)) $(if $(METHODS),--methods $(METHODS))
 
 check: lint  ## Lint and the fast tests, under two minutes
 	@$(BIN)/pytest -q -n auto -m "not slow and not alone" $(ARGS)

@@ -204,3 +204,14 @@ def test_links_point_to_existing_files_and_headings() -> None:
             assert not anchor or anchor in anchors(file), (
                 f"{name(page)} links to {target}#{anchor}, which does not exist"
             )
+
+
+def test_tests_that_pages_name_exist() -> None:
+    """Paths are those from the root of the repository; in the threat model also below the tests of the transport."""
+    missing = []
+    for page in PAGES:
+        for path in re.findall(r"`([\w/]*test_\w+\.py|tests/[\w/]+/)`", page.read_text(encoding="utf-8")):
+            below = [ROOT, ROOT / "tests/engines/transports/flower"]
+            if not any((base / path).exists() for base in below) and not path.endswith("test_yours.py"):
+                missing.append(f"{name(page)}: {path}")
+    assert missing == []

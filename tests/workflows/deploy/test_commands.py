@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import stat
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from bespokefl import cli
 from bespokefl.core.errors import InputError
+from bespokefl.engines.transports.flower.security.signing import key_id, read_public_keys
+from bespokefl.engines.transports.flower.services import supernode
 from bespokefl.workflows.deploy import certificates as keys
 from bespokefl.workflows.deploy import init as initialization
 from bespokefl.workflows.deploy import node as nodes
@@ -120,6 +123,25 @@ def test_a_renewed_certificate_replaces_both_files() -> None:
     assert after.keys() == before.keys() and after["ca.crt"] == before["ca.crt"]
     assert after["server.crt"] != before["server.crt"] and after["server.key"] != before["server.key"]
     assert stat.S_IMODE((certificates / "server.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_renewed_key_replaces_the_node_s(moved: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also if the node's directory has been moved to its machine."""
+    deployment = made()
+    name = "a"
+    place = deployment.root / "nodes" / name
+    before = deployment.node_keys[name].read_bytes()
+    if moved:
+        shutil.rmtree(deployment.root / "nodes")
+    assert bespoke(f"deploy renew dir --node {name}") == 0
+    assert f"Node {name} has a new key: copy " in capfd.readouterr().out
+    after = deployment.node_keys[name].read_bytes()
+    assert after == (place / "node.pub").read_bytes() != before
+    assert stat.S_IMODE((place / "node.key").stat().st_mode) == 0o600
+    private = supernode.read_private_key(place / "node.key")
+    assert key_id(private.public_key()) in read_public_keys(deployment.server / "keys")
+    refused("deploy renew dir --node nobody", "unknown node 'nobody'", capfd)
 
 
 # -- where the server listens

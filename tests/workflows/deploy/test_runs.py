@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from bespokefl.core.errors import InputError, TrainingError
@@ -197,6 +199,70 @@ def test_a_run_that_is_done_is_not_started_again(deployment: Deployment, flower:
     assert submitted(flower) == ["mine"]
 
 
+def test_a_run_is_not_lost_if_the_superlink_ends_while_it_starts_it(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the SuperLink has started it is unknown: its app may report, or else the server submits it again."""
+    begin = flower.start
+
+    def die(app: Path, run: str) -> int:
+        raise adapter.UnconfirmedError("the server ended.")
+
+    monkeypatch.setattr(flower, "start", die)
+    assert runs.start(deployment, CONFIG, "mine") == "mine"
+    assert "ended while it started the run mine: the run begins when the server is back" in caplog.text
+    where = deployment.run_directory("mine")
+    assert read_status(where)["state"] == "submitted" and (where / "config.toml").exists()
+    monkeypatch.setattr(flower, "start", begin)
+    monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 1000.0)
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == []  # its app may still come
+    monkeypatch.setattr(supervisor, "RESUBMIT_DELAY", 0.0)
+    supervisor._fail_unstarted(deployment)
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"]
+    supervisor._resume_killed(deployment, {})
+    assert submitted(flower) == ["mine"] and read_status(where)["state"] == "submitted"
+
+
+def test_a_clock_that_is_set_back_delays_nothing(deployment: Deployment, flower: Flower) -> None:
+    runs.start(deployment, CONFIG, "mine")
+    flower.runs[1] = "finished:failed"
+    supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine"]  # just now
+    update_status(deployment.run_directory("mine"), time=time.time() + 9000)
+    supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine", "mine"]
+
+
+def test_a_run_that_is_unconfirmed_can_be_stopped(
+    deployment: Deployment, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(app: Path, run: str) -> int:
+        raise adapter.UnconfirmedError("the server ended.")
+
+    monkeypatch.setattr(flower, "start", die)
+    runs.start(deployment, CONFIG, "mine")
+    runs.stop(deployment, "mine")
+    supervisor._resume_killed(deployment, {}, (runs.SUBMITTED, *runs.UNFINISHED))
+    assert read_status(deployment.run_directory("mine"))["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("error", "known"), [(httpx.ConnectError("refused"), True), (httpx.RemoteProtocolError("closed"), False)]
+)
+def test_whether_a_request_was_received(error: Exception, known: bool, deployment: Deployment) -> None:
+    """A refused connection has carried nothing; one that ended before the response may have."""
+
+    def fail(request: Any) -> None:
+        raise error
+
+    supervisor.write_app(deployment.server / "app")
+    control = adapter.Control(SimpleNamespace(StartRun=fail))  # type: ignore[arg-type]
+    with pytest.raises(httpx.ConnectError if known else adapter.UnconfirmedError):
+        control.start(deployment.server / "app", "mine")
+
+
 # -- stop
 
 
@@ -238,7 +304,7 @@ def test_a_process_that_ignores_the_stop_request_is_killed(
         assert process.stdout is not None and process.stdout.readline()
         update_status(where, state="running", pid=process.pid)
         assert runs.locking_pid(where) == process.pid
-        monkeypatch.setattr(runs, "END_TIMEOUT", 0.2)
+        monkeypatch.setattr(runs, "END_TIMEOUT", 1.0)
         runs.stop(deployment, "mine")
         assert process.wait(30) < 0
     assert read_status(where)["state"] == "stopped" and runs.locking_pid(where) is None
@@ -363,10 +429,13 @@ def test_a_run_whose_process_never_started_is_marked_as_failed(
     runs.start(deployment, CONFIG, "mine")
     supervisor._fail_unstarted(deployment)
     assert read_status(deployment.run_directory("mine"))["state"] == "submitted"
-    flower.runs[1] = "finished:failed"
-    supervisor._fail_unstarted(deployment)
+    for attempt in (1, 2, 3):  # it may have been killed: twice it is tried again
+        assert read_status(deployment.run_directory("mine"))["state"] == "submitted"
+        flower.runs[attempt] = "finished:failed"
+        supervisor._fail_unstarted(deployment)
+    assert submitted(flower) == ["mine"] * 3
     assert read_status(deployment.run_directory("mine"))["state"] == "failed"
-    assert "ended before the run started" in read_status(deployment.run_directory("mine"))["error"]
+    assert "ended 3 times before the run started" in read_status(deployment.run_directory("mine"))["error"]
 
 
 def test_runs_are_listed_while_the_server_is_down(deployment: Deployment) -> None:
@@ -461,3 +530,52 @@ def test_the_status_keeps_the_round_while_nodes_are_gathered_again(
             served()
         assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["pid"]) == ("gathering", round, os.getpid())
         update_status(where, round=2)
+
+
+# -- the SuperLink
+
+
+class Control:
+    """An administrator's connection to a SuperLink that responds once there is a file."""
+
+    def __init__(self, ready: Path) -> None:
+        self.ready = ready
+
+    def nodes(self) -> dict[str, str]:
+        if not self.ready.exists():
+            raise TrainingError("the server does not respond.")
+        return {}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_superlink_that_ends_while_it_starts(
+    killed: bool, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it was killed, it is started again; if it ended by itself, its log says why, and the server ends."""
+    first, ready = tmp_path / "first", tmp_path / "ready"
+    end = "os.kill(os.getpid(), 9)" if killed else "sys.exit(1)"
+    code = (
+        "import os, sys, time, pathlib; first, ready = map(pathlib.Path, sys.argv[1:])\n"
+        f"if not first.exists(): first.touch(); {end}\n"
+        "ready.touch(); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(first), str(ready)]
+    link = processes.Child("the SuperLink", command, {}, tmp_path / "log")
+
+    @contextmanager
+    def connected(*_: object) -> Iterator[Control]:
+        yield Control(ready)
+
+    monkeypatch.setattr(adapter, "connect_control", connected)
+    monkeypatch.setattr(supervisor, "_register_nodes", lambda deployment: None)
+    monkeypatch.setattr(supervisor, "POLL", 0.05)
+    link.start()
+    try:
+        if killed:
+            supervisor._bring_up(deployment, link, threading.Event())
+            assert link.process is not None and link.process.poll() is None
+        else:
+            with pytest.raises(TrainingError, match="the SuperLink did not start; see"):
+                supervisor._bring_up(deployment, link, threading.Event())
+    finally:
+        link.stop()

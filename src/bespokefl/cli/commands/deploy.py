@@ -62,16 +62,25 @@ def init(
 
 
 @app.command()
-def renew(folder: Directory, days: Days = 365) -> None:
-    """Renew the server's certificate. The nodes need no change.
+def renew(
+    folder: Directory,
+    days: Days = 365,
+    node: Annotated[str | None, typer.Option(help="Renew the key of this node instead.")] = None,
+) -> None:
+    """Renew the server's certificate, which changes nothing at the nodes, or the key of a node.
 
     bespoke deploy renew hospitals
     """
     from bespokefl.workflows.deploy import init as initialization
 
-    initialization.renew(folder, days)
-    output.record(path=folder)
-    print("The server has a new certificate: restart the server.")
+    if node is None:
+        initialization.renew(folder, days)
+        output.record(path=folder)
+        print("The server has a new certificate: restart the server.")
+        return
+    place = initialization.renew_key(folder, node)
+    output.record(path=place)
+    print(f"Node {node} has a new key: copy {place / 'node.key'} to the node, restart the server, then the node.")
 
 
 @app.command()

@@ -2,10 +2,11 @@
 
 import shlex
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bespokefl.core.errors import InputError
+from bespokefl.core.errors import InputError, unknown
 from bespokefl.core.system.files import unwritten, write_text
 from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.workflows.deploy import certificates
@@ -43,6 +44,27 @@ def renew(directory: Path, days: int = 365) -> None:
     if not (authority / "ca.key").is_file():
         raise InputError(f"the authority's key is not in {str(authority)!r}: copy it there while you renew.")
     _write_certificate(deployment, days)
+
+
+def renew_key(directory: Path, node: str) -> Path:
+    """Write a new key pair for a node, and return its directory: the server then rejects the node's former key."""
+    deployment = Deployment.at(directory)
+    public = deployment.node_keys.get(node)
+    if public is None:
+        raise unknown("node", node, deployment.node_keys)
+    place = directory / "nodes" / check_name(node, "a node", longest=63)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            pair = Path(folder, "node.key"), Path(folder, "node.pub")
+            certificates.write_key_pair(*pair)
+            for file in pair:
+                file.replace(place / file.name)
+        shutil.copyfile(deployment.server / "certificates" / "ca.crt", place / "ca.crt")
+        write_text(public, (place / "node.pub").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise unwritten(place, error) from None
+    return place
 
 
 def write_app(directory: Path) -> None:

@@ -40,6 +40,10 @@ class Child:
             log.warning("%s ended with code %d and is restarted", self.name, self.process.returncode)
             self.start()
 
+    def was_killed(self) -> bool:
+        """Whether a signal has ended the process."""
+        return self.process is not None and (self.process.poll() or 0) < 0
+
     def stop(self) -> None:
         """End the process if it was started."""
         if self.process is not None:

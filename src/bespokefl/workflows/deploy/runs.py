@@ -5,6 +5,7 @@ the process ends, however it ends. A request to stop is a file of its own, so th
 """
 
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -19,7 +20,7 @@ from bespokefl.core.errors import InputError, TrainingError, listing, unknown
 from bespokefl.core.system.files import locked, write_text
 from bespokefl.core.user_input.plugins import short
 from bespokefl.engines.transports.flower import adapter
-from bespokefl.engines.transports.flower.adapter import Control
+from bespokefl.engines.transports.flower.adapter import Control, UnconfirmedError
 from bespokefl.engines.transports.flower.security.access import read_secret
 from bespokefl.engines.transports.flower.security.signing import Signer
 from bespokefl.workflows.deploy.layout import Deployment
@@ -27,6 +28,8 @@ from bespokefl.workflows.deploy.processes import END_TIMEOUT, kill
 from bespokefl.workflows.results import run_directory
 from bespokefl.workflows.run import settings as configs
 from bespokefl.workflows.run.settings import Mark, RunSettings
+
+log = logging.getLogger("bespokefl")
 
 LOCK, STOP, STATUS = "lock", "stop", "status.json"  # files in the directory of a run
 RESULT = "result"  # the directory with a finished run's result
@@ -42,7 +45,10 @@ def connect(deployment: Deployment) -> AbstractContextManager[Control]:
 
 
 def start(deployment: Deployment, config: RunSettings, name: str | None = None) -> str:
-    """Start a run, or resume a stopped run of this name; return its name."""
+    """Start a run, or resume a stopped run of this name; return its name.
+
+    If the SuperLink ends meanwhile, the server submits the run again when the SuperLink is back.
+    """
     with connect(deployment) as link:
         directory = _make_directory(deployment, config, name)
         with try_lock(directory, LOCK_TIMEOUT) as acquired:
@@ -55,6 +61,12 @@ def start(deployment: Deployment, config: RunSettings, name: str | None = None) 
                 if is_new:
                     write_text(directory / "config.toml", config.to_toml({"data": "The data stay at the nodes."}))
                 submit(link, deployment, directory)
+            except UnconfirmedError:  # it may have been started: without its directory it could not report anything
+                update_status(directory, state=SUBMITTED, unconfirmed=True, error="")
+                log.warning(
+                    "the server ended while it started the run %s: the run begins when the server is back",
+                    directory.name,
+                )
             except BaseException:
                 if is_new:
                     shutil.rmtree(directory, ignore_errors=True)
@@ -68,7 +80,7 @@ def stop(deployment: Deployment, name: str) -> None:
     directory, status = _existing(deployment, name)
     if status["state"] in ("done", "failed", "stopped"):
         raise InputError(f"the run {name} is {status['state']} already.")
-    if status["state"] == SUBMITTED and "flower" not in status:
+    if status["state"] == SUBMITTED and "flower" not in status and not is_unconfirmed(status):
         raise InputError(f"the run {name} never reached the server, there is nothing to stop; start it again.")
     request_stop(directory)
     if "flower" in status:
@@ -126,19 +138,28 @@ def fetch(deployment: Deployment, name: str, out: Path, overwrite: bool = False)
     run_directory.write(out, copy, overwrite)
 
 
-def submit(link: Control, deployment: Deployment, directory: Path) -> None:
-    """Submit a run to Flower. The caller holds the run's lock."""
+def submit(link: Control, deployment: Deployment, directory: Path, attempts: int = 1) -> None:
+    """Submit a run to Flower. The caller holds the run's lock.
+
+    `attempts` counts how often this was done without any sign of the run's process.
+    """
     previous = read_status(directory).get("flower")
     if previous is not None:
         with suppress(TrainingError):  # it has ended already
             link.stop(int(previous))  # otherwise nodes wait for messages that a killed app was sending
     run_id = link.start(deployment.server / "app", directory.name)
-    update_status(directory, state=SUBMITTED, flower=run_id, pid=None, error="")
+    begun = {"flower": run_id, "pid": None, "unconfirmed": False, "attempts": attempts, "error": ""}
+    update_status(directory, state=SUBMITTED, **begun)
 
 
 def is_queued(link: Control, status: Mapping[str, Any]) -> bool:
     """Whether a run was submitted to Flower and its app has not reported yet."""
     return status.get("state") == SUBMITTED and "flower" in status and link.is_active(int(status["flower"]))
+
+
+def is_unconfirmed(status: Mapping[str, Any]) -> bool:
+    """Whether the SuperLink ended while it started the run: it may run, or have to be submitted again."""
+    return status.get("state") == SUBMITTED and bool(status.get("unconfirmed"))
 
 
 def _existing(deployment: Deployment, name: str) -> tuple[Path, dict[str, Any]]:

@@ -104,6 +104,10 @@ _pull_message = partial(inflatable_utils.pull_and_inflate_object_from_tree, init
 Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
 
 
+class UnconfirmedError(TrainingError):
+    """The SuperLink ended while it had a request, which it may have carried out."""
+
+
 class Signing:
     """Signs the requests of one of Flower's HTTP clients, which calls this an interceptor."""
 
@@ -263,12 +267,20 @@ class Control:
         return dict(sorted((node.name, node.status) for node in self._registered()))
 
     def start(self, app: Path, run: str) -> int:
-        """Start the app in a directory for a run; return Flower's id of the run."""
+        """Start the app in a directory for a run; return Flower's id of the run.
+
+        Raises UnconfirmedError if it is unknown whether the run was started.
+        """
         bundle = build_fab_from_disk(app)
         fab = fab_to_proto(Fab(_hash(bundle), bundle, {}))
         request = control_proto.StartRunRequest(fab=fab, override_config=user_config_to_proto({"run": run}))
-        with _explained("cannot start the run"):
-            return int(self._http.StartRun(request).run_id)
+        try:
+            with _explained("cannot start the run"):
+                return int(self._http.StartRun(request).run_id)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise
+        except httpx.TransportError as error:
+            raise UnconfirmedError(f"the server ended while it started the run ({type(error).__name__}).") from None
 
     def stop(self, run_id: int) -> None:
         """Stop a run."""

@@ -11,9 +11,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError
 from bespokefl.engines.transports.flower import adapter
@@ -27,6 +28,7 @@ from bespokefl.workflows.deploy.processes import FLOWER_ENVIRONMENT, START_TIMEO
 log = logging.getLogger("bespokefl")
 
 POLL = 0.5  # seconds between two checks of the processes
+MAX_ATTEMPTS = 3  # to start the process of a run
 RESUBMIT_DELAY = 20.0  # seconds before a run whose process died again is submitted once more
 
 
@@ -40,9 +42,7 @@ def run_server(deployment: Deployment, stopped: threading.Event, ready: Callable
     link, executor = _superlink(deployment, settings), _superexec(deployment, settings)
     try:
         link.start()
-        _wait_until_up(deployment, link, stopped)
-        if not settings.insecure:
-            _register_nodes(deployment)
+        _bring_up(deployment, link, stopped)
         executor.start()
         ready()
         submitted: dict[str, float] = {}
@@ -120,12 +120,28 @@ def _app_log(deployment: Deployment) -> Path:
     return deployment.server / "logs" / "serverapp.log"
 
 
+def _bring_up(deployment: Deployment, link: Child, stopped: threading.Event) -> None:
+    """Wait until the SuperLink responds, and register the nodes."""
+    while True:
+        _wait_until_up(deployment, link, stopped)
+        try:
+            if not deployment.settings.insecure:
+                _register_nodes(deployment)
+            return
+        except TrainingError:
+            if not link.was_killed():
+                raise
+
+
 def _wait_until_up(deployment: Deployment, link: Child, stopped: threading.Event) -> None:
+    """Wait until the SuperLink responds. One that is killed meanwhile is restarted; one that ends by itself is not."""
     started = time.monotonic()
     while True:
         with suppress(TrainingError), runs.connect(deployment) as control:
             control.nodes()
             return
+        if link.was_killed():
+            link.restart_if_dead()
         process = link.process
         if (process is not None and process.poll() is not None) or time.monotonic() - started > START_TIMEOUT:
             raise TrainingError(f"the SuperLink did not start; see {str(link.output)!r}.")
@@ -143,12 +159,19 @@ def _register_nodes(deployment: Deployment) -> None:
 def _resume_killed(
     deployment: Deployment, submitted: dict[str, float], states: Sequence[str] = runs.UNFINISHED
 ) -> None:
-    """Submit runs again whose process died: they resume from their last checkpoint."""
+    """Submit runs again whose process died, which resume from their last checkpoint, and those that the SuperLink may
+    not have received."""
+
+    def is_waiting(status: Mapping[str, Any]) -> bool:
+        if runs.is_unconfirmed(status):
+            return runs.SUBMITTED in states or not _is_recent(status)
+        if status.get("state") == runs.SUBMITTED and "flower" not in status:  # the command that started it has failed
+            return False
+        return status.get("state") in states
+
     for name, status in runs.list_runs(deployment).items():
         directory = deployment.run_directory(name)
-        if status.get("state") not in states or runs.stop_requested(directory) or runs.is_locked(directory):
-            continue
-        if status["state"] == runs.SUBMITTED and "flower" not in status:  # the command that started it has failed
+        if not is_waiting(status) or runs.stop_requested(directory) or runs.is_locked(directory):
             continue
         if time.monotonic() - submitted.get(name, -RESUBMIT_DELAY) < RESUBMIT_DELAY:
             continue
@@ -156,26 +179,35 @@ def _resume_killed(
         try:
             with runs.connect(deployment) as control, runs.try_lock(directory) as acquired:
                 # Another process may have changed the run since.
-                if (
-                    acquired
-                    and runs.read_status(directory).get("state") in states
-                    and not runs.stop_requested(directory)
-                ):
-                    log.warning("the process of run %s has died: the run resumes from its last checkpoint", name)
+                if acquired and is_waiting(runs.read_status(directory)) and not runs.stop_requested(directory):
+                    if status["state"] != runs.SUBMITTED:
+                        log.warning("the process of run %s has died: the run resumes from its last checkpoint", name)
                     runs.submit(control, deployment, directory)
         except BespokeError as error:
             log.warning("%s", error)
 
 
+def _is_recent(status: Mapping[str, Any]) -> bool:
+    """Whether the status of a run changed a moment ago; not if that time is yet to come, as clocks may be set back."""
+    return 0 <= time.time() - float(status["time"]) < RESUBMIT_DELAY
+
+
 def _fail_unstarted(deployment: Deployment) -> None:
-    """Mark runs as failed whose process ended before it reported anything, instead of starting them again."""
+    """Submit runs again whose process ended before it reported anything; mark them as failed if that happens often."""
     for name, status in runs.list_runs(deployment).items():
         directory = deployment.run_directory(name)
-        if status.get("state") != runs.SUBMITTED or time.time() - status["time"] < RESUBMIT_DELAY:
+        if status.get("state") != runs.SUBMITTED or runs.is_unconfirmed(status):
+            continue
+        if _is_recent(status):
             continue
         with suppress(BespokeError), runs.connect(deployment) as control, runs.try_lock(directory) as acquired:
-            if acquired and runs.read_status(directory) == status and not runs.is_queued(control, status):
-                error = f"its process ended before the run started; see {str(_app_log(deployment))!r}"
+            if not acquired or runs.read_status(directory) != status or runs.is_queued(control, status):
+                continue
+            attempts = int(status.get("attempts", 1))
+            if attempts < MAX_ATTEMPTS:  # it may have been killed
+                runs.submit(control, deployment, directory, attempts + 1)
+            else:
+                error = f"its process ended {attempts} times before the run started; see {str(_app_log(deployment))!r}"
                 runs.update_status(directory, state="failed", error=error)
 
 

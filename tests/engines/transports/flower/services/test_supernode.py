@@ -130,7 +130,8 @@ class Rejecting(FleetStub):
         self.asked += 1
         if self.asked <= 2 * self.away + 1 and self.asked != self.away + 1:
             raise httpx.ConnectError("refused")
-        raise httpx.HTTPStatusError("no", request=httpx.Request("POST", "http://a"), response=httpx.Response(400))
+        answer = httpx.Response(401, text="The clocks differ by 400 seconds: set them.")
+        raise httpx.HTTPStatusError("no", request=httpx.Request("POST", "http://a"), response=answer)
 
 
 def test_a_rejected_node_logs_it_once_and_ends(
@@ -145,13 +146,22 @@ def test_a_rejected_node_logs_it_once_and_ends(
     endpoint = supernode.Endpoint("127.0.0.1:1", None, tmp_path / "key", tmp_path / "node-id")
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(TrainingError, match="rejects this node: its key is not registered there"),
+        pytest.raises(TrainingError, match=r"rejects this node: its key is not .*; it says: The clocks differ by 400"),
     ):
         client = adapter.FleetClient("127.0.0.1:1", None, None, lambda call: call())
         supernode._activate(client, endpoint, threading.Event())
     assert made.asked == 42 + 6  # it was tried again after it was refused for the second time
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and "does not respond yet" in said[0] and "rejects this node's key" in said[1]
+    assert len(said) == 2 and "does not respond yet" in said[0]
+    assert "rejects this node's key; trying again: The clocks differ" in said[1]
+
+
+def test_a_handshake_that_is_cut_does_not_end_a_node(tmp_path: Path) -> None:
+    endpoint = supernode.Endpoint("127.0.0.1:1", tmp_path / "ca.crt", tmp_path / "key", tmp_path / "node-id")
+    cut = "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol (_ssl.c:1006)"
+    supernode._reject_bad_certificate(httpx.ConnectError(cut), endpoint)
+    with pytest.raises(TrainingError, match="does not use TLS"):
+        supernode._reject_bad_certificate(httpx.ConnectError("[SSL] record layer failure (_ssl.c:1006)"), endpoint)
 
 
 def test_a_node_without_a_key_does_not_retry_for_ever_at_a_server_with_tls(

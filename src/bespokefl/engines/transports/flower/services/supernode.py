@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 
-from bespokefl.core.errors import InputError, TrainingError, said
+from bespokefl.core.errors import InputError, TrainingError, in_brief, said
 from bespokefl.engines.transports.flower import records
 from bespokefl.engines.transports.flower.adapter import FleetClient
 from bespokefl.engines.transports.flower.node.node import Node
@@ -99,7 +99,8 @@ def _answer_messages(client: FleetClient, node_id: int, node: Node, stopped: thr
                 client.push_reply(node_id, reply, time.monotonic() - received)
             failures = 0
         except Exception as error:  # Flower's errors have no common base class
-            log.warning("a message was lost; the server will send it again: %s", said(error))
+            why = _answer_in(error.response) if isinstance(error, httpx.HTTPStatusError) else said(error)
+            log.warning("a message was lost; the server will send it again: %s", why)
             message, failures = None, failures + 1
         pause = min(RETRY_DELAY, MIN_POLL * 2.0**failures)
         if message is None and time.monotonic() - started < pause:
@@ -148,14 +149,15 @@ def _activate(client: FleetClient, endpoint: Endpoint, stopped: threading.Event)
                 # A node that was killed still counts as online: deactivate it, then activate this one.
                 with suppress(OSError, ValueError, httpx.HTTPError):
                     client.deactivate(int(endpoint.node_id_file.read_text(encoding="utf-8")))
+                answer = _answer_in(error.response)
                 rejected_again, rejected_since = rejected_since is not None, rejected_since or time.monotonic()
                 if time.monotonic() - rejected_since > REJECTION_TIMEOUT:
                     raise TrainingError(
                         f"the server at {endpoint.address} rejects this node: its key is not registered there, or a "
-                        "node with the same key is running, or was until a minute ago."
+                        f"node with the same key is running, or was until a minute ago; it says: {answer}"
                     ) from None
                 if rejected_again and not warned:  # one rejection is usual while a server starts or a lease ends
-                    log.warning("the server at %s rejects this node's key; trying again", endpoint.address)
+                    log.warning("the server at %s rejects this node's key; trying again: %s", endpoint.address, answer)
                     warned = True
         except httpx.TransportError as error:
             _reject_bad_certificate(error, endpoint)
@@ -190,6 +192,12 @@ def _retry(stopped: threading.Event, call: Callable[[], Any]) -> Any:
             raise KeyboardInterrupt
 
 
+def _answer_in(response: httpx.Response) -> str:
+    """Why the SuperLink rejects a request; Bespoke's gate says so in a sentence, for example that the clocks differ."""
+    text = response.text
+    return in_brief(text) if text and not text.startswith("{") else f"status {response.status_code}"
+
+
 def _reject_bad_certificate(error: httpx.TransportError, endpoint: Endpoint) -> None:
     text = str(error).lower()
     if "certificate" in text:
@@ -197,5 +205,5 @@ def _reject_bad_certificate(error: httpx.TransportError, endpoint: Endpoint) -> 
             f"the server at {endpoint.address} cannot be trusted: {said(error)}; its certificate must be valid for "
             f"this address and signed by the authority in {str(endpoint.root_certificate)!r}."
         )
-    if "ssl" in text or "tls" in text:
+    if ("ssl" in text or "tls" in text) and "eof" not in text:  # EOF: the connection was cut during the handshake
         raise TrainingError(f"the server at {endpoint.address} does not use TLS: {said(error)}.")
