@@ -17,5 +17,5 @@ def test_the_figure_shows_what_is_stored() -> None:
 
 
 def test_without_measurements_there_is_no_figure(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are no measurements at .*: make them with bespoke bench --growth"):
+    with pytest.raises(InputError, match=r"there are no measurements at .*: make them with bespoke bench --growth"):
         growth.load(tmp_path / "growth.json")
