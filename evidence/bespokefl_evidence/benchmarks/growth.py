@@ -52,13 +52,13 @@ class Point:
 
 def measure(*, quick: bool = False) -> list[Point]:
     """Measure all sizes, each in a new process with one thread; `quick` takes the two smallest."""
-    few = slice(2 if quick else None)
-    found = [Point("clients", size, statistics.median(_rounds(size, "logistic", TIMED))) for size in CLIENTS[few]]
-    for width in WIDTHS[few]:
+    few = 2 if quick else None
+    found = [Point("clients", size, statistics.median(_rounds(size, "logistic", TIMED))) for size in CLIENTS[:few]]
+    for width in WIDTHS[:few]:
         seconds = statistics.median(_rounds(FEW, f"mlp({width})", TIMED))
         found.append(Point("parameters", (DITTO.features + 1) * width + (width + 1) * CLASSES, seconds))
-    seconds_of = _rounds(FEW, "logistic", ROUNDS[few][-1])
-    return found + [Point("rounds", size, sum(seconds_of[:size])) for size in ROUNDS[few]]
+    seconds_of = _rounds(FEW, "logistic", ROUNDS[:few][-1])
+    return found + [Point("rounds", size, sum(seconds_of[:size])) for size in ROUNDS[:few]]
 
 
 def _rounds(clients: int, model: str, rounds: int) -> list[float]:

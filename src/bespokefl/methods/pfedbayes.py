@@ -110,7 +110,8 @@ class PFedBayes(Method):
                 gaussians[at] = Rows(mean.layout, gaussians[at].blocks, observed=slope.observed)
             return *gaussians, kl_weight, which
 
-        mean, rho, prior, prior_rho = start
+        # Contiguous, because softplus of expanded rows has other rounding errors.
+        mean, rho, prior, prior_rho = (rows.expand(len(data)).clone() for rows in start)
         gaussians = mean, rho, rho.map(F.softplus), prior, prior_rho, prior_rho.map(F.softplus)
         zeros = [mean * 0.0] * (8 if self.optimizer == "adam" else 0)
         found = iterate(step, (*gaussians, *zeros, kl_weight, torch.arange(len(data))), data, steps=steps)
