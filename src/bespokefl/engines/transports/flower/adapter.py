@@ -103,8 +103,8 @@ PUBLIC_ROUTES = ("/health",)  # of GET requests
 CALLER_HEADERS = (b"flwr-public-key", b"flwr-task-token")  # they identify the node or the server app
 
 # Flower waits a second before it asks again for the parts of a message that is still being uploaded.
-SOONER = {"initial_backoff": 0.03, "backoff_cap": 1.0}
-_pull_message = partial(inflatable_utils.pull_and_inflate_object_from_tree, **SOONER)
+_pull_objects = partial(inflatable_utils.pull_objects, initial_backoff=0.03, backoff_cap=1.0)
+_pull_message = partial(inflatable_utils.pull_and_inflate_object_from_tree, initial_backoff=0.03, backoff_cap=1.0)
 
 Retry = Callable[[Callable[[], Any]], Any]  # makes a call until the SuperLink answers it
 
@@ -378,13 +378,13 @@ def pull_replies_sooner() -> None:
     a reply whose node was killed while it sent it."""
     from flwr.superlink.grid import http_grid
 
-    http_grid.pull_objects = _pull_reply  # type: ignore[attr-defined]
+    http_grid.pull_objects = _pull_reply  # type: ignore[attr-defined,assignment]
 
 
 def _pull_reply(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
     """The parts of a reply."""
     pull = fail_when_stalled(pull_object_fn, REPLY_STALL_TIMEOUT)
-    return inflatable_utils.pull_objects(object_ids, pull, **SOONER)
+    return _pull_objects(object_ids, pull)
 
 
 def run_superlink(middleware: Sequence[Any], app_start_timeout: int, server_options: dict[str, Any]) -> None:
