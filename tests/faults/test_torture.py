@@ -147,9 +147,9 @@ def test_clocks_jump(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_short_torture() -> None:
-    """Two runs, one of which must equal the undisturbed one, whatever breaks."""
+    """One run that must equal the undisturbed one, whatever breaks."""
     require_mount_namespace()
-    options = ["--seconds", "30", "--seed", "7", "--rounds", "5", "--methods", "ditto"]
+    options = ["--seconds", "1", "--seed", "7", "--rounds", "3", "--methods", "ditto"]
     command = [sys.executable, "-m", "tests.torture", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr

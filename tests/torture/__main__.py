@@ -33,7 +33,8 @@ def main() -> int:
         arguments = [*sys.argv[1:], *([] if options.seed is not None else ["--seed", str(seed)])]
         command = [*NAMESPACE, sys.executable, "-m", "tests.torture", *arguments]
         os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
-    print(f"seed {seed}; to repeat: make torture MINUTES={max(1, round(options.seconds / 60))} SEED={seed}", flush=True)
+    chosen = f"--seconds {options.seconds:g} --seed {seed} --methods {options.methods} --rounds {options.rounds}"
+    print(f"seed {seed}; to repeat: python -m tests.torture {chosen}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all processes of the deployment
     folder = Path(tempfile.mkdtemp(prefix="bespoke-torture-"))
     torture = Torture(folder, seed, options.methods.split(","), options.rounds)

@@ -15,7 +15,7 @@ from tests.torture import faults, history
 from tests.torture.faults import Nemesis
 from tests.torture.history import History
 from tests.torture.recorded import METHODS
-from tests.torture.world import IMPATIENT, LIAR, PATIENT, World
+from tests.torture.world import HONEST, IMPATIENT, LIAR, PATIENT, World
 
 LONGEST_RUN = 1500.0  # seconds; a run that takes longer hangs
 MAY_FAIL = ("cannot write", "No space left", "before the run started")  # why a run may end: full disks, many kills
@@ -149,6 +149,7 @@ class Torture:
         root = self.world.deployment.root
         files = [*sorted((root / "nodes").glob(f"*/state/{name}/personal.safetensors"))]
         files += sorted((self.world.deployment.run_directory(name) / runs.RESULT).glob("**/*.safetensors"))
+        assert len(files) > len(HONEST), "an undisturbed run must leave models at every node and at the server"
         return {str(one.relative_to(root)).replace(name, ""): _hash(one) for one in files}
 
     def _report(self) -> None:

@@ -52,7 +52,12 @@ HEARTBEAT_LEASE = 30  # seconds that a heartbeat is valid: Flower accepts no les
 # run is stopped, and then the SuperLink answers with an error. With many nodes the parts of a message take their time.
 STALL_TIMEOUT = 120.0
 CLEANUP_INTERVAL = 1.0  # seconds between two searches for expired tasks, which Flower makes for every request
-OUTAGE = 3.0  # seconds: a request that took longer met a SuperLink that was away, for the sender as well
+# Seconds without a new part of a reply until its node counts as killed and is asked again. The server app does nothing
+# else meanwhile; Flower would wait for three minutes.
+REPLY_STALL_TIMEOUT = 60.0
+# Seconds: a request that took longer met a SuperLink that was away, for the sender as well. The SuperLink itself holds
+# requests for ten seconds.
+OUTAGE = 15.0
 UNREGISTERED = "unregistered"  # the status of a node whose registration was withdrawn
 ACTIVE_RUN = ("pending", "starting", "running")  # statuses of a run that has not finished
 
@@ -208,8 +213,9 @@ class FleetClient:
         return self._retry(lambda: getattr(self._http, method)(request))
 
 
-def fail_when_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+def fail_when_stalled(pull: Callable[[str], bytes], timeout: float | None = None) -> Callable[[str], bytes]:
     """Give up on a message of which no part has arrived for a while: a sender that was killed sends no more."""
+    limit = STALL_TIMEOUT if timeout is None else timeout
     last_arrival = time.monotonic()
 
     def pull_part(object_id: str) -> bytes:
@@ -221,8 +227,8 @@ def fail_when_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
             now = time.monotonic()
             if now - started > OUTAGE:
                 last_arrival = now
-            if now - last_arrival > STALL_TIMEOUT:
-                reason = f"no part of it arrived for {STALL_TIMEOUT:g} seconds"
+            if now - last_arrival > limit:
+                reason = f"no part of it arrived for {limit:g} seconds"
                 raise inflatable_utils.ObjectPullError(object_id, reason) from None
             raise
         last_arrival = time.monotonic()
@@ -368,10 +374,17 @@ def is_on_its_way(response: bytes) -> bool:
 
 
 def pull_replies_sooner() -> None:
-    """Make the server app ask for the parts of a reply without the second that Flower waits in between."""
+    """Make the server app ask for the parts of a reply without the second that Flower waits in between, and give up on
+    a reply whose node was killed while it sent it."""
     from flwr.superlink.grid import http_grid
 
-    http_grid.pull_objects = _pull_objects  # type: ignore[attr-defined]
+    http_grid.pull_objects = _pull_reply  # type: ignore[attr-defined,assignment]
+
+
+def _pull_reply(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+    """The parts of a reply."""
+    pull = fail_when_stalled(pull_object_fn, REPLY_STALL_TIMEOUT)
+    return _pull_objects(object_ids, pull)
 
 
 def run_superlink(middleware: Sequence[Any], app_start_timeout: int, server_options: dict[str, Any]) -> None:

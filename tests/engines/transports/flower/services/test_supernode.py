@@ -12,7 +12,7 @@ import pytest
 
 from bespokefl.core.errors import TrainingError
 from bespokefl.engines.transports.flower import adapter
-from bespokefl.engines.transports.flower.services import supernode
+from bespokefl.engines.transports.flower.services import superlink, supernode
 from tests.engines.transports.flower.flower_internals import (
     Fetch,
     FleetStub,
@@ -111,6 +111,25 @@ def test_pieces_that_come_one_by_one_are_waited_for(monkeypatch: pytest.MonkeyPa
     clock[0] += adapter.STALL_TIMEOUT
     with pytest.raises(ObjectPullError, match=f"no part of it arrived for {adapter.STALL_TIMEOUT:g} seconds"):
         one("a")
+
+
+def test_a_reply_whose_node_was_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink holds each request for a part until its own limit, which is no outage."""
+    clock = [0.0]
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: clock[0])
+    held = superlink.MAX_WAIT + 1
+    assert held < adapter.OUTAGE
+
+    def pull(id: str) -> bytes:
+        clock[0] += held
+        if id == "sent":
+            return b"1"
+        raise ObjectUnavailableError(id)
+
+    with pytest.raises(ObjectPullError, match=f"no part of it arrived for {adapter.REPLY_STALL_TIMEOUT:g} seconds"):
+        adapter._pull_reply(["sent", "never sent"], pull)
+    assert clock[0] < 2 * adapter.REPLY_STALL_TIMEOUT
+    assert adapter._pull_reply(["sent"], pull) == {"sent": b"1"}
 
 
 class Rejecting(FleetStub):
