@@ -22,6 +22,7 @@ class Settings:
     eval_every: int = 0  # 0: only at the end
     follow: str | None = None  # a metric recorded over the rounds, besides loss and accuracy
     workers: int = 0  # 0: all cores
+    cluster: str = "none"  # the address of a Ray cluster; "none": this machine alone
     chunk: int | None = None  # None: chosen by a rule
     warm: bool = False  # the run starts from given weights, not from random ones
     reference: bool = False  # the plain PyTorch loop instead of the fast engine
