@@ -21,7 +21,7 @@ log = logging.getLogger("bespokefl")
 
 
 class Simulation(RoundLoop):
-    """One run of one method on one machine or a cluster, or several runs at once whose settings differ only in the seed.
+    """One run of one method, or several runs at once whose settings differ only in the seed.
 
     Several runs have sequences of data, settings and initial weights; without `starts`, the task's start is used.
     """

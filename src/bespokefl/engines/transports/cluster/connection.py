@@ -170,7 +170,7 @@ def check_stores(workers: list[Handle], needed: dict[str, int]) -> None:
         if worker.store and size > worker.store:
             raise InputError(
                 f"the data of the clients on the node {worker.address} need {size:,} bytes, and its object store has "
-                f"{int(worker.store):,}: start the node with a larger ray start --object-store-memory, or use more nodes."
+                f"{int(worker.store):,}: start it with a larger --object-store-memory, or use more nodes."
             )
 
 

@@ -69,6 +69,8 @@ def of_values(values: Values, everyone: Sequence[str], seeds: Sequence[int], cli
         x=values["x"],
         y=values["y"],
         names=tuple(everyone[client] for client in clients),
-        **{part: ClientIndex(values[f"{part}/indices"], values[f"{part}/offsets"]) for part in PARTS},
+        train=ClientIndex(values["train/indices"], values["train/offsets"]),
+        validation=ClientIndex(values["validation/indices"], values["validation/offsets"]),
+        test=ClientIndex(values["test/indices"], values["test/offsets"]),
         seeds=tuple(seeds[client] for client in clients) if seeds else (),
     )

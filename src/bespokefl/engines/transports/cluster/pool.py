@@ -1,6 +1,6 @@
 """Workers on all nodes of a cluster: which does which job, and what happens when one is lost.
 
-A job goes to a free worker of the node that holds the data of most of its clients. A worker without such jobs takes over
+A job goes to a free worker of the node that holds the data of most of its clients. A worker without such jobs takes
 another node's, and the driver sends the data along. When a worker or a node is lost, its jobs are repeated on what is
 left. A job depends on nothing but its values, so none of this changes a bit of its answer.
 """
@@ -16,7 +16,7 @@ import torch
 
 from bespokefl.core.errors import InputError, TrainingError, count
 from bespokefl.core.system import memory
-from bespokefl.engines.client import ClientSide, Data
+from bespokefl.engines.client import ClientSide
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.cluster import connection
 from bespokefl.engines.transports.cluster.connection import Handle, Lost
@@ -62,7 +62,7 @@ class ClusterPool:
         for worker, asked in [(worker, worker.actor.load.remote(shipped)) for worker in self._workers]:
             if wrong := connection.fetch(self._ray, asked):
                 raise InputError(
-                    f"the node {worker.address} cannot load the method or the model ({wrong}): install their code there."
+                    f"the node {worker.address} cannot load method or model ({wrong}): install their code there."
                 )
 
     def _place(self) -> None:

@@ -19,7 +19,7 @@ from bespokefl.engines.transports.wire import Values
 class ClusterTransport(LocalTransport):
     """A local transport whose jobs are done on a cluster.
 
-    States and checkpoints are here, and travel with the jobs, so that no node holds anything that is not elsewhere, too.
+    States and checkpoints are here, and states travel with the jobs, so that a node that is lost takes nothing with it.
     """
 
     def __init__(
