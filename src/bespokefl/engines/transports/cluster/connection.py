@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, in_brief, said
@@ -55,20 +56,51 @@ def connection(address: str) -> Iterator[Any]:
         yield ray
         return
     _check_reachable(address)
+    with _last_words(address):
+        _connect(ray, address)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()  # ends all workers of this run
+
+
+@contextmanager
+def _last_words(address: str) -> Iterator[None]:
+    """Say what happened if Ray ends this process, as it does without an error when the node of this machine is lost."""
+    if not hasattr(os, "fork"):
+        yield
+        return
+    read, write = os.pipe()
+    watcher = os.fork()
+    if not watcher:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.close(write)
+        if not os.read(read, 1):  # the process has ended without a word
+            what = f"the node of this machine was lost from the Ray cluster at {address!r}, or this process was killed"
+            os.write(2, f"error: {what}; checkpoints are kept, and the run can be resumed.\n".encode())
+        os._exit(0)
+    os.close(read)
+    try:
+        yield
+    finally:
+        os.write(write, b"-")
+        os.close(write)
+        os.waitpid(watcher, 0)
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect without giving up our own handlers of signals."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
-        _connect(ray, address)
+        _init(ray, address)
     finally:
         with suppress(ValueError):  # not in the main thread, where Ray replaces none either
             for number, handler in before.items():
                 signal.signal(number, handler)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()  # ends all workers of this run
 
 
-def _connect(ray: Any, address: str) -> None:
+def _init(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="bespoke")
@@ -81,6 +113,9 @@ def _connect(ray: Any, address: str) -> None:
 def _check_reachable(address: str) -> None:
     """Raise an InputError if nothing listens: Ray itself would try for minutes, and then end the process."""
     known = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
+    if not known:
+        with suppress(OSError):  # where ray start notes the cluster of this machine, which may be gone
+            known = (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster").read_text().strip()
     host, _, port = known.rpartition(":")
     if not host or not port.isdecimal():
         return  # Ray searches for a cluster on this machine
@@ -97,14 +132,19 @@ def _none(address: str, reason: str) -> InputError:
     )
 
 
-def num_cores(ray: Any) -> int:
-    """The number of CPUs of a cluster's nodes."""
+def num_cores(address: str) -> int:
+    """The number of CPUs of the nodes of a cluster."""
+    with connection(address) as ray:
+        return _num_cores(ray)
+
+
+def _num_cores(ray: Any) -> int:
     return sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
 
 
 def start_workers(ray: Any, most: int) -> list[Handle]:
     """Start a worker on every core of the cluster, but at most so many (0: any number), spread over the nodes."""
-    number = min(num_cores(ray), most or sys.maxsize)
+    number = min(_num_cores(ray), most or sys.maxsize)
     if not number:
         raise InputError("the Ray cluster has no node with a CPU: start one with ray start --num-cpus=N.")
     Remote = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(Worker)

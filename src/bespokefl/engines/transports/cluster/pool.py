@@ -91,12 +91,14 @@ class ClusterPool:
         """Yield the positions of jobs and their answers, as they come. A job is made when a worker is free for it."""
         waiting = _Waiting(self._homes(cohorts))
         busy: dict[Any, tuple[int, Handle]] = {}
+        made: dict[int, Values] = {}  # making a job counts the bytes of its message, so it is made once
         idle, deaths = list(self._workers), [0] * len(jobs)
         while waiting or busy:
             while idle and waiting:
                 worker = idle.pop(0)
                 at = waiting.take(self._nodes[worker.node])
-                busy[self._send(worker, what, jobs[at](), cohorts[at])] = at, worker
+                made[at] = made.get(at) or jobs[at]()
+                busy[self._send(worker, what, made[at], cohorts[at])] = at, worker
             for reference in self._ray.wait(list(busy), num_returns=1)[0]:
                 at, worker = busy.pop(reference)
                 try:
@@ -107,6 +109,7 @@ class ClusterPool:
                     waiting = _Waiting(self._homes(cohorts), [*waiting, at]) if moved else waiting.plus(at)
                     continue
                 idle.append(worker)
+                del made[at]
                 if status == "done":
                     yield at, wire.unpack(text, content.copy())  # Ray's memory ends with the connection
                 elif status == "crash":
