@@ -74,9 +74,7 @@ def test_workers_that_are_killed_while_they_train_cost_no_bit(nodes: Any, alone:
     assert found.workers == 4 and sum(found.placement) == len(DATA) and not list((tmp_path / "kill").iterdir())
 
 
-def test_without_workers_the_run_stops_and_resumes_on_this_machine(
-    nodes: Any, alone: Outcome, tmp_path: Path
-) -> None:
+def test_without_workers_the_run_stops_and_resumes_on_this_machine(nodes: Any, alone: Outcome, tmp_path: Path) -> None:
     def checkpoints() -> Checkpoints:
         return Checkpoints(tmp_path / "checkpoints", CheckpointInterval(rounds=100), {})
 
@@ -93,13 +91,13 @@ def test_a_job_that_kills_three_workers_ends_the_run(nodes: Any, tmp_path: Path)
         simulation(deadly(tmp_path / "kill", 9), DATA, cluster=nodes.address, workers=4, **SETTINGS).run()
 
 
-def test_nodes_with_other_versions_or_small_stores_are_refused(
-    nodes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_with_other_versions_or_small_stores_are_refused(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulation(Ditto(), DATA, cluster=nodes.address, workers=1)
     with monkeypatch.context() as patch:
         patch.setattr(connection, "versions", lambda: worker.versions() | {"torch": "1.0"})
-        with pytest.raises(InputError, match=r"the node 127.0.0.1 has torch .*, and this machine 1.0: install the same"):
+        with pytest.raises(
+            InputError, match=r"the node 127.0.0.1 has torch .*, and this machine 1.0: install the same"
+        ):
             made.run()
     big = federation((3000, 3000), width=4000)
     with pytest.raises(InputError, match=r"need 96,[\d,]+ bytes, and its object store has 83,886,080: start it with"):
