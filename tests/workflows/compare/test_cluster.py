@@ -1,27 +1,30 @@
 """A comparison on a cluster: whole trainings side by side, with the results of this machine."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import bespokefl as bf
-from bespokefl.workflows.run import jobs
 from tests.engines.transports.cluster.nodes import cluster
 
 pytestmark = pytest.mark.slow
 
+COMMAND = "compare fedavg local --clients 6 --seeds 1 --no-tune --rounds 2 --model logistic --quiet".split()
 
-def test_trainings_run_side_by_side_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = bf.load("digits").split("dirichlet(alpha=0.4)", clients=6, seed=0)
-    settings = {"methods": ["fedavg", "local"], "seeds": 1, "tune": False, "rounds": 2, "model": "logistic"}
-    here = bf.compare(clients=clients, out=tmp_path / "here", workers=1, **settings)
-    started: list[int] = []
-    whole = jobs._run_forked
-    monkeypatch.setattr(jobs, "_run_forked", lambda *args: started.append(args[1]) or whole(*args))
+
+def compare(out: Path, *words: Any) -> list[bytes]:
+    """Run it in a process that has not used Ray, and return the scores of all clients."""
+    command = [str(Path(sys.executable).with_name("bespoke")), *COMMAND, "--out", str(out), *map(str, words)]
+    ended = subprocess.run(command, timeout=240, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == str(out) and not ended.stderr
+    return [file.read_bytes() for file in sorted(out.rglob("clients.csv"))]
+
+
+def test_trainings_run_side_by_side_on_a_cluster(tmp_path: Path) -> None:
+    here = compare(tmp_path / "here", "--workers", 1)
     with cluster(1, 1) as made:
-        there = bf.compare(clients=clients, out=tmp_path / "there", cluster=made.address, **settings)
-    assert started == [2, 2]  # to count the cluster's cores, and to train
-    for name in ("fedavg", "local"):
-        ours, theirs = (next((tmp_path / one).rglob(f"*{name}*/clients.csv"), None) for one in ("here", "there"))
-        assert ours is not None and theirs is not None and ours.read_bytes() == theirs.read_bytes()
-    assert here.table() == there.table()
+        assert compare(tmp_path / "there", "--cluster", made.address) == here
+    assert len(here) == 3  # of both runs, and of the comparison

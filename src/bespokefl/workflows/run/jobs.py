@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -71,11 +72,16 @@ def can_fork() -> bool:
 def num_processes(parameters: int, workers: int, device: str, cluster: str = "none") -> int:
     """Return how many trainings with this many parameters run at once: one per worker, or 1 if they do not fit.
 
-    With a cluster, the clients of each training are on one of its workers, and the server is in a process here.
+    With a cluster, the clients of each training are on one of its workers, and the server is in a process here. A
+    process that has used Ray itself must not fork others that do.
     """
-    if parameters > MAX_PARAMETERS or device != "cpu" or not can_fork() or workers == 1:
+    if parameters > MAX_PARAMETERS or device != "cpu" or not can_fork():
         return 1
-    return workers or (cores() if cluster == "none" else min(_cores_of(cluster), SERVERS_PER_CORE * cores()))
+    if cluster == "none":
+        return workers or cores()
+    if "ray" in sys.modules or workers == 1:
+        return 1
+    return workers or min(_cores_of(cluster), SERVERS_PER_CORE * cores())
 
 
 def _cores_of(cluster: str) -> int:
