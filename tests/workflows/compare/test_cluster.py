@@ -11,12 +11,13 @@ from tests.engines.transports.cluster.nodes import cluster
 
 pytestmark = pytest.mark.slow
 
-COMMAND = "compare fedavg local --clients 6 --seeds 1 --no-tune --rounds 2 --model logistic --quiet".split()
+COMMAND = ["compare", "fedavg", "local", "--no-tune", "--quiet"]
+SETTINGS = ["--clients", "6", "--seeds", "1", "--rounds", "2", "--model", "logistic"]
 
 
 def compare(out: Path, *words: Any) -> list[bytes]:
     """Run it in a process that has not used Ray, and return the scores of all clients."""
-    command = [str(Path(sys.executable).with_name("bespoke")), *COMMAND, "--out", str(out), *map(str, words)]
+    command = [str(Path(sys.executable).with_name("bespoke")), *COMMAND, *SETTINGS, "--out", str(out), *map(str, words)]
     ended = subprocess.run(command, timeout=240, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == str(out) and not ended.stderr
