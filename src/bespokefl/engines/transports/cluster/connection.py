@@ -105,7 +105,8 @@ def _init(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="bespoke")
     except (ConnectionError, SystemExit) as error:
-        raise _none(address, in_brief(error)) from None
+        reason = "none was started on this machine" if address == AUTO else in_brief(error)
+        raise _none(address, reason) from None
     except Exception as error:  # RuntimeError for another version of Ray or Python, among others
         raise InputError(f"cannot use the Ray cluster at {address!r} ({said(error)}).") from None
 
@@ -122,7 +123,7 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise _none(known, in_brief(error)) from None
+        raise _none(known, str(getattr(error, "strerror", None) or error).lower()) from None
 
 
 def _none(address: str, reason: str) -> InputError:
