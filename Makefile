@@ -48,7 +48,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	fi
 	@echo "Installing Bespoke into $(VENV), which takes a minute or two and is repeated only if requirements change"
 	@rm -f $(INSTALLED) && touch $(UNFINISHED)
-	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev,docs,figures,flower,privacy]'
+	@$(BIN)/python -m pip install --quiet --quiet --editable '.[cluster,dev,docs,figures,flower,privacy]'
 	@rm -f $(UNFINISHED) && touch $(INSTALLED)
 
 lint: install  ## Format, lint, types and import rules

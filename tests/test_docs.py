@@ -36,6 +36,7 @@ EXEMPT = {
     ("docs/tuning.md", "To use it:"): "printed by the command above it",
     ("docs/plugins.md", "[project.entry-points"): "tests/test_plugins.py installs a package with entry points",
     ("docs/reproduce.md", 'title = "Two methods'): "test_the_example_of_an_experiment_is_valid reads it",
+    ("docs/scaling-out.md", "ray start"): "tests/engines/transports/cluster starts nodes and runs commands on them",
     ("docs/deployment.md", "pip install"): "the tests' environment has the extra",
     ("docs/deployment.md", "bespoke deploy server"): DEPLOYED,
     ("docs/deployment.md", "bespoke deploy node"): DEPLOYED,

@@ -60,6 +60,7 @@ RUN_OPTIONS = _run_options()
 Workers, Out, Overwrite = (RUN_OPTIONS[name] for name in ("workers", "out", "overwrite"))
 _BEFORE = "Default: as before the interruption."
 WorkersAsBefore = option(_FIELDS["workers"], f"{_FIELDS['workers'].metadata['help']} {_BEFORE}")
+ClusterAsBefore = option(_FIELDS["cluster"], f"{_FIELDS['cluster'].metadata['help']} {_BEFORE}")
 StateDirAsBefore = option(_FIELDS["state_dir"], f"Directory for files with the clients' states. {_BEFORE}")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential line.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[

@@ -315,6 +315,7 @@ class RoundLoop:
             executor=execution.executor,
             workers=execution.workers,
             states=execution.states,
+            placement=execution.placement,
         )
 
     # -- checkpoints

@@ -60,6 +60,7 @@ class Outcome:
     executor: Executor
     workers: int
     states: str  # where clients' states were: "memory", "files" or "nodes"
+    placement: tuple[int, ...] = ()  # the number of clients on each node of a cluster
 
     @property
     def personal_rows(self) -> Rows:

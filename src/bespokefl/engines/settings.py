@@ -23,6 +23,7 @@ class Settings:
     skip_train_scores: bool = False  # between rounds, score validation and test data only
     follow: str | None = None  # a metric recorded over the rounds, besides loss and accuracy
     workers: int = 0  # 0: all cores
+    cluster: str = "none"  # the address of a Ray cluster; "none": this machine alone
     chunk: int | None = None  # None: chosen by a rule
     warm: bool = False  # the run starts from given weights, not from random ones
     reference: bool = False  # the plain PyTorch loop instead of the fast engine

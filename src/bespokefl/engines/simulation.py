@@ -1,4 +1,4 @@
-"""The simulation: a federation on one machine."""
+"""The simulation: a federation on one machine, or on a Ray cluster."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,13 +13,14 @@ from bespokefl.engines.federation import Federation
 from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.client_states import ClientStates, repeat_single_rows
+from bespokefl.engines.transports.cluster.transport import ClusterTransport
 from bespokefl.engines.transports.local import LocalTransport
 
 log = logging.getLogger("bespokefl")
 
 
 class Simulation(RoundLoop):
-    """One run of one method on one machine, or several runs at once whose settings differ only in the seed.
+    """One run of one method, or several runs at once whose settings differ only in the seed.
 
     Several runs have sequences of data, settings and initial weights; without `starts`, the task's start is used.
     """
@@ -44,7 +45,8 @@ class Simulation(RoundLoop):
         self.side = ClientSide(method, above, features, first)
         members = zip(starts or [task.start] * len(data), data, settings, strict=True)
         federations = [Federation(method, start, one, own) for start, one, own in members]
-        transport = LocalTransport(self.side, self.executor, federations[0].round, _start_clients(federations))
+        kind = LocalTransport if first.cluster == "none" else ClusterTransport
+        transport = kind(self.side, self.executor, federations[0].round, _start_clients(federations))
         super().__init__(federations, transport)
 
     @property

@@ -1,6 +1,7 @@
-"""What holds for the round loop holds for every transport: in this process, in worker processes, over Flower."""
+"""What holds for the round loop holds for every transport: this process, worker processes, a cluster, Flower."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bespokefl.engines.loop import RoundLoop
 from bespokefl.engines.outcome import Outcome, Progress
 from bespokefl.engines.storage.checkpoints import CheckpointInterval, Checkpoints
 from bespokefl.methods import REGISTRY, Ditto, FedAvg, PFedMe, SelfFL
+from tests.engines.transports.cluster.nodes import warm_cluster
 from tests.engines.transports.flower.grid import deployment
 from tests.federations import apart, federation, same_bits, simulation
 
@@ -33,11 +35,28 @@ def flower(method: Method, folder: Path, **settings: Any) -> RoundLoop:
     return deployment(method, DATA, folder, **settings)[0]
 
 
-TRANSPORTS: dict[str, Make] = {"in process": in_process, "worker processes": worker_processes, "flower": flower}
+def ray(address: str, method: Method, folder: Path, **settings: Any) -> RoundLoop:
+    return simulation(method, DATA, workers=0, chunk=2, cluster=address, **settings)
+
+
+TRANSPORTS: dict[str, Make] = {
+    "in process": in_process,
+    "worker processes": worker_processes,
+    "cluster": ray,
+    "flower": flower,
+}
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[str]:
+    with warm_cluster(1, 1) as address:
+        yield address
 
 
 @pytest.fixture(params=TRANSPORTS)
 def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "cluster":
+        return partial(ray, request.getfixturevalue("two_nodes"))
     return TRANSPORTS[request.param]
 
 

@@ -161,6 +161,7 @@ def test_epochs_and_steps_do_not_go_together() -> None:
 
 FIELDS = {one.name: one for one in fields(RunSettings)}
 SAMPLES = {"task": "regression", "missing": "mean", "scale": "own", "precision": "float64", "engine": "reference"}
+SAMPLES |= {"cluster": "auto"}
 PYTHON_ONLY = {"method", "clients", "checkpoint", "progress", "callbacks"}
 
 

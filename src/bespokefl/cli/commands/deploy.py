@@ -23,7 +23,7 @@ NodeDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The director
 NodeName = Annotated[str | None, typer.Option("--name", help="The node, if DIR is that of a deployment.")]
 RunName = Annotated[str | None, typer.Option("--run", help="The name of the run. Default: the latest.")]
 Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
-OF_NODES = (*LOADING, "newcomers", "faults", "engine", "workers", "chunk", "device", "state_dir")
+OF_NODES = (*LOADING, "newcomers", "faults", "engine", "workers", "cluster", "chunk", "device", "state_dir")
 OF_FILES = ("checkpoint_every", "out", "overwrite")
 
 

@@ -35,6 +35,7 @@ def resume(
     run: options.RunFolder,
     state_dir: options.StateDirAsBefore = None,
     workers: options.WorkersAsBefore = None,
+    cluster: options.ClusterAsBefore = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -44,7 +45,10 @@ def resume(
     """
     from bespokefl.workflows.run import api
 
-    _train(lambda progress: api.resume(run, progress, state_dir=state_dir, workers=workers), run.name, quiet, verbose)
+    def training(progress: "OnProgress | None") -> "Result":
+        return api.resume(run, progress, state_dir=state_dir, workers=workers, cluster=cluster)
+
+    _train(training, run.name, quiet, verbose)
 
 
 def _train(training: "Callable[[OnProgress | None], Result]", title: str, quiet: bool, verbose: bool) -> None:

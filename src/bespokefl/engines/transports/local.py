@@ -1,6 +1,6 @@
 """The transport of a simulation: clients are trained chunk by chunk, in this process or in worker processes.
 
-Both ways run the same jobs. A job consists of named values only, so that it can be sent to another process as bytes.
+Both ways run the same jobs, of `jobs.py`. The clients' states are here, and travel with the jobs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +19,10 @@ from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.protection.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
 from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
+from bespokefl.engines.transports.jobs import SCORE, TRAIN, ClientJobs, make_job
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
-from bespokefl.engines.transports.wire import Values, pack_message, prefixed, under, unpack_message
-
-TRAIN, SCORE = "train", "score"
+from bespokefl.engines.transports.wire import Values, under
 
 
 class LocalTransport:
@@ -42,7 +41,8 @@ class LocalTransport:
         make_round: Callable[[int, str], Round],
         start_clients: Callable[[Sequence[int]], State],
     ) -> None:
-        self.side, self.executor, self.make_round = side, executor, make_round
+        self.side, self.executor = side, executor
+        self._jobs = ClientJobs(side, make_round)
         self.workers, state_dir = num_workers(side.task, side.settings), side.settings.state_dir
         self.store = ClientStates(start_clients, len(side.data), None if state_dir is None else Path(state_dir))
         self._sizes: list[int] = side.data.train.sizes.tolist()
@@ -110,8 +110,11 @@ class LocalTransport:
     def _map(self, what: str, requests: Sequence[TrainRequest | ScoreRequest]) -> Iterator[tuple[int, Values]]:
         """Yield the position of each request and its answer, as they come."""
         assert self._pool is not None, "the transport is not open"
-        names = ["clients " + ", ".join(self.side.data.names[i] for i in one.clients) for one in requests]
-        return self._pool.map(what, [partial(self._job, one) for one in requests], names)
+        return self._pool.map(what, [partial(make_job, one, self.store.get) for one in requests], self._names(requests))
+
+    def _names(self, requests: Sequence[TrainRequest | ScoreRequest]) -> list[str]:
+        """What to call each request in messages."""
+        return ["clients " + ", ".join(self.side.data.names[i] for i in one.clients) for one in requests]
 
     def _keep_models(self, clients: Sequence[int], models: Rows) -> None:
         if self._models is None:
@@ -120,41 +123,6 @@ class LocalTransport:
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
             block[at] = new
 
-    def _job(self, request: TrainRequest | ScoreRequest) -> Values:
-        values: Values = {"cohort": torch.tensor(request.clients)}
-        if isinstance(request, ScoreRequest):
-            values["final"] = request.final
-            values |= {} if request.global_model is None else {"global": request.global_model}
-        if request.message is not None:
-            values |= {"number": request.round.number, "phase": request.round.phase}
-            values |= pack_message(request.message()) | prefixed("state", self.store.get(request.clients))
-        return values
-
     def answer(self, what: str, values: Values) -> Values:
         """Do a job with nothing but its own values and the clients' side."""
-        cohort = values["cohort"].tolist()
-        return self._train(cohort, values) if what == TRAIN else self._score(cohort, values)
-
-    def _train(self, cohort: list[int], values: Values) -> Values:
-        round = self.make_round(values["number"], values["phase"])
-        result = self.side.train(cohort, unpack_message(values), under("state", values), round)
-        return {
-            "broken": result.broken,
-            "work": result.work,
-            **prefixed("upload", result.upload),
-            **prefixed("state", result.state),
-            **prefixed("note", result.notes),
-        }
-
-    def _score(self, cohort: list[int], values: Values) -> Values:
-        final, found = values["final"], Values()
-        if "global" in values:
-            found |= prefixed("global", self.side.score(cohort, values["global"], final=final))
-        if "number" in values:
-            message, state = unpack_message(values), under("state", values)
-            self.side.task.work.take()
-            models = self.side.personal(cohort, message, state, values["number"]).expand(len(cohort))
-            work = self.side.task.work.take()
-            found |= prefixed("personal", self.side.score(cohort, models, final=final))
-            found |= {"models": models, "work": work} if final else {}
-        return found | (prefixed("constant", self.side.score_constant(cohort)) if final else {})
+        return self._jobs.answer(what, values)

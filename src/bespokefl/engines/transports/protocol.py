@@ -81,6 +81,7 @@ class Execution:
     executor: Executor
     workers: int
     states: str  # where clients' states are: "memory", "files" or "nodes"
+    placement: tuple[int, ...] = ()  # the number of clients whose data each node of a cluster holds, largest ones first
 
 
 class Transport(Protocol):

@@ -3,14 +3,17 @@
 A value is an entry of a JSON header (name, kind, shapes) and the raw bytes of its tensors.
 """
 
+import json
 import mmap
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from tempfile import TemporaryFile
 from typing import Any
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +27,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *INTEGERS)}
 Values = dict[str, Any]
+Place = tuple[int, str, list[int]]  # of a tensor in a block of bytes: start, type, shape
 
 
 def flatten(values: Mapping[str, Any]) -> tuple[list[Any], list[Tensor]]:
@@ -103,6 +107,46 @@ def size(values: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
+def pack(values: Mapping[str, Any]) -> tuple[str, np.ndarray]:
+    """Named values as a text and an array of bytes."""
+    header, tensors = flatten(values)
+    places, end = _places(tensors)
+    content = torch.empty(end, dtype=torch.uint8)
+    _fill(content, places, tensors)
+    return json.dumps([header, places]), content.numpy()
+
+
+def unpack(text: str, content: np.ndarray) -> Values:
+    """The values that `pack` was given. Their tensors are parts of the array, which may be read-only."""
+    header, places = json.loads(text)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to values
+        whole = torch.from_numpy(content)
+    return unflatten(header, [_part(whole, *place) for place in places])
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[list[Place], int]:
+    """Where tensors lie in a block of bytes, and the size of the block."""
+    places: list[Place] = []
+    end = 0
+    for tensor in tensors:
+        places.append((end, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)))
+        end += -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
+    return places, end
+
+
+def _fill(content: Tensor, places: Sequence[Place], tensors: Sequence[Tensor]) -> None:
+    for place, tensor in zip(places, tensors, strict=True):
+        if tensor.numel():
+            _part(content, *place).copy_(tensor)
+
+
+def _part(content: Tensor, at: int, kind: str, shape: list[int]) -> Tensor:
+    dtype = DTYPES[kind]
+    numel = int(torch.Size(shape).numel())
+    return content[at : at + numel * dtype.itemsize].view(dtype).reshape(shape)
+
+
 def _unnamed_file() -> int:
     if hasattr(os, "memfd_create"):  # on Linux, in memory
         return os.memfd_create("bespoke")
@@ -126,19 +170,12 @@ class SharedMemory:
 
     def write(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Write tensors; returns where they are."""
-        places: list[tuple[int, str, list[int]]] = []
-        end = 0
-        for tensor in tensors:
-            places.append((end, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)))
-            length = tensor.numel() * tensor.element_size()
-            if end + length > self._limit:
-                raise TrainingError(f"a chunk of {end + length:,} bytes is too large; use a smaller --chunk.")
-            end += -(-length // ALIGN) * ALIGN
+        places, end = _places(tensors)
+        if end > self._limit:
+            raise TrainingError(f"a chunk of {end:,} bytes is too large; use a smaller --chunk.")
         if end > self._size:
             self._map(-(-end // GRAIN) * GRAIN)
-        for place, tensor in zip(places, tensors, strict=True):
-            if tensor.numel():
-                self._view(*place).copy_(tensor)
+        _fill(self._bytes, places, tensors)
         return [list(place) for place in places]
 
     def read(self, places: Sequence[Any]) -> list[Tensor]:
@@ -146,7 +183,7 @@ class SharedMemory:
         size = os.fstat(self._file).st_size
         if size > self._size:  # the writer has made it larger
             self._map(size)
-        return [self._view(at, kind, shape).clone() for at, kind, shape in places]
+        return [_part(self._bytes, *place).clone() for place in places]
 
     def _map(self, size: int) -> None:
         try:
@@ -159,8 +196,3 @@ class SharedMemory:
                 "a smaller --chunk."
             ) from None
         self._size = size
-
-    def _view(self, at: int, kind: str, shape: list[int]) -> Tensor:
-        dtype = DTYPES[kind]
-        numel = int(torch.Size(shape).numel())
-        return self._bytes[at : at + numel * dtype.itemsize].view(dtype).reshape(shape)

@@ -42,7 +42,7 @@ UNTUNED = "Untuned: all methods have their given or default hyper-parameters, an
 NOT_ACCEPTED = ("newcomers", "keep_rounds", "state_dir")
 # Settings that may change when a comparison is resumed: they change no result, or are checked separately.
 MAY_CHANGE = {"method", "set", "data", "split", "clients", "seed", "start", "workers", "chunk", "out", "overwrite"}
-MAY_CHANGE |= {"checkpoint_every", "log", *NOT_ACCEPTED}
+MAY_CHANGE |= {"cluster", "checkpoint_every", "log", *NOT_ACCEPTED}
 
 MIN_POINTS = 10  # of a curve, between round 0 and the last round
 

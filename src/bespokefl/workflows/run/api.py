@@ -253,6 +253,7 @@ def resume(
     *,
     state_dir: str | PathLike[str] | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Resume an interrupted run from its last checkpoint. The result is identical to an uninterrupted run.
@@ -267,6 +268,8 @@ def resume(
         A directory for files with the clients' states; None: as before the interruption.
     workers : int or None, default=None
         Number of processes, 0 for one per core; None: as before the interruption.
+    cluster : str or None, default=None
+        A Ray cluster, or "none" for this machine alone; None: as before the interruption.
     callbacks : sequence of Callback, default=()
         As in `run`. Trackers of the setting `log` continue without being named again.
 
@@ -279,7 +282,8 @@ def resume(
     settings = finding.read(directory)
     states = settings.state_dir if state_dir is None else str(state_dir)
     processes = settings.workers if workers is None else workers
-    changed = replace(settings, out=str(directory), state_dir=states, workers=processes)
+    nodes = settings.cluster if cluster is None else cluster
+    changed = replace(settings, out=str(directory), state_dir=states, workers=processes, cluster=nodes)
     try:
         return run_config(changed, progress, resumed=True, callbacks=callbacks)
     except OtherRunError as error:

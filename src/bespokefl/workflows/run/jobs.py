@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -25,11 +26,13 @@ from bespokefl.core.errors import BespokeError, DiskError, InputError, TrainingE
 from bespokefl.core.system.files import FULL, unwritten
 from bespokefl.engines.interrupts import delay_interrupts
 from bespokefl.engines.outcome import Progress
+from bespokefl.engines.transports.cluster.connection import num_cores
 from bespokefl.engines.transports.processes import cores
 
 log = logging.getLogger("bespokefl")
 
 MAX_PARAMETERS = 20_000_000  # of all clients' models together, for several trainings at once to fit into memory
+SERVERS_PER_CORE = 8  # trainings on a cluster whose servers share a core of this machine: a server mostly waits
 POLL_SECONDS = 0.1  # between two progress messages of a job, and between two checks for Ctrl-C
 
 
@@ -66,11 +69,27 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods()
 
 
-def num_processes(parameters: int, workers: int, device: str) -> int:
-    """Return how many trainings with this many parameters run at once: one per worker, or 1 if they do not fit."""
+def num_processes(parameters: int, workers: int, device: str, cluster: str = "none") -> int:
+    """Return how many trainings with this many parameters run at once: one per worker, or 1 if they do not fit.
+
+    With a cluster, the clients of each training are on one of its workers, and the server is in a process here. A
+    process that has used Ray itself must not fork others that do.
+    """
     if parameters > MAX_PARAMETERS or device != "cpu" or not can_fork():
         return 1
-    return workers or cores()
+    if cluster == "none":
+        return workers or cores()
+    if "ray" in sys.modules or workers == 1:
+        return 1
+    return workers or min(_cores_of(cluster), SERVERS_PER_CORE * cores())
+
+
+def _cores_of(cluster: str) -> int:
+    """The number of cores of a cluster, found by another process: this one forks, and must have no connection."""
+    ((_, found),) = run_jobs([Job("cluster", lambda report: num_cores(cluster))], processes=2)
+    if isinstance(found, BespokeError):
+        raise found
+    return int(found)
 
 
 def report_rounds(report: OnProgress) -> Callable[[Progress], None]:

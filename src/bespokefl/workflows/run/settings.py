@@ -59,6 +59,11 @@ AT_LEAST_ONE = Check(lambda value: value >= 1, "at least 1")
 DIRECTORY = Check(lambda value: "\0" not in value, "a directory, without NUL in its name")
 
 
+def _is_cluster(value: str) -> bool:
+    host, _, port = value.rpartition(":")
+    return value in ("none", "auto") or (bool(host) and port.isdecimal() and 0 < int(port) < 65536)
+
+
 def setting(
     default: Any, help: str, marks: Mark = NO_MARK, *, panel: str = TRAINING, check: Check | None = None
 ) -> Any:
@@ -207,9 +212,15 @@ class RunSettings:
     )
     workers: int = _computation(
         0,
-        "Number of processes; 0: one per core. Does not change the result.",
+        "Number of processes, on this machine or on a cluster; 0: one per core. Does not change the result.",
         Mark.RESUMABLE,
         check=Check(lambda value: value >= 0, "0 (all cores) or a number of processes"),
+    )
+    cluster: str = _computation(
+        "none",
+        "A Ray cluster whose nodes train: auto (the one that this machine belongs to), HOST:PORT, or none.",
+        Mark.RESUMABLE,
+        check=Check(_is_cluster, 'none, auto or the HOST:PORT of a Ray cluster, such as "10.0.0.1:6379"'),
     )
     chunk: int | None = _computation(
         None, "Number of clients computed at once; chosen automatically if not given.", check=AT_LEAST_ONE

@@ -236,6 +236,8 @@ def package(run: BuiltRun, outcome: Outcome, seconds: float, storage: RunStorage
     """Make the result of a simulated run, and personalize the clients that were held out of training."""
     clients, data = run.clients, run.data
     timing = {"seconds": seconds, **asdict(outcome.executor), "workers": outcome.workers, "states": outcome.states}
+    if outcome.placement:
+        timing["clients_by_node"] = list(outcome.placement)
     about = summary.summarize_run(
         run.settings,
         run.inputs.method,

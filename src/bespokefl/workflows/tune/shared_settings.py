@@ -95,7 +95,7 @@ def num_processes(clients: Clients, model: Model, config: RunSettings) -> int:
     with rng.torch_seeded(0, "size"):
         module = build(model, clients.shape, clients.classes or 1, tokens)()
     parameters = len(clients) * sum(parameter.numel() for parameter in module.parameters())
-    return jobs.num_processes(parameters, config.workers, config.device)
+    return jobs.num_processes(parameters, config.workers, config.device, config.cluster)
 
 
 def flags(config: RunSettings, without: Collection[str] = ()) -> list[str]:
