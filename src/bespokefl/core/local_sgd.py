@@ -115,8 +115,7 @@ def local_sgd(
             now, cut = rows[:k], [item if len(item) == 1 else item[:k] for item in per_row]
             weights, moving = [now.blocks[i] for i in free], [block[:k] for block in velocity]
             active = None if penalty is None else penalty.take(slice(k))
-        found = gradient(now, batch, *cut)
-        _observe(now, found, done[:k])
+        found = _observe(now, gradient(now, batch, *cut), done[:k])
         change = _velocity_(found, free, weights, moving, momentum, weight_decay)
         if active is not None:
             active.descend_(now, free, float(lr))
@@ -161,10 +160,10 @@ def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> 
     return whole, [*given, *per_row]
 
 
-def _observe(rows: Rows, gradient: Rows, done: Tensor) -> None:
-    """Put the new values of running statistics that a gradient carries into the rows that are not done."""
+def _observe(rows: Rows, gradient: Rows, done: Tensor) -> Rows:
+    """Put the new values of running statistics that a gradient carries into the rows that are not done; return the gradient."""
     if not gradient.observed:
-        return
+        return gradient
     blocks = dict(zip(rows.layout.names, rows.blocks, strict=True))
     found = {name: value for name, value in gradient.observed.items() if name not in rows.frozen}
     if done.any():
@@ -172,6 +171,7 @@ def _observe(rows: Rows, gradient: Rows, done: Tensor) -> None:
         found = {name: torch.where(ended[name], blocks[name], value) for name, value in found.items()}
     if found:
         torch._foreach_copy_([blocks[name] for name in found], list(found.values()))
+    return gradient
 
 
 def iterate(step: Callable[..., Any], values: Sequence[Any], data: CohortData, *, steps: Tensor | None = None) -> Any:
