@@ -26,6 +26,7 @@ from bespokefl.cli.commands import (
     compare,
     data,
     deploy,
+    deploy_models,
     diagnose,
     evidence,
     export,
@@ -75,6 +76,8 @@ for command in (
 ):
     app.command()(command)
 MAX_SENTENCE = 1500  # characters of an error
+deploy.app.command()(deploy_models.predict)
+deploy.app.command()(deploy_models.export)
 NO_REPORT = ("server", "node")  # commands that run until Ctrl-C, without a result to report
 for group in (app, data.app, split.app, new.app, deploy.app):
     for one in group.registered_commands:

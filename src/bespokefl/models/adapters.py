@@ -50,7 +50,7 @@ def lora(
     module : Module
         A pre-trained model.
     layers : str or sequence of str
-        Names of linear layers that get an adapter, or patterns such as "*.query".
+        Names of linear layers that get an adapter, or patterns such as "encoder.*".
     rank, alpha : int, float
         r and α. The defaults are those of FedSA-LoRA.
     unfreeze : str or sequence of str

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors import safe_open
 
 import bespokefl
+from bespokefl import cli
 from bespokefl.core.errors import InputError
 from bespokefl.data import load
 from bespokefl.data.preprocessing.fit import prepare
 from bespokefl.engines.transports.flower.messenger import NodeInfo, NodeMessenger
 from bespokefl.engines.transports.flower.node.node import PERSONAL, Node
-from bespokefl.workflows.deploy import node as home
+from bespokefl.workflows.deploy import node_models as home
 from bespokefl.workflows.deploy.layout import NodeSettings
 from bespokefl.workflows.deploy.node import LocalHost
 from bespokefl.workflows.deploy.server.run import run
@@ -269,6 +271,52 @@ def test_a_client_s_model_is_used_at_its_node(tmp_path: Path) -> None:
     for source in (found, fetched):
         with pytest.raises(InputError, match=f"{sentence} --client w2 --data FILE"):
             predict(source, "w2", new)
+
+
+def test_a_client_s_model_is_exported_at_its_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line: its file predicts what the node predicts, and its card has the scores of the run."""
+    nodes = hosts(tmp_path)
+    found = deployed(nodes, tmp_path / "place", rounds=2, eval_every=0, model="logistic", batch_size=7)
+    west = tmp_path / "place" / "west"
+    (west / "node.toml").write_text('name = "west"\nserver = "127.0.0.1:9092"\nstate = "."\n')
+    monkeypatch.chdir(tmp_path / "place")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["deploy", "export", "west", "--client", "w2", "--to", "onnx"])
+    assert ended.value.code == 0 and "the model of client w2 (model.onnx)" in capsys.readouterr().out
+    into = west / "run" / "export" / "w2"
+    card = json.loads((into / "model_card.json").read_text())
+    assert card["client"] == "w2" and card["method"]["name"] == "ditto" and card["method"]["rounds"] == 2
+    assert card["method"]["settings"]["batch_size"] == 7 and card["data"]["clients"] == 2
+    at = found.names.index("w2")
+    assert card["data"]["examples"] == {part: int(sizes[at]) for part, sizes in found.sizes.items()}
+    for kind, scores in (("personal", found.personal), ("global", found.global_), ("constant", found.constant)):
+        assert scores is not None and card["test_scores"][kind].keys() >= {"accuracy", "loss", "auc"}
+        for name, value in card["test_scores"][kind].items():
+            assert (np.nan if value is None else value) == pytest.approx(scores[name][at], rel=1e-6, nan_ok=True)
+    new = write(tmp_path / "new.csv", rows("west"), COLUMNS[:3])
+    towns = {"Bern": 0, "Oslo": 1, "Rome": 2}
+    x = [[line["age"], line["smoker"], towns.get(line["town"], -1)] for line in rows("west")]
+    session = onnxruntime.InferenceSession(into / "model.onnx")
+    (probabilities,) = session.run(None, {"x": np.array(x, dtype=np.float32)})
+    np.testing.assert_allclose(probabilities, home.predict(west, new, client="w2")[1].probabilities, rtol=1e-4)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["deploy", "export", "west", "--to", "onnx"])
+    assert ended.value.code == 2 and "this node has 2 clients: name one, as in --client w1." in capsys.readouterr().err
+
+
+def test_the_model_card_of_a_node_that_insists_on_noise(tmp_path: Path) -> None:
+    nodes = hosts(tmp_path)
+    nodes["west"].settings = replace(nodes["west"].settings, noise=1.0)
+    how = {"rounds": 1, "eval_every": 0, "model": "logistic", "clip": 1.0, "noise": 2.0}
+    deployed(nodes, tmp_path / "place", **how)
+    card = bespokefl.export(home.node_result(tmp_path / "place" / "west"), "w1", to="safetensors").card
+    assert card["test_scores"] == {}
+    limits = " ".join(card["limits"])
+    assert "(clip 1, noise 2); the server's result.json has" in limits and "keeps no test scores" in limits
+    card = bespokefl.export(home.node_result(tmp_path / "place" / "south"), "s1", to="safetensors").card
+    assert card["test_scores"]["personal"]["accuracy"] >= 0 and "no test scores" not in " ".join(card["limits"])
 
 
 @pytest.mark.parametrize("method", ["ditto", "pfedvem", "fedper", "fedfomo"])

@@ -194,7 +194,7 @@ def test_a_mistake_is_one_sentence(case: str, run: Path, capsys: pytest.CaptureF
         (without_models, "cannot read"),
         (interrupted, "exports need a finished run, but the one in"),
         (at_a_node, "is not in the run but at its node, ward"),
-        (at_a_node, "--data FILE; here only the global model can be exported: --global"),
+        (at_a_node, "--to torchscript; here only the global model can be exported: --global"),
     ],
 )
 @pytest.mark.parametrize("what", ["--client ada", "--all"])

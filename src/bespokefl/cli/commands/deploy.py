@@ -12,7 +12,7 @@ import typer
 
 from bespokefl.cli import completion, output
 from bespokefl.cli.options import INTERRUPTED, Overwrite, Quiet, takes_run
-from bespokefl.core.errors import InputError, count, unknown
+from bespokefl.core.errors import InputError, unknown
 from bespokefl.workflows.deploy.layout import Deployment, find_node, make_private, read_node_settings
 from bespokefl.workflows.run.settings import LOADING, RunSettings
 
@@ -211,32 +211,6 @@ def fetch(
     runs.fetch(deployment, run or runs.latest_run(deployment), out, overwrite)
     output.record(path=out)
     print(f"Written to {out}: clients.csv has a line for each client.")
-
-
-@app.command()
-def predict(
-    folder: NodeDirectory,
-    data: Annotated[Path, typer.Option(help="An .npz file with x, or a table with the columns of the node's data.")],
-    client: Annotated[str | None, typer.Option(help="Whose model. Default: that of the node's only client.")] = None,
-    name: NodeName = None,
-    run: RunName = None,
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
-    overwrite: Overwrite = False,
-) -> None:
-    """Predict with a client's own model, at the node that keeps it.
-
-    bespoke deploy predict hospital-a --client ward-7 --data new.csv
-    """
-    from bespokefl.workflows.deploy import node as nodes
-    from bespokefl.workflows.newcomers import predict as predictions
-
-    predictions.check(out, overwrite)
-    directory = find_node(folder, name)
-    state = directory / read_node_settings(directory).state
-    who, found = nodes.predict(state, data, client=client, run=run)
-    found.save(out, overwrite)
-    output.record(path=out, client=who, predictions=len(found))
-    print(f"Written to {out}: {count(len(found), 'prediction')} by the model of client {who}.")
 
 
 @app.command()

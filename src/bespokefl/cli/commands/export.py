@@ -1,7 +1,8 @@
 """`bespoke export`: write models of a run as files that other programs read."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,12 +10,17 @@ from bespokefl.cli import output
 from bespokefl.cli.options import Overwrite, Quiet
 from bespokefl.core.errors import InputError, count
 
+if TYPE_CHECKING:
+    from bespokefl.workflows.export.api import Exporter
+
+Formats = Annotated[
+    str, typer.Option(metavar="FORMAT", help="torchscript, onnx or safetensors, or several: onnx,safetensors.")
+]
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of newcomers' models.")],
-    to: Annotated[
-        str, typer.Option(metavar="FORMAT", help="torchscript, onnx or safetensors, or several: onnx,safetensors.")
-    ],
+    to: Formats,
     client: Annotated[str | None, typer.Option(help="The client whose model is exported.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Export the models of all clients.")] = False,
     global_model: Annotated[bool, typer.Option("--global", help="Export the global model.")] = False,
@@ -35,29 +41,46 @@ def export(
         raise InputError("name what to export, one of --client NAME, --all and --global.")
     from bespokefl.cli import terminal
     from bespokefl.workflows.export.api import Exporter
+
+    with terminal.messages(terminal.console(stderr=True), verbose=False):
+        exporter = Exporter(run, formats(to))
+        write(exporter, exporter.names if all_clients else [client], all_clients, out, overwrite, quiet)
+
+
+def formats(text: str) -> list[str]:
+    """Parse the value of --to."""
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def write(
+    exporter: "Exporter",
+    clients: Sequence[str | None],
+    in_directories: bool,
+    out: Path | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Export the models of clients (None: the global model) and print what was written.
+
+    `in_directories` makes a directory for each client in `out`; otherwise `out` is that of the only one.
+    """
+    from bespokefl.cli import terminal
     from bespokefl.workflows.run.jobs import Step
 
-    screen = terminal.console(stderr=True)
-    with terminal.messages(screen, verbose=False):
-        exporter = Exporter(run, [one.strip() for one in to.split(",") if one.strip()])
-        if not all_clients:
-            found = exporter.write(client, out, overwrite)
-            what = "the global model" if client is None else f"the model of client {client}"
-            files = [file["file"] for file in found.card["files"].values()]
-            checks = [file["check"] for file in found.card["files"].values()]
-            path = found.path
-        else:
-            names = exporter.names
-            exporter.check(names, out, overwrite)
-            with terminal.progress_bar(screen, "export", quiet) as report:
-                checks = []
-                for number, name in enumerate(names, 1):
-                    found = exporter.write(name, exporter.directory(name, out), overwrite)
-                    checks += [file["check"] for file in found.card["files"].values()]
-                    if report is not None:
-                        report(Step(name, number, len(names), None, number))
-            path, what = found.path.parent, f"the models of {count(len(names), 'client')}"
-            files = [file["file"] for file in found.card["files"].values()]
+    directories = [exporter.directory(one, out) if in_directories or out is None else out for one in clients]
+    if in_directories:
+        exporter.check(clients, out, overwrite)
+    checks = []
+    with terminal.progress_bar(terminal.console(stderr=True), "export", quiet or not in_directories) as report:
+        for number, (name, directory) in enumerate(zip(clients, directories, strict=True), 1):
+            found = exporter.write(name, directory, overwrite)
+            checks += [file["check"] for file in found.card["files"].values()]
+            if report is not None:
+                report(Step(str(name), number, len(clients), None, number))
+    path, what = found.path, "the global model" if clients[0] is None else f"the model of client {clients[0]}"
+    if in_directories:
+        path, what = path.parent, f"the models of {count(len(clients), 'client')}"
+    files = [file["file"] for file in found.card["files"].values()]
     output.record(path=path, files=files, checks=checks)
     if quiet:
         print(path)

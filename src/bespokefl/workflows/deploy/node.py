@@ -1,12 +1,10 @@
 """The process of a node: it loads its data, builds what the server's plan asks for, and answers requests."""
 
-import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 from bespokefl import data as datasets
 from bespokefl import methods, models
+from bespokefl.core.client_index import PARTS
 from bespokefl.core.errors import (
     NODE_FILE,
     BespokeError,
@@ -21,7 +20,6 @@ from bespokefl.core.errors import (
     count,
     said,
     settings_written_in,
-    unknown,
 )
 from bespokefl.core.user_input import plugins
 from bespokefl.core.user_input.spec import frozen, imported, is_named
@@ -36,13 +34,11 @@ from bespokefl.engines.client import ClientSide
 from bespokefl.engines.cohorts.chunks import prepare_task
 from bespokefl.engines.cohorts.features import with_features
 from bespokefl.engines.protection.clipping import Privacy
-from bespokefl.engines.transports.flower.names import check_name
 from bespokefl.engines.transports.flower.node.node import Node, Prepared
 from bespokefl.engines.transports.flower.run_plan import RunPlan, fingerprint
 from bespokefl.engines.transports.flower.services import supernode
 from bespokefl.workflows.deploy.layout import NODE_ID, TABLE_OPTIONS, NodeSettings, host_of, is_loopback
-from bespokefl.workflows.newcomers.predict import Predictions, by_model
-from bespokefl.workflows.results.models import NODE_ENTRY, PERSONAL, PRECISIONS, SavedModels, no_client, read_about
+from bespokefl.workflows.results.models import NODE_ENTRY, PRECISIONS
 from bespokefl.workflows.run.client_loading import table_options
 from bespokefl.workflows.run.convert import check_clients, engine_data, find_device, labels_of
 from bespokefl.workflows.run.task_builder import TaskSpec
@@ -186,10 +182,31 @@ class LocalHost:
         privacy = Privacy(plan.clip, plan.noise, secret=True)
         side = ClientSide(method, *with_features(task, data, plan.settings), plan.settings, privacy)
         examples = {"shape": clients.shape, "tokens": not clients.x.is_floating_point(), "labels": labels}
-        kept = {"examples": examples, "preparation": preparation.to_json() if preparation.changes else None}
+        kept = {
+            "examples": examples,
+            "preparation": preparation.to_json() if preparation.changes else None,
+            "run": self._describe(plan, method.hyper(), clients),
+        }
         return Prepared(side, executor, mark, asdict(spec.recipe(task).blueprint) | {NODE_ENTRY: kept})
 
     # -- inside
+
+    def _describe(self, plan: RunPlan, hyper: Mapping[str, Any], clients: Clients) -> dict[str, Any]:
+        """What model cards say about a run at this node."""
+        shared = ("batch_size", "local_epochs", "local_steps", "participation")
+        sizes = zip(*(getattr(clients, part).sizes.tolist() for part in PARTS), strict=True)
+        return {
+            "method": plan.recipe["method"],
+            "hyper": hyper,
+            "data": self.settings.data,
+            "rounds": plan.rounds,
+            "seed": plan.seed,
+            "settings": {name: getattr(plan, name) for name in shared},
+            "clip": plan.clip,
+            "noise": plan.noise,
+            "sizes": dict(zip(clients.names, sizes, strict=True)),
+            "versions": {name: version(name) for name in ("bespokefl", "torch", "numpy")},
+        }
 
     def _check_allowed(self, what: str, name: str, group: str) -> None:
         """Reject code that is not Bespoke's own, unless node.toml names its module."""
@@ -254,35 +271,3 @@ def _call(source: str) -> Any:
         raise
     except Exception as error:
         raise InputError(f"the data function {source!r} failed with {said(error)}.") from error
-
-
-def predict(
-    state: Path, data: str | PathLike[str], *, client: str | None = None, run: str | None = None
-) -> tuple[str, Predictions]:
-    """Predict the labels of the examples in a file; return the client and its model's predictions.
-
-    state   the directory in which the node keeps clients' states and models
-    client  whose model to use; None: that of the node's only client
-    run     the run that trained the model; None: the one whose models were written last
-    """
-    directory = _run_directory(state, run)
-    about = json.loads(read_about(directory / PERSONAL))
-    names = tuple(map(str, about["clients"]))
-    if client is None and len(names) > 1:
-        raise InputError(f"this node has {len(names)} clients: name one, as in --client {names[0]}.")
-    name = names[0] if client is None else client
-    if name not in names:
-        raise no_client(name, names)
-    model = SavedModels(directory).module(names.index(name))
-    entry = about[NODE_ENTRY]
-    preparation = None if entry["preparation"] is None else Preparation.from_json(entry["preparation"])
-    return name, by_model(model, name, data, entry["examples"], preparation)
-
-
-def _run_directory(state: Path, run: str | None) -> Path:
-    written = {path.parent.name: path.stat().st_mtime for path in state.glob(f"*/{PERSONAL}")}
-    if not written:
-        raise InputError(f"there is no model in {str(state)!r} yet: a node has its clients' models when a run is done.")
-    if run is not None and check_name(run, "a run") not in written:
-        raise unknown("run", run, written)
-    return state / (run or max(written, key=lambda name: written[name]))

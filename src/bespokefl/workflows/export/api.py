@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -177,13 +178,14 @@ class Exporter:
         return Source(model, recipe, inputs, "probabilities" if classifies else "value", classifies)
 
     def _model_of(self, client: str) -> torch.nn.Module:
-        try:
-            return self.run.model(client)
-        except InputError as error:
-            if isinstance(self.run, Result) and client in self.run.names and "nodes" in self.run.about:
-                only = "here only the global model can be exported: --global, or in Python no client"
-                raise InputError(f"{str(error).rstrip('.')}; {only}.") from None
-            raise
+        node = self.run.node_of(client) if isinstance(self.run, Result) else None
+        if node is not None:
+            there = ["bespoke", "deploy", "export", node, "--client", client, "--to", ",".join(self.formats)]
+            raise InputError(
+                f"the personal model of client {client} is not in the run but at its node, {node}; on that machine: "
+                f"{shlex.join(there)}; here only the global model can be exported: --global, or in Python no client."
+            )
+        return self.run.model(client)
 
 
 def _describe(name: str, predictions: Predictions) -> dict[str, Any]:

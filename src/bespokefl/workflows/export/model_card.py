@@ -157,6 +157,11 @@ def _limits(
     privacy = about.get("privacy")
     if privacy is None:
         limits.append("Training was not differentially private: the weights may reveal training examples.")
+    elif "largest_epsilon" not in privacy:
+        limits.append(
+            f"Uploads were clipped and noised (clip {privacy['clip']:g}, noise {privacy['noise']:g}); the server's "
+            "result.json has the (ε, δ) of each client. The model itself was not noised."
+        )
     else:
         epsilon = f"ε ≤ {privacy['largest_epsilon']:.3g} at δ = {privacy['delta']:g}"
         limits.append(f"Uploads were (ε, δ)-differentially private with {epsilon}; the model itself was not noised.")

@@ -32,7 +32,8 @@ from bespokefl.models import Model
 StateDict = dict[str, Tensor]
 
 ABOUT = "bespoke"  # the metadata entry: JSON with the clients' names and the blueprint
-NODE_ENTRY = "home"  # an entry that nodes add to that JSON: preprocessing of examples, and names of labels
+NODE_ENTRY = "home"  # an entry that nodes add to that JSON: preprocessing of examples, names of labels, the run
+NODE_SCORES = "scores"  # another one: test scores of the clients' models by kind and name
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 NEWCOMERS, BLUEPRINT = "newcomers.safetensors", "blueprint.json"
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -156,7 +157,8 @@ class SavedModels:
             refuse_pipe(path)
         try:
             known = json.loads(path.read_text(encoding="utf-8") if path == separate else read_about(path))
-            return Blueprint(**{name: value for name, value in known.items() if name not in ("clients", NODE_ENTRY)})
+            others = ("clients", NODE_ENTRY, NODE_SCORES)
+            return Blueprint(**{name: value for name, value in known.items() if name not in others})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"cannot read {str(path)!r}: {error}.") from None
 

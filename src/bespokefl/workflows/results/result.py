@@ -205,13 +205,16 @@ class Result:
             return held_out.model(name)
         if name not in self.names:
             raise no_client(name, self.names + (() if held_out is None else held_out.names))
-        node = next((node for node, own in self.about.get("nodes", {}).items() if name in own), None)
-        if node is not None:
+        if (node := self.node_of(name)) is not None:
             raise InputError(
                 f"the personal model of client {name} is not in the run but at its node, {node}; on that machine: "
                 f"bespoke deploy predict {shlex.quote(node)} --client {shlex.quote(name)} --data FILE."
             )
         return self.weights.module(self.names.index(name))
+
+    def node_of(self, client: str) -> str | None:
+        """Return the node of a deployment that keeps the personal model of a client; None if the model is here."""
+        return next((node for node, own in self.about.get("nodes", {}).items() if str(client) in own), None)
 
     def global_model(self) -> nn.Module | None:
         """Return the global model, in evaluation mode, on the CPU; None if the method has none."""

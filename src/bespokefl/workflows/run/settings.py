@@ -166,7 +166,7 @@ class RunSettings:
     local_blocks: str = setting(
         "",
         "Columns that stay with each client instead of being shared: head, norm, biases, adapters, a layer, or a "
-        'pattern such as "*.bias"; several separated by commas.',
+        'pattern such as "layer1.*"; several separated by commas.',
     )
     loss: str | None = setting(None, "cross_entropy or mse; chosen by the labels if not given.")
     rounds: int = setting(20, "Number of communication rounds.", Mark.TUNABLE, check=AT_LEAST_ONE)

@@ -33,6 +33,7 @@ log = logging.getLogger("bespokefl")
 PERSONAL = "personal.safetensors"
 HELLO, SETUP, TRAIN, SCORE = "hello", "setup", "train", "score"
 MIN_SCORE_CHUNK = 8  # clients scored at once, at least: scoring needs little memory
+MAX_SCORED = 1000  # clients of a node whose final scores are stored with their models
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,9 @@ class Node:
         size = len(cohort)
         if keep:
             rows = merge_by_position(models, size) if own else repeat_single_rows({"": common}, size)
-            self._keep(plan, prepared, names, rows[""])
+            kinds = {"personal": personal or globally, "global": globally, "constant": constant}
+            scored = {kind: merge_by_position(parts, size) for kind, parts in kinds.items() if parts}
+            self._keep(plan, prepared, names, rows[""], scored)
         if refusal:
             return refusal
         scores = self._scores("score", personal or globally, size)
@@ -213,10 +216,21 @@ class Node:
     def _scores(self, kind: str, parts: list[tuple[list[int], State]], size: int) -> Values:
         return prefixed(kind, rounded(merge_by_position(parts, size), self.policy.score_digits))
 
-    def _keep(self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows) -> None:
-        """Store the personal models."""
+    def _keep(
+        self, plan: RunPlan, prepared: Prepared, names: Sequence[str], models: Rows, scored: Mapping[str, State]
+    ) -> None:
+        """Store the personal models, with their test scores by kind of model, which are for the node itself."""
         path = self.folder / plan.run / PERSONAL
-        about = {"clients": list(names), **prepared.about}
+        of_test = {
+            kind: {
+                name.removeprefix("test_"): value.tolist()
+                for name, value in own.items()
+                if name.startswith("test_") and isinstance(value, torch.Tensor) and value.dim() == 1
+            }
+            for kind, own in scored.items()
+            if len(names) <= MAX_SCORED
+        }
+        about = {"clients": list(names), "scores": of_test, **prepared.about}
         entries = [(name, block, None) for name, block in zip(models.layout.names, models.blocks, strict=True)]
         try:
             replace_tensors(path, entries, {"bespoke": json.dumps(about, ensure_ascii=False)})
