@@ -155,6 +155,17 @@ class TestFairest:
         assert "wide has the best mean of the worst tenth" in found.sentence
         assert "some lose the lowest standard deviation" in found.sentence
 
+    def test_equal_worst_tenths_are_all_named(self) -> None:
+        high, low = spreading(0.8, 0.1), spreading(0.7, 0.02)
+        low[:, :3] = high[:, :3]
+        found = fairest(self.gains({"high": high, "low": low}), {"high": high, "low": low}, percent=True)
+        assert "of all methods high and low have the best mean of the worst tenth" in found.sentence
+        assert ", low the lowest standard deviation" in found.sentence
+        low[:, :3] += 0.01
+        found = fairest(self.gains({"high": high, "low": low}), {"high": high, "low": low}, percent=True)
+        assert "of all methods low has the best mean of the worst tenth" in found.sentence
+        assert " and the lowest standard deviation" in found.sentence
+
     def test_equal_gains_of_few_clients_are_not_fair(self) -> None:
         """Jain's index is 1 if one client in fifty is better off: it alone counts."""
         base = spreading(0.6, 0.1, num_clients=50)

@@ -149,7 +149,12 @@ def as_hyper_parameter(arguments: Sequence[str], option: str) -> list[str] | Non
     if not equals and not rest:
         raise InputError(f"{option} must be followed by a value, as in {option} 0.1.")
     value = value if equals else rest.pop(0)
-    flag = "--grid" if arguments[0] == "tune" and "," in value and not value.startswith(("(", "[")) else "--set"
+    several = "," in value and not value.startswith(("(", "["))
+    if several and arguments[0] == "compare":
+        raise InputError(
+            f"{option} must be one value, got {value!r}; values to try when tuning: --grid METHOD.{name}={value}."
+        )
+    flag = "--grid" if several and arguments[0] == "tune" else "--set"
     return [*arguments[:at], flag, f"{name}={value}", *rest]
 
 

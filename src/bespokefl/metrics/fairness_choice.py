@@ -51,17 +51,21 @@ class FairnessChoice:
         if len(self.spreads) < 2:
             return "fairness needs two methods and two clients with scores"
         if self.equal:
-            names = f"{', '.join(self.equal[:-1])} and {self.equal[-1]}"
-            return f"{names} have equal worst tenths and equal standard deviations"
+            return f"{_listed(self.equal)} have equal worst tenths and equal standard deviations"
         decile, std = self.deciles[0], self.stds[0]
-        figures = (
-            f"{decile} has the best mean of the worst tenth of the clients "
-            f"({show(self.spreads[decile].worst_decile)}), {std} the lowest standard deviation between clients "
-            f"({show_std(self.spreads[std].std)}"
-        )
+        served = f"the best mean of the worst tenth of the clients ({show(self.spreads[decile].worst_decile)})"
+        even = f"the lowest standard deviation between clients ({show_std(self.spreads[std].std)}"
+        have = "have" if len(self.deciles) > 1 else "has"
+        other = " and" if self.deciles == self.stds else f", {_listed(self.stds)}"
+        figures = f"{_listed(self.deciles)} {have} {served}{other} {even}"
         if len(self.candidates) == 1:
             return f"only {self.candidates[0]} is {within}, but of all methods {figures})"
         return f"{figures}, of {len(self.candidates)} methods {within})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names in a sentence: "a, b and c"."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _first(names: Sequence[str], values: Mapping[str, float]) -> list[str]:

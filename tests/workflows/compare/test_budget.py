@@ -437,6 +437,7 @@ def test_tune_without_a_time_keeps_working() -> None:
     assert with_tuning_time(["compare", "--tune", "ditto"]) == ["compare", "--tune", "10m", "ditto"]
     assert with_tuning_time(["compare", "ditto", "--tune"]) == ["compare", "ditto", "--tune", "10m"]
     assert with_tuning_time(["compare", "ditto", "--tune", "90s"]) == ["compare", "ditto", "--tune", "90s"]
+    assert with_tuning_time(["compare", "ditto", "--tune", "10x"]) == ["compare", "ditto", "--tune", "10x"]
     assert with_tuning_time(["run", "--tune"]) == ["run", "--tune"]
 
 
@@ -444,7 +445,12 @@ def test_tune_without_a_time_keeps_working() -> None:
     ("flags", "sentence"),
     [
         (["--tune", "5m", "--no-tune"], "give --tune 5m or --no-tune, not both"),
+        (["--tune", "10x"], "--tune must be followed by a time, such as 90s, 10m or 1h, got '10x'"),
         (["--tune=soon"], "--tune must be followed by a time, such as 90s, 10m or 1h, got 'soon'"),
+        (
+            ["--lr", "0.1,0.2"],
+            "--lr must be one value, got '0.1,0.2'; values to try when tuning: --grid METHOD.lr=0.1,0.2",
+        ),
         (["--budget", "times"], "unknown --budget 'times'; did you mean 'time'"),
     ],
 )

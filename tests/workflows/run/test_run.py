@@ -452,6 +452,11 @@ def test_a_damaged_run_is_refused(ditto: Result, tmp_path: Path, file: str) -> N
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not the directory of a run"):
         load_run(tmp_path)
+    for name in ("ditto-0", "local-0"):
+        (tmp_path / "comparison" / "runs" / name).mkdir(parents=True)
+        (tmp_path / "comparison" / "runs" / name / "result.json").touch()
+    with pytest.raises(InputError, match=r"comparison' holds several runs; name one of them, such as '.*ditto-0'"):
+        load_run(tmp_path / "comparison")
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:

@@ -149,11 +149,12 @@ def _train(
 
 
 def with_tuning_time(arguments: list[str]) -> list[str]:
-    """Give a `--tune` without a time, as in earlier versions, the default time."""
+    """Give a `--tune` without a time, as in earlier versions, the default time; a number is a time, or a wrong one."""
     found = []
     for at, one in enumerate(arguments):
         found.append(one)
-        if one == "--tune" and arguments[0] == "compare" and not is_time("".join(arguments[at + 1 : at + 2])):
+        following = "".join(arguments[at + 1 : at + 2])
+        if one == "--tune" and arguments[0] == "compare" and not following[:1].isdigit() and not is_time(following):
             found.append(DEFAULT_TIME)
     return found
 

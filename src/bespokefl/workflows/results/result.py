@@ -291,6 +291,8 @@ def load_run(path: str | PathLike[str], model: Model | None = None) -> Result:
     """
     source = Path(path)
     if not run_directory.is_run(source):
+        if runs := sorted(one.parent for one in (source / "runs").glob("*/result.json")):
+            raise InputError(f"{str(path)!r} holds several runs; name one of them, such as {str(runs[0])!r}.")
         raise InputError(f"{str(path)!r} is not the directory of a run: it has no {' and '.join(run_directory.SIGNS)}.")
     try:
         about = json.loads((source / "result.json").read_text(encoding="utf-8"))
