@@ -78,11 +78,15 @@ def _section(study: CompareCheck, scenario: Scenario, store: CellStore) -> str:
         f"Model `{own['model']}`, {own['rounds']} rounds, {scenario.epochs} local epochs, batches of "
         f"{own['batch_size']}; methods are compared by {_metric(scenario)}.",
         "",
+    ]
+    ours, theirs = {} if compared is None else _scores(compared), _searched(study, scenario, store, SAME)
+    if not ours and not theirs:
+        return "\n".join([*lines, "Not computed yet.", ""])
+    lines += [
         "| method | compare chose | compare | search, same work, chose | search, same work | difference "
         "| search, more work |",
         "|---|---|---:|---|---:|---:|---:|",
     ]
-    ours, theirs = {} if compared is None else _scores(compared), _searched(study, scenario, store, SAME)
     more = _searched(study, scenario, store, MORE)
     for name in study.methods:
         chosen = study.choice(scenario, name, SAME, store)
