@@ -78,9 +78,10 @@ def _caption(found: Contents) -> str:
         return text
     confidence = f"{100 * (1 - document['level']):.0f} %"
     return (
-        f"{text} Difference: {confidence} interval of the difference from the best mean, with the corrected p-value of "
-        "a mixed model with seeds and clients as random effects. SD: standard deviation between clients. Better/worse "
-        "off: per cent of clients that do better and worse than with the better of Local and FedAvg. "
+        f"{text} Difference: {confidence} interval of the difference from the best mean, by a mixed model with seeds "
+        "and clients as random effects; the p-value, unlike the interval, is corrected for the number of methods. "
+        "SD: standard deviation between clients. Better/worse off: per cent of clients that do better and worse than "
+        "with the better of Local and FedAvg. "
         f"* best mean, = equal to it within {tables.format_margin(document)}, ? too few clients or seeds to tell; the "
         "others are significantly worse."
     )
