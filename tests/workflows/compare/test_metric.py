@@ -147,6 +147,14 @@ def test_a_curve_has_ten_points_between_the_first_and_the_last(rounds: int) -> N
     assert often_enough(RunSettings(method="ditto", rounds=rounds, eval_every=7)) == 7
 
 
+def test_a_method_with_fewer_rounds_has_as_many_points(clients: Clients) -> None:
+    small = {"rounds": 22, "model": "logistic", "local_steps": 1, "budget": "gradients", "seeds": 1, "tune": False}
+    found = compare(["ditto"], clients, workers=1, **small)
+    for name, rounds in (("fedavg", 22), ("ditto", 11)):
+        evaluated = [one["round"] for one in found.result(name, 0).client_scores]
+        assert evaluated[0] == 0 and evaluated[-1] == rounds and len(evaluated) >= 12
+
+
 def test_tuning_chooses_by_the_metric_on_validation_data(clients: Clients, tmp_path: Path) -> None:
     grid = {"lr": (1e-4, 0.05, 0.5)}
     by = {

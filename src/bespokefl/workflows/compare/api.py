@@ -96,12 +96,13 @@ def compare(
     score = None if metric is None else check_metric(metric)
     config = shared_settings.config_of("compare", clients, settings)
     trackers.of(config.log)  # report mistakes before training
-    config = replace(config, eval_every=often_enough(config), follow=config.follow or score)
+    asked, config = config, replace(config, eval_every=often_enough(config), follow=config.follow or score)
     start = None if settings.get("start") is None else initial_weights.read(settings["start"])
     given = settings | {"eval_every": config.eval_every, "follow": config.follow, "start": start}
 
     def train(one: Candidate, seed: int, path: Path, workers: int, report: OnProgress) -> Result:
         own = {"seed": seed, "workers": workers, "checkpoint": path, "progress": report}
+        own["eval_every"] = often_enough(asked, one.options.get("rounds"))
         result = run(one.method, clients, **(given | one.options | own))
         if not result.interrupted:
             result.save(path, overwrite=True)
@@ -155,6 +156,7 @@ def compare_config(
             seed=seed,
             workers=workers,
             out=str(path),
+            eval_every=often_enough(asked, one.options.get("rounds")),
             **one.options,
         )
         return run_config(own, report, resumed=run_directory.is_unfinished(path), clients=clients)

@@ -205,11 +205,14 @@ class ComparisonPlan:
         return entry
 
 
-def often_enough(config: RunSettings) -> int:
-    """Return `eval_every`; by default so small that curves have ten points between the first and the last round."""
+def often_enough(config: RunSettings, rounds: int | None = None) -> int:
+    """Return `eval_every`; by default so small that curves have ten points between the first and the last round.
+
+    `rounds` are those of a method that has fewer than the comparison.
+    """
     if config.eval_every != RunSettings.eval_every:
         return config.eval_every
-    return min(config.eval_every, max(1, config.rounds // (MIN_POINTS + 1)))
+    return min(config.eval_every, max(1, (rounds or config.rounds) // (MIN_POINTS + 1)))
 
 
 def run_comparison(
