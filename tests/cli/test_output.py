@@ -17,7 +17,7 @@ from bespokefl import cli
 from bespokefl.cli import completion
 from bespokefl.cli.commands import data, deploy, new, split
 from bespokefl.cli.options import as_hyper_parameter
-from bespokefl.workflows.deploy import demo, node, runs
+from bespokefl.workflows.deploy import demo, node_models, runs
 from bespokefl.workflows.newcomers import predict as newcomers
 from bespokefl.workflows.run import api
 
@@ -78,6 +78,7 @@ COMMANDS = {  # of every command that reports something: how it is called, and a
     "deploy stop": ("d --run one", "run"),
     "deploy fetch": ("d --run one --out x", "path"),
     "deploy predict": ("d --name a --data new.npz --out x.csv", "predictions"),
+    "deploy export": ("d --name a --client 0 --to safetensors --out x", "files"),
     "deploy demo": ("--out x", "scores"),
     "deploy overhead": ("", "seconds_per_round"),
 }
@@ -112,7 +113,8 @@ def without_processes(prepared: Path, here: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(runs, "fetch", lambda *_: None)
     monkeypatch.setattr(runs, "list_nodes", lambda _: {"a": "online"})
     monkeypatch.setattr(runs, "list_runs", lambda _: {"one": {"state": "done"}})
-    monkeypatch.setattr(node, "predict", lambda *_, **__: ("0", newcomers.predict("r", "0", "new.npz")))
+    monkeypatch.setattr(node_models, "predict", lambda *_, **__: ("0", newcomers.predict("r", "0", "new.npz")))
+    monkeypatch.setattr(node_models, "node_result", lambda *_: bf.load_run("r"))
 
 
 @pytest.mark.usefixtures("without_processes")
