@@ -161,7 +161,7 @@ def _penalized(gradient: Gradient, penalty: Penalty, per_row: Sequence[Any]) -> 
 
 
 def _observe(rows: Rows, gradient: Rows, done: Tensor) -> Rows:
-    """Put the new values of running statistics that a gradient carries into the rows that are not done; return the gradient."""
+    """Put the new running statistics that a gradient carries into the rows that are not done. Return the gradient."""
     if not gradient.observed:
         return gradient
     blocks = dict(zip(rows.layout.names, rows.blocks, strict=True))
