@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from bespokefl.core.errors import BespokeError
 from bespokefl.workflows.deploy import runs
 from bespokefl.workflows.run.settings import RunSettings
@@ -145,7 +147,7 @@ class Torture:
         return [client for clients in result["nodes"].values() for client in clients]
 
     def _models(self, name: str) -> dict[str, str]:
-        """A hash of each file of models."""
+        """A hash of the models in each file."""
         root = self.world.deployment.root
         files = [*sorted((root / "nodes").glob(f"*/state/{name}/personal.safetensors"))]
         files += sorted((self.world.deployment.run_directory(name) / runs.RESULT).glob("**/*.safetensors"))
@@ -169,4 +171,8 @@ def _reason(status: Mapping[str, Any]) -> str:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """Of the tensors; the header has settings, such as the run's name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(load_file(path).items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -27,7 +27,7 @@ from bespokefl_evidence.benchmarks import scale
 from bespokefl_evidence.benchmarks.scale import ACTIVE, CLASSES, DITTO
 from bespokefl_evidence.pages.drawing import Drawing, Panel
 
-STORED = Path("evidence/growth.json")  # in a checkout of the repository
+STORED = Path("docs/figures/growth.json")  # in a checkout of the repository
 FIGURE = Path("docs/figures/growth.svg")
 CLIENTS = (1_000, 3_000, 10_000, 30_000, 100_000)
 WIDTHS = (4, 12, 40, 120, 400, 1200)  # of the hidden layer: 1,000 to 300,000 parameters

@@ -52,7 +52,7 @@ def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_freed_memory_is_kept() -> None:
     """In a new process, as the setting is for a whole process."""
     script = (
-        "import resource, torch; from bespokefl.core import memory; assert memory.keep_freed()\n"
+        "import resource, torch; from bespokefl.core.system import memory; assert memory.keep_freed()\n"
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "step = lambda: [torch.ones(1 << 20) for _ in range(30)]\n"  # 120 MB, in allocations that glibc maps one by one
         "step(); before = faults(); step(); print(faults() - before)"

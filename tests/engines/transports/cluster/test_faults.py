@@ -140,8 +140,9 @@ def test_a_command_is_interrupted_and_loses_the_cluster(nodes: Any, tmp_path: Pa
     wait_for(lambda: {one.name for one in checkpoints.iterdir()} != before)
     (raylet,) = nodes.head_node.all_processes["raylet"]
     raylet.process.kill()
-    said = again.communicate(timeout=60)[1]
-    assert "the node of this machine was lost" in said and "Traceback" not in said
+    said = again.communicate(timeout=60)[1]  # Ray ends this process, or tells it first that its only worker is lost
+    lost = "the node of this machine was lost", "no worker of the cluster is left"
+    assert any(sentence in said for sentence in lost) and "Traceback" not in said
 
     last = bespoke("resume", "run", "--cluster", "none", folder=tmp_path)
     wait_for(lambda: "resuming" in (last.stderr.readline() if last.stderr else ""))
