@@ -522,9 +522,12 @@ def test_help_and_version_are_quick_and_leave_torch_alone() -> None:
         assert min(took) < 1
 
 
-def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bespoke("") == 0
-    assert "Usage: bespoke" in capsys.readouterr().out
+@pytest.mark.parametrize("group", ["", "data", "new", "deploy"])
+def test_no_command_shows_the_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bespoke(group) == 0
+    printed = capsys.readouterr()
+    assert f"Usage: bespoke {group}".strip() in printed.out
+    assert printed.err == ""
 
 
 def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         title = "" if context is None else context.command_path.partition(" ")[2]
-        code = _fail(usage_message(arguments, error), error.exit_code, arguments, title)
+        without_command = not error.format_message()  # `bespoke data`, for example: the help is printed
+        code = 0 if without_command else _fail(usage_message(arguments, error), error.exit_code, arguments, title)
     except BespokeError as error:
         code = _fail(str(error), 2, arguments)
     except BrokenPipeError:  # the reader of the output has closed it
