@@ -111,9 +111,8 @@ class Task:
         self._slots = self.statistics.slots(self._quick)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # the result of without_head()
-        self._featured: list[Task | None] = []  # that of with_features()
         self.draws = False  # set by probe.check
-        self.work = WorkCounter()  # shared with the results of without_head() and with_features()
+        self.work = WorkCounter()  # shared with the result of without_head()
 
     # -- plain or stacked
 
@@ -175,39 +174,12 @@ class Task:
         """
         if not self._below:
             self._below.append(self._find_below(x))
-        return self._alike(self._below[0])
-
-    def with_features(self, x: Tensor) -> "Task | None":
-        """Return the task with the same rows whose outputs are followed by the head's input features, (K, B, C + F).
-
-        One pass then serves objectives of both. None in the same cases as `without_head`.
-        """
-        if not self._featured:
-            self._featured.append(None if self.without_head(x) is None else self._append_features())
-        return self._alike(self._featured[0])
-
-    def _alike(self, twin: "Task | None") -> "Task | None":
-        """Make a twin compute in the same way, plain or stacked."""
-        if twin is not None:
-            twin.draws, twin.stacked = self.draws, False
+        below = self._below[0]
+        if below is not None:  # computes in the same way, plain or stacked
+            below.draws, below.stacked = self.draws, False
             if self.stacked:
-                twin.stack()
-        return twin
-
-    def _twin(self) -> "Task":
-        """Copy the task and its module, but share parameters and buffers, as frozen ones may be large."""
-        twin = copy.copy(self)
-        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
-        twin.module = copy.deepcopy(self.module, shared)
-        twin._forward, twin._below, twin._featured = None, [None], [None]
-        return twin
-
-    def _append_features(self) -> "Task":
-        twin = self._twin()
-        layer = twin.module.get_submodule(self.layout.head[0].rpartition(".")[0])
-        layer.register_forward_hook(lambda _, inputs, output: torch.cat([output, inputs[0]], -1))
-        twin._renew()
-        return twin
+                below.stack()
+        return below
 
     def _renew(self) -> None:
         """Make the faster copy of a module that was changed."""
@@ -232,7 +204,10 @@ class Task:
         slopes = torch.autograd.grad(features.sum(), weights, allow_unused=True) if features.requires_grad else ()
         if any(slope is not None for slope in slopes):
             return None  # the layers below use the head's weights, too
-        below = self._twin()
+        below = copy.copy(self)
+        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
+        below.module = copy.deepcopy(self.module, shared)  # frozen parameters may be large
+        below._forward, below._below = None, [None]
         if path:
             below.module.set_submodule(path, nn.Identity())
         else:
@@ -260,7 +235,7 @@ class Task:
         if found is None:
             return None
         above = copy.copy(self)
-        above.module, above._below, above._featured = found[0], [], []
+        above.module, above._below = found[0], []
         above._renew()
         if above.stacked:
             above.stack()

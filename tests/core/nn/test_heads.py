@@ -203,18 +203,17 @@ def test_a_head_for_every_place_is_computed_whole() -> None:
     assert same_bits(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads))
 
 
-@pytest.mark.parametrize("make", [Task.without_head, Task.with_features])
-def test_what_is_made_of_a_task_follows_it(make: Callable[[Task, Tensor], Task | None]) -> None:
+def test_what_is_made_of_a_task_follows_it() -> None:
     """It is found once, before or after the task is stacked, shares what never changes, and counts the same work."""
     task = Task(Pretrained)
     x = inputs("pretrained", 3, dtype=torch.float32)
-    made = make(task, x)
+    made = task.without_head(x)
     assert made is not None and not made.stacked and made.module.backbone.weight is task.module.backbone.weight
     assert made.work is task.work
     task.stack()
-    assert make(task, x) is made and made.stacked
+    assert task.without_head(x) is made and made.stacked
     task.stacked, task.draws = False, True
-    assert make(task, x) is made and not made.stacked and made.draws
+    assert task.without_head(x) is made and not made.stacked and made.draws
     assert isinstance(task.module.head, nn.Linear) and task.trial(x).shape == (3, CLASSES)
 
 
