@@ -120,7 +120,8 @@ class PFedBayes(Method):
     def _step_(self, values: Sequence[Tensor], number: int, newcomer: bool) -> None:
         """Change both distributions in place by the step of this number, from 1; slope is that at μ + σ ε."""
         kl_weight, rho_curvature, slope, noise, mean, rho, std, prior, prior_rho, prior_std, *moments = values
-        curvature = kl_weight / (prior_std * prior_std)  # of the KL in a mean; in ρ it is about 2 ζ/n
+        variance = prior_std * prior_std
+        curvature = kl_weight / variance  # of the KL in a mean; in ρ it is about 2 ζ/n
         by_std = torch.addcmul(slope * noise, std, curvature).addcdiv_(kl_weight, std, value=-1)
         by_mean = torch.addcmul(slope, mean - prior, curvature)
         _descend_(mean, by_mean, self.lr, curvature, moments[:2], number)
@@ -128,10 +129,10 @@ class PFedBayes(Method):
         std.copy_(F.softplus(rho))
         if newcomer:
             return
-        gap = mean - prior  # w_i follows the new q_i
-        by_prior_std = kl_weight.sub(torch.addcmul(std * std, gap, gap).mul_(curvature)).div_(prior_std)
-        _descend_(prior, gap.mul_(curvature).neg_(), self.common_lr, curvature, moments[4:6], number)
-        by_prior_rho = by_prior_std.mul_(prior_rho.sigmoid())
+        gap = prior - mean  # w_i follows the new q_i
+        by_prior_std = variance.addcmul_(gap, gap, value=-1).addcmul_(std, std, value=-1).mul_(curvature)
+        _descend_(prior, gap.mul_(curvature), self.common_lr, curvature, moments[4:6], number)
+        by_prior_rho = by_prior_std.div_(prior_std).mul_(prior_rho.sigmoid())
         _descend_(prior_rho, by_prior_rho, self.common_lr, rho_curvature, moments[6:], number)
         prior_std.copy_(F.softplus(prior_rho))
 
