@@ -118,7 +118,8 @@ class FedFOMO(Method):
 def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> Tensor:
     """The decrease of the validation loss per distance from the base (3), (K, M); 0 where it is undefined."""
     losses = task.sweep_losses([base, *models], data.sweep("validation"))
-    distance = torch.stack([(rows - base).square_norm().double().sqrt().cpu() for rows in models], 1)
+    distances = [(rows - base).square_norm().double().sqrt().cpu() for rows in models]
+    distance = torch.stack(torch.broadcast_tensors(*distances), 1)
     value = (losses[:, :1] - losses[:, 1:]) / distance
     return torch.where(distance > 0, value, 0.0).nan_to_num(0.0)
 

@@ -43,7 +43,7 @@ def train_head(
     """
     options: Any = {"epochs": epochs, "steps": steps, "purpose": purpose, "momentum": momentum}
     options["weight_decay"] = weight_decay
-    found = head_gradient(task, base, data, data.num_steps(epochs) if steps is None else steps)
+    found = head_gradient(task, base, data, data.num_steps(epochs) if steps is None else steps) if base.blocks else None
     if found is None:
         rows = task.start.with_block(base).with_block(head)
         return local_sgd(task.gradient, rows, data, lr, frozen="base", **options).block("head")
@@ -82,10 +82,8 @@ def head_gradient(task: Task, base: Rows, data: CohortData, steps: Tensor | int)
 
 def head_slope(task: Task, batch: Batch, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The gradient of each row's mean loss with respect to its outputs, (K, C, B); inputs are features, (K, B, F)."""
-    transposed = weight.mT.contiguous()  # a product with few rows and transposed features takes twice as long
-    plain = bias is None
-    outputs = torch.bmm(batch.x, transposed) if plain else torch.baddbmm(bias.unsqueeze(1), batch.x, transposed)
-    return _slope(task, outputs.mT, batch)
+    outputs = torch.bmm(weight, batch.x.mT) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, batch.x.mT)
+    return _slope(task, outputs, batch)
 
 
 def head_inputs(task: Task, data: CohortData) -> CohortData | None:
