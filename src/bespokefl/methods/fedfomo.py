@@ -138,5 +138,6 @@ def mix(models: Sequence[Rows], value: Tensor) -> Rows:
     shares = weights(value)
     total = models[0] * shares[:, 0]
     for m, rows in enumerate(models[1:], start=1):
-        total = total.plus(rows.expand(len(value)), shares[:, m])
+        factors = [shares[:, m].to(block).reshape(-1, *[1] * (block.dim() - 1)) for block in total.blocks]
+        torch._foreach_addcmul_(total.blocks, rows.expand(len(value)).blocks, factors)
     return total

@@ -157,15 +157,14 @@ def k_means(points: Array, labels: Array, k: int) -> Array:
         member = np.eye(k)[labels]
         return (member.T @ points) / member.sum(0)[:, None]
 
-    now, least = centres(labels), TOLERANCE * points.var(0).mean()
-    before = None
+    now, before, least = centres(labels), labels, TOLERANCE * points.var(0).mean()
     for _ in range(MOST_STEPS):
         squares = np.square(now).sum(1) - 2 * points @ now.T  # without ‖x‖², which is the same for all centres
         found = squares.argmin(1)
         for empty in np.setdiff1d(np.arange(k), found):  # gets the point that is farthest from its centre
             alone = np.bincount(found, minlength=k)[found] == 1
             found[np.where(alone, -1.0, np.square(points - now[found]).sum(1)).argmax()] = empty
-        if before is not None and (found == before).all():
+        if (found == before).all():
             break
         last, now, before = now, centres(found), found
         if np.square(now - last).sum() <= least:
