@@ -398,13 +398,14 @@ class Task:
         common = max(map(len, choices)) == 1
         pieces = examples.split(SWEEP_SIZE if common else inside.sum(1).tolist())
         buffer = plan.x.new_empty(max(map(len, pieces)), *plan.x.shape[1:])
+        each = [list(zip(*(block.unbind() for block in rows.blocks), strict=True)) for rows in choices]
         whole: list[Tensor] = []
         at = 0
         with torch.no_grad():
             for k, some in enumerate(pieces):
                 x = torch.index_select(plan.x, 0, some, out=buffer[: len(some)])
-                for i, rows in enumerate(choices):
-                    outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x)
+                for i, weights in enumerate(each):
+                    outputs = self._plain(weights[0 if len(weights) == 1 else k], x)
                     if k == 0:
                         whole.append(outputs.new_empty(len(examples), *outputs.shape[1:]))
                     whole[i][at : at + len(some)] = outputs  # copied at once, as a module may return its input
