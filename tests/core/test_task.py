@@ -311,6 +311,21 @@ class TestPredictAndScore:
             assert found[k] == (0 if first < second else 1)
         assert set(found) == {0, 1}
 
+    @pytest.mark.parametrize("size", [5, 256], ids=["small", "whole"])
+    @pytest.mark.parametrize("stacked", [False, True], ids=["plain", "stacked"])
+    def test_losses_of_several_models(self, stacked: bool, size: int) -> None:
+        data = federation((40, 70, 1), dtype=DOUBLE)
+        task = Task(mlp, dtype=DOUBLE)
+        each = [random_rows(task, len(data), seed=seed, scale=1.0) for seed in (1, 2)]
+        if stacked:
+            task.stack()
+        for part in (data.train, data.validation):  # in the latter, a client has no examples
+            plan = BatchSchedule.sweep(data.x, data.y, part, size)
+            for choices in (each, [*each, task.start], [task.start, each[0][:1]]):
+                found = task.sweep_losses(choices, plan)
+                expected = [task.score(rows, plan)["loss"] for rows in choices]
+                torch.testing.assert_close(found, torch.stack(expected, 1), rtol=1e-10, atol=0, equal_nan=True)
+
     def test_regression_has_no_accuracy(self) -> None:
         data = federation(targets="numbers", dtype=DOUBLE)
         task = Task(line, "mse", dtype=DOUBLE)

@@ -12,7 +12,7 @@ from bespokefl.core.method import Message, Round
 from bespokefl.core.rows import Layout, Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.faults import Faults
-from bespokefl.methods import FedAvg, FedDBE
+from bespokefl.methods import FedAvg, FedDBE, feddbe
 from bespokefl.methods.feddbe import by_memory, descend_, mean_features, shifted
 from tests.federations import CLASSES, NAMES, WIDTH, apart, federation, mlp, random_rows, run, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
@@ -170,6 +170,23 @@ def test_the_mean_of_the_features(stacked: bool) -> None:
     for k in range(2):
         expected = features_of(rows[k : k + 1], data.x[data.train.of(k)]).mean(0)
         torch.testing.assert_close(found[k], expected.detach())
+
+
+@pytest.mark.parametrize("chunk", [1, 10])
+def test_a_logistic_model_in_closed_form_is_the_whole_model(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of its features is the inputs', and its steps are those of the shifted model by autograd."""
+    options = {"rounds": 3, "chunk": chunk, "factory": lambda: nn.Linear(WIDTH, CLASSES)}
+    made, found = run(FedDBE(lr=0.2), DATA, **options)
+    means = torch.stack([DATA.x[DATA.train.of(k)].mean(0) for k in EVERYBODY])
+    torch.testing.assert_close(mean_features(made.task, made.task.start, work_of(DATA)), means)
+    monkeypatch.setattr(feddbe, "head_inputs", lambda *_: None)
+    again, expected = run(FedDBE(lr=0.2), DATA, **options)
+    torch.testing.assert_close(mean_features(made.task, made.task.start, work_of(DATA)), means)
+    assert apart(found.server["weights"], expected.server["weights"]) < 1e-12
+    assert apart(found.server["mean"], expected.server["mean"]) < 1e-12
+    memories = (one.store.get(EVERYBODY)["memory"] for one in (made, again))
+    torch.testing.assert_close(*memories)
+    assert found.history[1]["gradients"] == expected.history[1]["gradients"] > 0
 
 
 # -- others

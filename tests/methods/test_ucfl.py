@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
+from sklearn.metrics import silhouette_samples
 from torch import nn
 
 from bespokefl import cli
@@ -21,7 +23,8 @@ from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.methods import UCFL, FedAvg, Local, UCFLParallel, build
-from bespokefl.methods.ucfl import choose_streams, collaboration, gradient_noise
+from bespokefl.methods.ucfl import choose_streams, collaboration, gradient_noise, similarity
+from bespokefl.methods.ucfl.similarity import k_means
 from tests.federations import CLASSES, SIZES, WIDTH, apart, federation, random_rows, run, simulation, work_of
 from tests.methods.plain_sgd import train, weighted
 
@@ -176,6 +179,26 @@ def test_k_means_leaves_nobody_nearer_to_another_centroid() -> None:
         centroids = np.stack([W[labels == stream].mean(0) for stream in range(streams)])
         nearest = np.linalg.norm(W[:, None] - centroids[None], axis=2).argmin(1)
         np.testing.assert_array_equal(labels, nearest)
+
+
+def test_clusters_and_silhouettes_are_those_of_scikit_learn() -> None:
+    draws = np.random.default_rng(3)
+    for m, k in ((30, 4), (60, 25), (60, 59)):
+        points, begin = draws.random((m, 5)), np.concatenate([np.arange(k), draws.integers(k, size=m - k)])
+        found = k_means(points, begin, k)
+        centres = np.stack([points[begin == c].mean(0) for c in range(k)])
+        np.testing.assert_array_equal(found, KMeans(k, init=centres, n_init=1).fit(points).labels_)
+        distances = np.linalg.norm(points[:, None] - points, axis=2)
+        expected = silhouette_samples(distances, found, metric="precomputed").mean()
+        assert similarity.silhouette(distances, found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_cluster_that_loses_its_points_gets_the_farthest_one() -> None:
+    points = np.array([[0.0], [0.1], [10.0], [10.6], [5.0], [5.4]])
+    found = k_means(points, np.array([0, 2, 0, 2, 1, 1]), 3)  # centres at 5, 5.2 and 5.35
+    assert found.tolist() == [0, 0, 1, 1, 2, 2]
+    init = np.array([[5.0], [5.2], [5.35]])
+    np.testing.assert_array_equal(found, KMeans(3, init=init, n_init=1).fit(points).labels_)
 
 
 def test_a_penalty_asks_for_fewer_streams() -> None:

@@ -236,7 +236,7 @@ class CohortData:
         lists = []
         for row, n in enumerate(self.n.tolist()):
             size = max(1, int(share * n + 1e-9))  # 0.29 * 100 is below 29
-            chosen = self.generator(purpose, row).permutation(n)[:size]
+            chosen = _REUSED_GENERATOR.at(*self._key(purpose, row)).permutation(n)[:size]
             lists.append(self.train.of(row).numpy()[np.sort(chosen)])
         return replace(self, train=ClientIndex.of_lists(lists), plans={})
 

@@ -79,7 +79,16 @@ class Layout:
 
     def only(self, names: Iterable[str]) -> "Layout":
         """The layout of some parameters."""
-        kept = set(names) & set(self.names)
+        kept = frozenset(names).intersection(self.names)
+        if kept not in self._parts:
+            self._parts[kept] = self._only(kept)
+        return self._parts[kept]
+
+    @cached_property
+    def _parts(self) -> dict[frozenset[str], "Layout"]:
+        return {}  # the results of `only`, which methods call in every step
+
+    def _only(self, kept: frozenset[str]) -> "Layout":
         shapes = {name: shape for name, shape in zip(self.names, self.shapes, strict=True) if name in kept}
         marked = (self.head, self.statistics, self.norm, self.local)
         own = [tuple(name for name in names if name in kept) for names in marked]

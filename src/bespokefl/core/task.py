@@ -111,9 +111,8 @@ class Task:
         self._slots = self.statistics.slots(self._quick)
         self._forward: Callable[..., Tensor] | None = None
         self._below: list[Task | None] = []  # the result of without_head()
-        self._featured: list[Task | None] = []  # that of with_features()
         self.draws = False  # set by probe.check
-        self.work = WorkCounter()  # shared with the results of without_head() and with_features()
+        self.work = WorkCounter()  # shared with the result of without_head()
 
     # -- plain or stacked
 
@@ -175,39 +174,12 @@ class Task:
         """
         if not self._below:
             self._below.append(self._find_below(x))
-        return self._alike(self._below[0])
-
-    def with_features(self, x: Tensor) -> "Task | None":
-        """Return the task with the same rows whose outputs are followed by the head's input features, (K, B, C + F).
-
-        One pass then serves objectives of both. None in the same cases as `without_head`.
-        """
-        if not self._featured:
-            self._featured.append(None if self.without_head(x) is None else self._append_features())
-        return self._alike(self._featured[0])
-
-    def _alike(self, twin: "Task | None") -> "Task | None":
-        """Make a twin compute in the same way, plain or stacked."""
-        if twin is not None:
-            twin.draws, twin.stacked = self.draws, False
+        below = self._below[0]
+        if below is not None:  # computes in the same way, plain or stacked
+            below.draws, below.stacked = self.draws, False
             if self.stacked:
-                twin.stack()
-        return twin
-
-    def _twin(self) -> "Task":
-        """Copy the task and its module, but share parameters and buffers, as frozen ones may be large."""
-        twin = copy.copy(self)
-        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
-        twin.module = copy.deepcopy(self.module, shared)
-        twin._forward, twin._below, twin._featured = None, [None], [None]
-        return twin
-
-    def _append_features(self) -> "Task":
-        twin = self._twin()
-        layer = twin.module.get_submodule(self.layout.head[0].rpartition(".")[0])
-        layer.register_forward_hook(lambda _, inputs, output: torch.cat([output, inputs[0]], -1))
-        twin._renew()
-        return twin
+                below.stack()
+        return below
 
     def _renew(self) -> None:
         """Make the faster copy of a module that was changed."""
@@ -232,7 +204,10 @@ class Task:
         slopes = torch.autograd.grad(features.sum(), weights, allow_unused=True) if features.requires_grad else ()
         if any(slope is not None for slope in slopes):
             return None  # the layers below use the head's weights, too
-        below = self._twin()
+        below = copy.copy(self)
+        shared: dict[int, Any] = {id(one): one for one in (*self.module.parameters(), *self.module.buffers())}
+        below.module = copy.deepcopy(self.module, shared)  # frozen parameters may be large
+        below._forward, below._below = None, [None]
         if path:
             below.module.set_submodule(path, nn.Identity())
         else:
@@ -260,7 +235,7 @@ class Task:
         if found is None:
             return None
         above = copy.copy(self)
-        above.module, above._below, above._featured = found[0], [], []
+        above.module, above._below = found[0], []
         above._renew()
         if above.stacked:
             above.stack()
@@ -371,7 +346,7 @@ class Task:
         ordered = plan.sort(rows)
         for step in range(len(plan)):
             examples, inside = plan.real(step)
-            outputs, y = self._outputs(ordered, plan, step), plan.y.index_select(0, examples)
+            (outputs,), y = self._outputs([ordered], plan, step), plan.y.index_select(0, examples)
             sizes = inside.sum(1)
             k, first = len(sizes), sizes.cumsum() - sizes  # where each row's examples start
             loss[:k] += np.add.reduceat(self.loss(outputs, y).detach().double().cpu().numpy(), first)
@@ -391,30 +366,51 @@ class Task:
         scores |= {} if kept is None else kept.scores()
         return {name: plan.unsort(values) for name, values in scores.items()}
 
-    def _outputs(self, rows: Rows, plan: BatchSchedule, step: int) -> Tensor:
-        """Outputs for a step's examples, row after row, without gradients and without padding."""
+    def sweep_losses(self, choices: Sequence[Rows], plan: BatchSchedule) -> Tensor:
+        """Return the mean loss of several models over a sweep, (K, M); NaN without data.
+
+        Each of the models has one row per client or one. Examples are gathered once.
+        """
+        loss, seen = np.zeros((len(choices), len(plan.steps))), np.zeros(len(plan.steps), dtype=np.int64)
+        ordered = [plan.sort(rows) for rows in choices]
+        for step in range(len(plan)):
+            examples, inside = plan.real(step)
+            y, sizes = plan.y.index_select(0, examples), inside.sum(1)
+            k, first = len(sizes), sizes.cumsum() - sizes
+            seen[:k] += sizes
+            for total, outputs in zip(loss, self._outputs(ordered, plan, step), strict=True):
+                total[:k] += np.add.reduceat(self.loss(outputs, y).detach().double().cpu().numpy(), first)
+        with np.errstate(invalid="ignore"):  # 0/0 is NaN: no data
+            return plan.unsort(torch.from_numpy((loss / seen).T))
+
+    def best_fit(self, choices: Sequence[Rows], plan: BatchSchedule) -> Tensor:
+        """Return which of several models has the lowest loss over a sweep, (K,); each has one row per client or one."""
+        return self.sweep_losses(choices, plan).argmin(1)
+
+    def _outputs(self, choices: Sequence[Rows], plan: BatchSchedule, step: int) -> list[Tensor]:
+        """Each model's outputs for a step's examples, row after row, without gradients and without padding."""
         examples, inside = plan.real(step)
-        if len(rows) > 1 and self.stacked and not plan.wide(step):
-            outputs = self.predict(rows[: len(inside)], plan.batch(step).x).flatten(0, 1)
-            return outputs if inside.all() else outputs[torch.from_numpy(inside).flatten().to(outputs.device)]
+        if min(map(len, choices)) > 1 and self.stacked and not plan.wide(step):
+            x, kept = plan.batch(step).x, torch.from_numpy(inside).flatten().to(plan.x.device)
+            found = [self.predict(rows[: len(inside)], x).flatten(0, 1) for rows in choices]
+            return found if inside.all() else [outputs[kept] for outputs in found]
         # A few examples at a time are gathered right before their pass, into the same memory, to stay in the cache.
-        pieces = examples.split(SWEEP_SIZE if len(rows) == 1 else inside.sum(1).tolist())
+        common = max(map(len, choices)) == 1
+        pieces = examples.split(SWEEP_SIZE if common else inside.sum(1).tolist())
         buffer = plan.x.new_empty(max(map(len, pieces)), *plan.x.shape[1:])
-        whole: Tensor | None = None
+        each = [list(zip(*(block.unbind() for block in rows.blocks), strict=True)) for rows in choices]
+        whole: list[Tensor] = []
         at = 0
         with torch.no_grad():
             for k, some in enumerate(pieces):
                 x = torch.index_select(plan.x, 0, some, out=buffer[: len(some)])
-                outputs = self._plain([block[0 if len(rows) == 1 else k] for block in rows.blocks], x)
-                whole = outputs.new_empty(len(examples), *outputs.shape[1:]) if whole is None else whole
-                whole[at : at + len(some)] = outputs  # copied at once, as a module may return its input
+                for i, weights in enumerate(each):
+                    outputs = self._plain(weights[0 if len(weights) == 1 else k], x)
+                    if k == 0:
+                        whole.append(outputs.new_empty(len(examples), *outputs.shape[1:]))
+                    whole[i][at : at + len(some)] = outputs  # copied at once, as a module may return its input
                 at += len(some)
-        assert whole is not None
         return whole
-
-    def best_fit(self, choices: Sequence[Rows], plan: BatchSchedule) -> Tensor:
-        """Return which of several models has the lowest loss over a sweep, (K,); each has one row per client or one."""
-        return torch.stack([self.score(rows, plan)["loss"] for rows in choices]).argmin(0)
 
     def sweep_gradient(self, rows: Rows, plan: BatchSchedule) -> Rows:
         """Return the gradient of each row's mean loss over a whole sweep."""

@@ -15,16 +15,18 @@ Differs from the paper:
 - A newcomer, which the paper fine-tunes, uses the global model and trains a memory of its own.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bespokefl.core.cohort_data import Batch
 from bespokefl.core.errors import InputError
 from bespokefl.core.local_sgd import iterate, local_sgd
 from bespokefl.core.method import ALL, CohortData, Message, Method, Phase, Round, Rows, State, Task, Update, Uploads
+from bespokefl.core.nn.heads import head_inputs, head_slope, split_gradient
 from bespokefl.core.rows import Layout
 from bespokefl.core.uploads import Declarations, Scalar, Weights
 from bespokefl.core.user_input.hyper_parameters import at_least, interval
@@ -101,33 +103,55 @@ class FedDBE(Method):
 
     def _train(self, task: Task, message: Message, memory: Tensor, data: CohortData) -> tuple[Rows, Tensor]:
         """Local SGD of the model and of the memory."""
+        alone = head_inputs(task, data)  # of a logistic model, whose features' mean is given
+        mean: Rows = message["mean"] if "mean" in message else Rows(Layout((), ()), (), size=len(data))
+        layout: Layout = message["weights"].layout
+        at_head, at_base = ([layout.names.index(name) for name in names] for names in (layout.head, layout.base))
 
         def step(w: Rows, memory: Tensor, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor, Tensor, Rows]:
-            slope, gap = self._slope(task, shifted(w, memory), gap, mean, batch)
-            new = memory - self.lr * by_memory(w, slope) if self.memory else memory
-            descend_(w, slope, memory, self.lr)
-            return Rows(w.layout, w.blocks, observed=slope.observed), new, gap, mean
+            if alone is not None:
+                inputs, base = batch.x + memory.unsqueeze(1), None
+                slope = head_slope(task, replace(batch, x=inputs), *w.blocks)
+                task.work.add(len(batch), batch.num_examples())
+            else:
+                gaps: list[Tensor] = []  # one for all rows or one per row, as the task computes them
+                found = split_gradient(task, w, batch, memory, self._pull(gaps) if mean.blocks else None, (gap, mean))
+                if found is None:
+                    return *self._whole_step(task, w, memory, mean, batch), gap, mean
+                base, slope, inputs = found
+                gap = torch.cat(gaps) if gaps else gap
+            weight, bias = (w.blocks[i] for i in at_head)
+            by_bias = slope.sum(2)
+            new = memory - self.lr * _through(weight, by_bias) if self.memory else memory
+            weight.baddbmm_(slope, inputs, alpha=-self.lr)
+            bias.sub_(by_bias, alpha=self.lr)
+            if base is None:
+                return w, new, gap, mean
+            torch._foreach_add_([w.blocks[i] for i in at_base], base.blocks, alpha=-self.lr)
+            return Rows(w.layout, w.blocks, observed=base.observed), new, gap, mean
 
-        mean: Rows = message["mean"] if "mean" in message else Rows(Layout((), ()), (), size=len(data))
         start = message["weights"], memory, torch.zeros_like(memory), mean
-        w, memory, _, _ = iterate(step, start, data)
+        w, memory, _, _ = iterate(step, start, alone or data)
         return w, memory
 
-    def _slope(self, task: Task, w: Rows, gap: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor]:
-        """The gradient with respect to a model whose bias is shifted, and z̄_i^g − z̄^g with this batch."""
-        if not mean.blocks or not w.layout.base:  # the mean of a logistic model's features is given
-            return task.gradient(w, batch), gap
-        both, width = _with_features(task, batch), gap.shape[1]
-        gaps: list[Tensor] = []  # one for all rows or one per row, as the task computes them
+    def _pull(self, gaps: list[Tensor]) -> Callable[..., Tensor]:
+        """The gradient of κ/2 · mean((z̄_i^g − z̄^g)²) with respect to the batch's mean of the features."""
 
-        def objective(outputs: Tensor, batch: Batch, gap: Tensor, mean: Rows) -> Tensor:
-            outputs, features = outputs[..., :-width], outputs[..., -width:]
+        def pull(features: Tensor, batch: Batch, gap: Tensor, mean: Rows) -> Tensor:
             gap = (1 - self.mean_momentum) * gap + self.mean_momentum * (batch.mean(features) - mean.blocks[0])
-            gaps.append(gap.detach())
-            penalty = self.mean_weight / 2 * gap.square().mean(1, keepdim=True)
-            return task.example_losses(outputs, batch) + penalty
+            gaps.append(gap)  # z̄_i^g − z̄^g with this batch
+            return gap * (self.mean_weight * self.mean_momentum / gap.shape[1])
 
-        return both.gradient(w, batch, objective, (gap, mean)), torch.cat(gaps)
+        return pull
+
+    def _whole_step(self, task: Task, w: Rows, memory: Tensor, mean: Rows, batch: Batch) -> tuple[Rows, Tensor]:
+        """A step of a model of which the features are unknown; not needed for a logistic model, as they are given."""
+        if mean.blocks and w.layout.base:
+            raise _unfit()
+        slope = task.gradient(shifted(w, memory), batch)
+        new = memory - self.lr * by_memory(w, slope) if self.memory else memory
+        descend_(w, slope, memory, self.lr)
+        return Rows(w.layout, w.blocks, observed=slope.observed), new
 
 
 def shifted(w: Rows, memory: Tensor) -> Rows:
@@ -139,8 +163,12 @@ def shifted(w: Rows, memory: Tensor) -> Rows:
 
 def by_memory(w: Rows, slope: Rows) -> Tensor:
     """The gradient with respect to z̄^p, from that of a shifted model: Wᵀ ∂b."""
-    weight, bias = w.block("head").blocks[0], slope.block("head").blocks[1]
-    return torch.bmm(bias.unsqueeze(1), weight.expand(len(bias), -1, -1)).squeeze(1)
+    weight, by_bias = w.block("head").blocks[0], slope.block("head").blocks[1]
+    return _through(weight.expand(len(by_bias), -1, -1), by_bias)
+
+
+def _through(weight: Tensor, by_bias: Tensor) -> Tensor:
+    return torch.bmm(by_bias.unsqueeze(1), weight).squeeze(1)
 
 
 def descend_(w: Rows, slope: Rows, memory: Tensor, lr: float) -> None:
@@ -151,22 +179,20 @@ def descend_(w: Rows, slope: Rows, memory: Tensor, lr: float) -> None:
 
 def mean_features(task: Task, rows: Rows, data: CohortData) -> Tensor:
     """The mean of each client's features over its training examples, (K, F)."""
-    plan, width = data.sweep(), _width(rows)
-    rows = plan.sort(rows.expand(len(data)))
-    total = rows.blocks[0].new_zeros(len(data), width)
+    alone = head_inputs(task, data)
+    if alone is not None:
+        own, starts = (one.to(alone.x.device) for one in (alone.train.indices, alone.train.offsets[:-1]))
+        return F.embedding_bag(own, alone.x, starts, mode="mean")  # does not gather the examples
+    plan, total = data.sweep(), rows.blocks[0].new_zeros(len(data), _width(rows))
+    base = plan.sort(rows.block("base").expand(len(data)))
     for step in range(len(plan)):
         batch = plan.batch(step)
-        both = _with_features(task, batch)
-        both.stacked = both.stacked and not plan.wide(step)
-        total[: len(batch)] += batch.mean(both.outputs(rows[: len(batch)], batch)[..., -width:])
+        below = task.without_head(batch.x[0, :2])
+        if below is None:
+            raise _unfit()
+        below.stacked = below.stacked and not plan.wide(step)
+        total[: len(batch)] += batch.mean(below.outputs(base[: len(batch)], batch))
     return plan.unsort(total)
-
-
-def _with_features(task: Task, batch: Batch) -> Task:
-    found = task.with_features(batch.x[0, :2])
-    if found is None:
-        raise _unfit()
-    return found
 
 
 def _width(rows: Rows) -> int:

@@ -26,6 +26,7 @@ from bespokefl.core.uploads import Declarations, Reference, Scalar, Weights
 from bespokefl.core.user_input.hyper_parameters import at_least, interval
 
 SMALLEST_SUM = 1e-300  # avoids 0/0
+_GENERATOR = rng.Reusable()  # is given a new key before each use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +59,28 @@ class FedFOMO(Method):
         return Message(own={f"model {m}": server["models"][chosen[:, m]] for m in range(chosen.shape[1])})
 
     def _chosen(self, server: State, cohort: Sequence[int], round: Round) -> Tensor:
-        """Positions of the clients whose models each client downloads, (K, M)."""
-        return torch.stack([self._choose(server, client, round) for client in cohort])
+        """Positions of the clients whose models each client downloads, (K, M).
 
-    def _choose(self, server: State, client: int, round: Round) -> Tensor:
-        """ε-greedy: each choice is the remaining client of highest affinity, or a random one."""
-        draws = rng.generator(round.seed, "fomo", round.number, round.names[client])
-        known, affinity = server["known"].numpy(), server["affinity"][client].numpy()
-        others = draws.permutation(len(known))
-        others = others[others != client]
-        ranked = others[np.lexsort((-affinity[others], ~known[others]))].tolist()
-        num_known = int(known[others].sum())
-        chosen: list[int] = []
-        while ranked and len(chosen) < self.downloads:
-            random = draws.random() < self.explore - self.decay * (round.number - 1)
-            left = max(1, num_known - len(chosen))
-            chosen.append(ranked.pop(int(draws.integers(left)) if random else 0))
-        return torch.tensor(chosen, dtype=torch.int64)
+        ε-greedy: each choice is the remaining client of highest affinity, or a random one.
+        """
+        num, known, rows = len(round.names), server["known"].numpy(), np.asarray(cohort, dtype=np.int64)
+        others = np.empty((len(rows), num - 1), dtype=np.int64)
+        picks = np.zeros(
+            (len(rows), min(self.downloads, num - 1)), dtype=np.int64
+        )  # places in what is left of a ranking
+        explore = self.explore - self.decay * (round.number - 1)
+        for client, own, picked in zip(rows.tolist(), others, picks, strict=True):
+            draws = _GENERATOR.at(round.seed, "fomo", round.number, round.names[client])
+            shuffled = draws.permutation(num)
+            own[:] = shuffled[shuffled != client]
+            num_known = int(known.sum()) - int(known[client])
+            for m in range(len(picked)):
+                if draws.random() < explore:
+                    picked[m] = draws.integers(max(1, num_known - m))
+        affinity = server["affinity"].numpy()[rows[:, None], others]
+        ranked = np.take_along_axis(others, np.lexsort((-affinity, ~known[others])), 1).tolist()
+        chosen = [[left.pop(place) for place in places] for left, places in zip(ranked, picks.tolist(), strict=True)]
+        return torch.tensor(chosen, dtype=torch.int64).reshape(picks.shape)
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:
         models = [state["personal"], *(message[f"model {m}"] for m in range(len(message.own)))]
@@ -111,14 +117,17 @@ class FedFOMO(Method):
 
 def worth(task: Task, base: Rows, models: Sequence[Rows], data: CohortData) -> Tensor:
     """The decrease of the validation loss per distance from the base (3), (K, M); 0 where it is undefined."""
-    plan = data.sweep("validation")
-    before = task.score(base, plan)["loss"]
-    values = []
-    for rows in models:
-        distance = (rows - base).square_norm().double().sqrt().cpu()
-        value = (before - task.score(rows, plan)["loss"]) / distance
-        values.append(torch.where(distance > 0, value, 0.0).nan_to_num(0.0))
-    return torch.stack(values, 1)
+    losses = task.sweep_losses([base, *models], data.sweep("validation"))
+    distances = [length(rows - base) for rows in models]
+    distance = torch.stack(torch.broadcast_tensors(*distances), 1)
+    value = (losses[:, :1] - losses[:, 1:]) / distance
+    return torch.where(distance > 0, value, 0.0).nan_to_num(0.0)
+
+
+def length(rows: Rows) -> Tensor:
+    """‖row‖, (K,), in one pass over the weights; `Rows.square_norm` needs two."""
+    parts = [torch.linalg.vector_norm(block.reshape(len(rows), -1), dim=1) for block in rows.measured().blocks]
+    return torch.stack([torch.zeros(len(rows)).to(rows.device), *parts]).double().square().sum(0).sqrt().cpu()
 
 
 def weights(value: Tensor) -> Tensor:
@@ -135,5 +144,6 @@ def mix(models: Sequence[Rows], value: Tensor) -> Rows:
     shares = weights(value)
     total = models[0] * shares[:, 0]
     for m, rows in enumerate(models[1:], start=1):
-        total = total.plus(rows.expand(len(value)), shares[:, m])
+        factors = [shares[:, m].to(block).reshape(-1, *[1] * (block.dim() - 1)) for block in total.blocks]
+        torch._foreach_addcmul_(total.blocks, rows.expand(len(value)).blocks, factors)
     return total

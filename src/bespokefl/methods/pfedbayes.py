@@ -27,7 +27,8 @@ from bespokefl.core.uploads import Declarations, Weights
 from bespokefl.core.user_input.hyper_parameters import above, one_of
 
 DECAY, SQUARES_DECAY, TINY = 0.9, 0.999, 1e-8  # β₁, β₂ and ε of Adam
-PIECE = 2**14  # numbers of each value that are updated together
+PIECE = 2**17  # numbers of each value that are updated together
+_softplus = torch.ops.aten.softplus.out  # F.softplus into existing memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,20 +121,24 @@ class PFedBayes(Method):
     def _step_(self, values: Sequence[Tensor], number: int, newcomer: bool) -> None:
         """Change both distributions in place by the step of this number, from 1; slope is that at μ + σ ε."""
         kl_weight, rho_curvature, slope, noise, mean, rho, std, prior, prior_rho, prior_std, *moments = values
-        curvature = kl_weight / (prior_std * prior_std)  # of the KL in a mean; in ρ it is about 2 ζ/n
-        by_std = torch.addcmul(slope * noise, std, curvature).addcdiv_(kl_weight, std, value=-1)
+        variance = prior_std * prior_std
+        curvature = kl_weight / variance  # of the KL in a mean; in ρ it is about 2 ζ/n
+        damped = curvature + 1 / self.lr
+        by_rho = (slope * noise).addcmul_(std, curvature).addcdiv_(kl_weight, std, value=-1).mul_(rho.sigmoid())
+        _descend_(rho, by_rho, self.lr, rho_curvature + 1 / self.lr, moments[2:4], number)
+        _softplus(rho, out=std)
         by_mean = torch.addcmul(slope, mean - prior, curvature)
-        _descend_(mean, by_mean, self.lr, curvature, moments[:2], number)
-        _descend_(rho, by_std.mul_(rho.sigmoid()), self.lr, rho_curvature, moments[2:4], number)
-        std.copy_(F.softplus(rho))
+        _descend_(mean, by_mean, self.lr, damped, moments[:2], number)
         if newcomer:
             return
-        gap = mean - prior  # w_i follows the new q_i
-        by_prior_std = kl_weight.sub(torch.addcmul(std * std, gap, gap).mul_(curvature)).div_(prior_std)
-        _descend_(prior, gap.mul_(curvature).neg_(), self.common_lr, curvature, moments[4:6], number)
-        by_prior_rho = by_prior_std.mul_(prior_rho.sigmoid())
-        _descend_(prior_rho, by_prior_rho, self.common_lr, rho_curvature, moments[6:], number)
-        prior_std.copy_(F.softplus(prior_rho))
+        gap = prior - mean  # w_i follows the new q_i
+        by_prior_std = variance.addcmul_(gap, gap, value=-1).addcmul_(std, std, value=-1).mul_(curvature)
+        by_prior_rho = by_prior_std.div_(prior_std).mul_(prior_rho.sigmoid())
+        if self.common_lr != self.lr:
+            damped = curvature + 1 / self.common_lr
+        _descend_(prior, gap.mul_(curvature), self.common_lr, damped, moments[4:6], number)
+        _descend_(prior_rho, by_prior_rho, self.common_lr, rho_curvature + 1 / self.common_lr, moments[6:], number)
+        _softplus(prior_rho, out=prior_std)
 
     def _rho(self, like: Rows) -> Rows:
         """ρ with softplus(ρ) = `deviation`."""
@@ -146,11 +151,11 @@ def _piece(block: Tensor) -> int:
 
 
 def _descend_(
-    value: Tensor, gradient: Tensor, lr: float, curvature: Tensor, moments: Sequence[Tensor], number: int
+    value: Tensor, gradient: Tensor, lr: float, damped: Tensor, moments: Sequence[Tensor], number: int
 ) -> None:
-    """Adam's step if there are moments, else a plain one, which the curvature shortens."""
+    """Adam's step if there are moments, else a plain one, which the curvature shortens; damped is curvature + 1/η."""
     if not moments:
-        value.addcdiv_(gradient, curvature + 1 / lr, value=-1)
+        value.addcdiv_(gradient, damped, value=-1)
         return
     mean, squares = moments
     mean.mul_(DECAY).add_(gradient, alpha=1 - DECAY)

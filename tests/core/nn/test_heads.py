@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bespokefl.core.client_index import ClientIndex
 from bespokefl.core.cohort_data import Batch, BatchSchedule, CohortData
 from bespokefl.core.local_sgd import local_sgd
-from bespokefl.core.nn.heads import Sweep, base_gradient, train_head
+from bespokefl.core.nn.heads import Sweep, base_gradient, head_inputs, split_gradient, train_head
 from bespokefl.core.rows import Rows
 from bespokefl.core.task import Task
 from tests.core.modules import PLAIN_ONLY, RANDOM, STACKABLE, Pretrained, inputs
@@ -181,6 +181,41 @@ def test_heads_on_one_base_are_the_model_with_each_of_them(name: str, stacked: b
     assert apart(base_gradient(task, rows, even, heads), each(task, rows, even, heads)) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("name", "stacked"), [case for case in CASES if case[0] != "unbiased"])
+def test_a_gradient_in_two_parts(name: str, stacked: bool, dtype: torch.dtype) -> None:
+    """Of a model whose features are shifted, with a term of their mean, against autograd of the whole model."""
+    task, plan, rows, _ = prepared(name, dtype, stacked)
+    pulled = torch.ones(len(SIZES), 1, dtype=dtype).cumsum(0)
+    batch = plan.batch(0)
+    below = task.without_head(batch.x[0])
+    width = rows.block("head").layout.shapes[0][1] if rows.layout.head else 1
+    shift = torch.linspace(-1, 1, len(SIZES) * width, dtype=dtype).reshape(len(SIZES), width)
+
+    def pull(features: Tensor, batch: Batch, strength: Tensor) -> Tensor:
+        return strength * batch.mean(features).tanh()
+
+    found = split_gradient(task, rows, batch, shift, pull, (pulled,))
+    if below is None or not rows.layout.base:
+        assert found is None
+        return
+    base, slope, features = found
+    weight, bias = rows.block("head").blocks
+    by_shift = Rows(rows.block("head").layout, [weight, bias + (weight @ shift.unsqueeze(2)).squeeze(2)])
+    whole = task.gradient(rows.with_block(by_shift), batch)
+
+    def objective(features: Tensor, batch: Batch, strength: Tensor) -> Tensor:
+        value = (strength * batch.mean(features).cosh().log()).sum(1, keepdim=True)  # the gradient of which is the pull
+        return value / batch.mean(torch.ones_like(features[..., 0])).unsqueeze(1)
+
+    more = below.gradient(rows.block("base"), batch, objective, (pulled,))
+    assert apart(base, whole.block("base") + more) < TOLERANCE[dtype]
+    head = whole.block("head").blocks
+    expected = head[0] + head[1].unsqueeze(2) * shift.unsqueeze(1)
+    torch.testing.assert_close(slope @ features, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    torch.testing.assert_close(slope.sum(2), head[1], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
 def test_numbers_as_targets() -> None:
     task = Task(lambda: nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, 1)), "mse", dtype=torch.float64)
     x, y = inputs("mlp", 3, 4, dtype=torch.float64), inputs("mlp", 3, 4, dtype=torch.float64)[..., 0]
@@ -203,19 +238,27 @@ def test_a_head_for_every_place_is_computed_whole() -> None:
     assert same_bits(base_gradient(task, rows, batch, heads), each(task, rows, batch, heads))
 
 
-@pytest.mark.parametrize("make", [Task.without_head, Task.with_features])
-def test_what_is_made_of_a_task_follows_it(make: Callable[[Task, Tensor], Task | None]) -> None:
+def test_what_is_made_of_a_task_follows_it() -> None:
     """It is found once, before or after the task is stacked, shares what never changes, and counts the same work."""
     task = Task(Pretrained)
     x = inputs("pretrained", 3, dtype=torch.float32)
-    made = make(task, x)
+    made = task.without_head(x)
     assert made is not None and not made.stacked and made.module.backbone.weight is task.module.backbone.weight
     assert made.work is task.work
     task.stack()
-    assert make(task, x) is made and made.stacked
+    assert task.without_head(x) is made and made.stacked
     task.stacked, task.draws = False, True
-    assert make(task, x) is made and not made.stacked and made.draws
+    assert task.without_head(x) is made and not made.stacked and made.draws
     assert isinstance(task.module.head, nn.Linear) and task.trial(x).shape == (3, CLASSES)
+
+
+def test_a_model_that_is_its_head_gets_its_inputs_reshaped() -> None:
+    data = replace(work_of(federation()), x=torch.randn(len(federation().x), 2, WIDTH // 2))
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, CLASSES))
+    found = head_inputs(Task(lambda: flat), data)
+    assert found is not None and torch.equal(found.x, data.x.flatten(1))
+    for layer in (nn.ReLU(), nn.Hardtanh(-9, 9), nn.Linear(WIDTH, WIDTH)):
+        assert head_inputs(Task(lambda layer=layer: nn.Sequential(nn.Flatten(), layer, flat[1])), data) is None
 
 
 def test_trying_leaves_the_task_and_torch_as_they_were() -> None:

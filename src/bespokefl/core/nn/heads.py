@@ -4,7 +4,7 @@ This needs a model whose outputs are one linear layer of its features. Other mod
 head, with the same results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,7 @@ def train_head(
     """
     options: Any = {"epochs": epochs, "steps": steps, "purpose": purpose, "momentum": momentum}
     options["weight_decay"] = weight_decay
-    found = head_gradient(task, base, data, data.num_steps(epochs) if steps is None else steps)
+    found = head_gradient(task, base, data, data.num_steps(epochs) if steps is None else steps) if base.blocks else None
     if found is None:
         rows = task.start.with_block(base).with_block(head)
         return local_sgd(task.gradient, rows, data, lr, frozen="base", **options).block("head")
@@ -65,19 +65,86 @@ def head_gradient(task: Task, base: Rows, data: CohortData, steps: Tensor | int)
     tuple or None
         A function `gradient(head, batch)` and the data of its batches; None if features cannot be computed once.
     """
-    features = _features(task, base, data, steps)
-    if features is None:
-        return None
+    inputs = head_inputs(task, data)
+    if inputs is None:
+        features = _features(task, base, data, steps)
+        if features is None:
+            return None
+        inputs = data.with_inputs(features)
 
     def gradient(head: Rows, batch: Batch) -> Rows:
-        task.work.add(len(batch), batch.num_examples(), head_only=True)
-        weight, *bias = head.blocks
-        transposed = weight.mT.contiguous()  # a product with few rows and transposed features takes twice as long
-        outputs = torch.baddbmm(bias[0].unsqueeze(1), batch.x, transposed) if bias else torch.bmm(batch.x, transposed)
-        slope = _slope(task, outputs.mT, batch)
+        task.work.add(len(batch), batch.num_examples(), head_only=bool(task.layout.base))
+        slope = head_slope(task, batch, *head.blocks)
         return Rows(head.layout, [torch.bmm(slope, batch.x), slope.sum(2)][: len(head.blocks)])
 
-    return gradient, data.with_inputs(features)
+    return gradient, inputs
+
+
+def head_slope(task: Task, batch: Batch, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The gradient of each row's mean loss with respect to its outputs, (K, C, B); inputs are features, (K, B, F)."""
+    outputs = torch.bmm(weight, batch.x.mT) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, batch.x.mT)
+    return _slope(task, outputs, batch)
+
+
+def head_inputs(task: Task, data: CohortData) -> CohortData | None:
+    """The data with the head's features as inputs, if a model is a head that gets its inputs reshaped; else None."""
+    if task.layout.base or task.draws or data.loop is not None or not data.x.is_floating_point():
+        return None
+    below = task.without_head(data.x[:2])
+    if below is None:
+        return None
+    noise = torch.randn(2, *data.x.shape[1:], generator=torch.Generator().manual_seed(0)).to(data.x)
+    with torch.no_grad():
+        same = torch.equal(below.trial(100 * noise), 100 * noise.flatten(1))  # no function of the inputs
+    return replace(data, x=data.x.flatten(1), plans={}) if same else None
+
+
+def split_gradient(
+    task: Task,
+    rows: Rows,
+    batch: Batch,
+    shift: Tensor,
+    pull: Callable[..., Tensor] | None = None,
+    per_row: Sequence[Any] = (),
+) -> tuple[Rows, Tensor, Tensor] | None:
+    """The gradient with respect to the base, and the factors of those of the head; None for other models.
+
+    Parameters
+    ----------
+    shift : Tensor
+        What the head adds to its features, (K, F).
+    pull : callable or None
+        A function `pull(features, batch, *per_row)` that returns a gradient with respect to the batch's mean of the
+        features (before the shift), (K, F), for a further term of the objective.
+
+    Returns
+    -------
+    tuple or None
+        The gradient with respect to the base; that of each row's mean loss with respect to its outputs, (K, C, B); and
+        the head's inputs, (K, B, F). Their product is the gradient with respect to the head's weight.
+    """
+    below = task.without_head(batch.x[0, :2])
+    if below is None or not rows.layout.base:
+        return None
+    seen: list[tuple[Tensor, Tensor]] = []  # of all rows or row by row, as the task computes them
+    width = batch.x.shape[1]
+
+    def objective(features: Tensor, batch: Batch, weight: Tensor, bias: Tensor, shift: Tensor, *rest: Any) -> Tensor:
+        fixed = features.detach()
+        plain = replace(batch, x=fixed + shift.unsqueeze(1), weight=None)
+        slope = head_slope(task, plain, weight, bias)
+        seen.append((slope, plain.x))
+        along = torch.bmm(slope.mT, weight)
+        if pull is not None:
+            along += pull(fixed, batch, *rest).unsqueeze(1) / width
+        return width * (features * along).sum(2)  # has the gradients of the loss and of the pull
+
+    given = (*rows.block("head").blocks, shift, *per_row)
+    base = below.gradient(rows.block("base"), batch, objective, given)
+    slope, inputs = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*seen, strict=True))
+    if batch.weight is not None:
+        slope = slope * (width * batch.weight.to(slope.dtype)).unsqueeze(1)
+    return base, slope, inputs
 
 
 def _features(task: Task, base: Rows, data: CohortData, steps: Tensor | int) -> Tensor | None:

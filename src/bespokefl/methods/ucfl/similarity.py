@@ -17,6 +17,7 @@ Array = NDArray[Any]
 Matrix = Rows | Tensor | Array | Sequence[Any]
 NEGLIGIBLE = float(np.finfo(np.float64).eps)  # a weight that is lost in the rounding of a row's sum
 SURVEY_DRAWS = "survey"  # the purpose of random draws
+TOLERANCE, MOST_STEPS = 1e-4, 300  # of k-means; of the points' variance
 TRY_EACH_UP_TO = 100  # numbers of streams; larger numbers are tried in steps of 5 %
 
 
@@ -42,7 +43,8 @@ def gradient_noise(batches: Matrix | Iterable[Matrix], mean: Matrix, counts: Mat
     """
     g = as_array(mean)
     each = as_array(batches) if isinstance(batches, Rows) else batches
-    squares = np.array([np.square(as_array(batch) - g).sum(-1) for batch in each]).reshape(-1, *g.shape[:-1])
+    gaps = (as_array(batch) - g for batch in each)
+    squares = np.array([np.einsum("...d,...d->...", gap, gap) for gap in gaps]).reshape(-1, *g.shape[:-1])
     num = np.broadcast_to(len(squares) if counts is None else as_array(counts), g.shape[:-1])
     inside = np.arange(len(squares)).reshape(-1, *[1] * num.ndim) < num
     return np.where(num < 2, np.nan, (squares * inside).sum(0) / np.maximum(num, 1))[()]
@@ -70,14 +72,16 @@ def collaboration_rows(
     own_gradients: Matrix, own_variances: Matrix, gradients: Matrix, variances: Matrix, sizes: Matrix
 ) -> Array:
     """Rows of W for some clients, with columns for all; a row without similar clients is zero."""
-    from scipy.spatial.distance import cdist  # imported here because it is slow
+    from scipy.spatial.distance import cdist, pdist, squareform  # imported here because these are slow
 
-    own_g, g = as_array(own_gradients), as_array(gradients)
+    same, g = own_gradients is gradients, as_array(gradients)
+    own_g = g if same else as_array(own_gradients)
     if not (np.isfinite(own_g).all() and np.isfinite(g).all()):
         raise InputError("gradients must be finite, got NaN or infinity; leave such clients out.")
     if (as_array(variances) < 0).any() or (as_array(own_variances) < 0).any():
         raise InputError("variances must be >= 0, or NaN where they are undefined, got a negative one.")
-    distance = cdist(own_g, g, "sqeuclidean")  # Δ, from differences: a Gram matrix would cancel
+    # Δ, from differences: a Gram matrix would cancel. Between the same clients, each pair once.
+    distance = squareform(pdist(g, "sqeuclidean")) if same else cdist(own_g, g, "sqeuclidean")
     own, noise, n = np.sqrt(as_array(own_variances)), np.sqrt(as_array(variances)), as_array(sizes)
     if not distance.shape == (len(own), len(noise)) == (len(own), len(n)):
         raise InputError(
@@ -117,8 +121,6 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
     """
     from scipy.cluster.hierarchy import cut_tree, linkage  # imported here because these are slow
     from scipy.spatial.distance import pdist, squareform
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import silhouette_samples
 
     rows = as_array(W)
     m = len(rows)
@@ -134,20 +136,56 @@ def choose_streams(W: Matrix, penalty: float = 0.0, streams: int | None = None) 
             return np.arange(m)
         k = min(k, distinct)
         assert cuts is not None
-        ward = cuts[:, m - k]
-        centres = np.stack([points[ward == c].mean(0) for c in range(k)])
-        found = KMeans(k, init=centres, n_init=1).fit(points).labels_
+        found = k_means(points, cuts[:, m - k], k)
         order = np.argsort(np.unique(found, return_index=True)[1])  # number streams by their first client
         return np.asarray(np.argsort(order)[found])
-
-    def silhouette(labels: Array) -> float:
-        return float(silhouette_samples(distances, labels, metric="precomputed").mean())
 
     curve = np.full(m, np.nan)
     curve[[0, m - 1]] = 0.0
     k = 2
     while k < m:
-        curve[k - 1] = silhouette(labels(k)) if k <= distinct else 0.0
+        curve[k - 1] = silhouette(distances, labels(k)) if k <= distinct else 0.0
         k += k // 20 if k > TRY_EACH_UP_TO else 1
     best = int(np.nanargmax(curve - penalty * np.arange(1, m + 1))) + 1 if streams is None else streams
     return best, labels(best), curve
+
+
+def k_means(points: Array, labels: Array, k: int) -> Array:
+    """Lloyd's algorithm from these k clusters, until they stay or their centres hardly move, as scikit-learn's."""
+
+    def centres(labels: Array) -> Array:
+        member = np.eye(k)[labels]
+        return (member.T @ points) / member.sum(0)[:, None]
+
+    now, before, least = centres(labels), labels, TOLERANCE * points.var(0).mean()
+    for _ in range(MOST_STEPS):
+        squares = np.square(now).sum(1) - 2 * points @ now.T  # without ‖x‖², which is the same for all centres
+        found = squares.argmin(1)
+        for empty in np.setdiff1d(np.arange(k), found):  # gets the point that is farthest from its centre
+            alone = np.bincount(found, minlength=k)[found] == 1
+            found[np.where(alone, -1.0, np.square(points - now[found]).sum(1)).argmax()] = empty
+        if (found == before).all():
+            break
+        last, now, before = now, centres(found), found
+        if np.square(now - last).sum() <= least:
+            return np.asarray((np.square(now).sum(1) - 2 * points @ now.T).argmin(1))
+    return found
+
+
+def silhouette(distances: Array, labels: Array) -> float:
+    """The mean of (b − a) / max(a, b): a point's mean distances within its cluster and to the nearest other one.
+
+    0 for a point that is alone. `distances` is (m, m), `labels` are 0 to k − 1, k > 1.
+    """
+    each = np.arange(len(labels))
+    sizes = np.bincount(labels)
+    starts = sizes.cumsum() - sizes
+    sums = np.add.reduceat(distances[:, np.argsort(labels, kind="stable")], starts, axis=1)
+    own = sizes[labels]
+    inside = sums[each, labels] / np.maximum(own - 1, 1)
+    means = sums / sizes
+    means[each, labels] = np.inf
+    outside = means.min(1)
+    larger = np.maximum(inside, outside)
+    found = np.where((own > 1) & (larger > 0), (outside - inside) / np.where(larger > 0, larger, 1), 0.0)
+    return float(found.mean())
