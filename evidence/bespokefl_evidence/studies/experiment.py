@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from bespokefl.core.errors import TrainingError, unknown
 from bespokefl.data.dataset import Dataset
 from bespokefl.data.sources.loader import load
 from bespokefl.engines.outcome import Progress
+from bespokefl.engines.transports.processes import MachineError
 from bespokefl.workflows.run.api import run
 from bespokefl_evidence.studies.cell_results import results, tuning_results
 from bespokefl_evidence.studies.cells import Cell, CellStore, Spec
 from bespokefl_evidence.studies.detection import false_accepts
 from bespokefl_evidence.studies.files import is_file, load_file
+from bespokefl_evidence.studies.runner import Compute
 from bespokefl_evidence.studies.warm_start import warm_start
 
 PAPERS = Path(__file__).with_name("papers")
@@ -228,8 +231,17 @@ class Experiment:
 
     # -- computation
 
+    def compute_on(self, cluster: str) -> Compute:
+        """A function that trains a cell on a worker of a Ray cluster."""
+        return partial(self.compute, cluster=cluster)
+
     def compute(
-        self, spec: Spec, scratch: Path, files: Path | None, progress: Callable[[Progress], None] | None = None
+        self,
+        spec: Spec,
+        scratch: Path,
+        files: Path | None,
+        progress: Callable[[Progress], None] | None = None,
+        cluster: str = "none",
     ) -> tuple[dict[str, Any], float] | None:
         """Train a cell; returns its results and the seconds, or None if it was interrupted (and can be resumed)."""
         settings = spec.settings
@@ -241,7 +253,7 @@ class Experiment:
         rounds = settings["run"]["rounds"]
         started = time.monotonic()
         try:
-            start = warm_start(settings, clients, spec.seed, scratch) if "warm" in settings else None
+            start = warm_start(settings, clients, spec.seed, scratch, cluster) if "warm" in settings else None
             if start is None and "warm" in settings:
                 return None
             before = time.monotonic() - started
@@ -251,11 +263,14 @@ class Experiment:
                 seed=spec.seed,
                 eval_every=0 if tuning else max(1, rounds // self.curve_points),
                 workers=1,
+                cluster=cluster,
                 start=start,
                 checkpoint=scratch,
                 progress=progress,
                 **settings["run"],
             )
+        except MachineError:  # a result of the cluster, and not of the cell
+            raise
         except TrainingError as error:  # such as a learning rate that is too large
             return {"failed": str(error)}, time.monotonic() - started
         if result.interrupted:

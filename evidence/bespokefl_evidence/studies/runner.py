@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,10 +26,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import bespokefl
 from bespokefl.core.errors import BespokeError, InputError, TrainingError, count
+from bespokefl.engines.transports.cluster.connection import num_cores
 from bespokefl.engines.transports.processes import cores
+from bespokefl.workflows.run.jobs import SERVERS_PER_CORE
 from bespokefl_evidence.studies.cells import CellStore, Spec
 
 LOOK_AGAIN = 2.0  # seconds between two looks at the clock while cells are trained
+
+
+Compute = Callable[[Spec, Path, Path | None], tuple[dict[str, Any], float] | None]  # as `Study.compute`
 
 
 class Study(Protocol):
@@ -49,6 +54,15 @@ class Study(Protocol):
 
     def compute(self, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
         """Compute a cell: its results and the seconds; None if it was interrupted."""
+        ...
+
+
+@runtime_checkable
+class Spreading(Protocol):
+    """A study whose cells can be trained on a cluster."""
+
+    def compute_on(self, cluster: str) -> Compute:
+        """As `compute`, with the clients of the cell on a worker of a Ray cluster."""
         ...
 
 
@@ -93,6 +107,7 @@ def compute_missing(
     files: Path | None = None,
     priority: int | None = None,
     processes: int | None = None,
+    cluster: str = "none",
     console: Console | None = None,
 ) -> bool:
     """Compute what is missing; returns whether all cells are there now, which the budget can prevent.
@@ -107,6 +122,10 @@ def compute_missing(
         The directory of data files that no registry has.
     priority : int or None
         Only cells of at least this importance: 1 is the most important.
+    processes : int or None
+        Number of cells that are trained at once; None: one for each core, of the cluster if there is one.
+    cluster : str
+        A Ray cluster on whose workers the clients are; servers and checkpoints are here.
 
     Raises
     ------
@@ -114,10 +133,13 @@ def compute_missing(
         When cells cannot be computed, such as for lack of data; all others are computed before.
     """
     screen = console or Console()
-    by_name = {study.name: study for study in studies}
+    computing = {study.name: _computation(study, cluster, screen) for study in studies}
     deadline = None if budget is None else time.monotonic() + budget
     failed: dict[str, str] = {}
-    num = processes or cores()
+    at_once = cores()
+    if cluster != "none":  # asked here, so that a missing cluster ends the command
+        at_once = min(num_cores(cluster), SERVERS_PER_CORE * cores())
+    num = processes or at_once
     running: dict[Future[Any], Spec] = {}
     for spec in in_order(studies, store):
         store.get(spec)  # a damaged cell is reported before anything starts
@@ -136,7 +158,7 @@ def compute_missing(
                 busy = {spec.file for spec in running.values()}
                 with interrupts_blocked():  # workers inherit this
                     for spec in [one for one in missing if one.file not in busy][: num - len(running)]:
-                        job = by_name[spec.experiment].compute, spec, scratch / _directory(spec), files
+                        job = computing[spec.experiment], spec, scratch / _directory(spec), files
                         running[pool.submit(_compute, *job)] = spec
                 if not running:
                     break
@@ -157,6 +179,16 @@ def compute_missing(
         more = f" (and {count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
         raise InputError(f"{count(len(failed), 'cell')} cannot be computed{more}: {reasons[0]}")
     return True
+
+
+def _computation(study: Study, cluster: str, screen: Console) -> Compute:
+    """The function that computes a study's cells."""
+    if cluster == "none":
+        return study.compute
+    if isinstance(study, Spreading):
+        return study.compute_on(cluster)
+    screen.print(f"{study.name} is computed on this machine: its cells are not trained on a cluster.")
+    return study.compute
 
 
 def _interrupt(pool: ProcessPoolExecutor, running: Iterable[Future[Any]]) -> list[Future[Any]]:
@@ -212,7 +244,7 @@ def _end_with_parent() -> None:
         os._exit(1)  # a killed main process leaves no workers; checkpoints remain
 
 
-def _compute(compute: Any, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
+def _compute(compute: Compute, spec: Spec, scratch: Path, files: Path | None) -> tuple[dict[str, Any], float] | None:
     found: tuple[dict[str, Any], float] | None = None
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -18,7 +18,9 @@ from bespokefl.workflows.run.api import run
 Weights = dict[str, Tensor]
 
 
-def warm_start(settings: Mapping[str, Any], clients: Clients, seed: int, scratch: Path) -> Weights | None:
+def warm_start(
+    settings: Mapping[str, Any], clients: Clients, seed: int, scratch: Path, cluster: str = "none"
+) -> Weights | None:
     """Train the global model of `settings["warm"]`; None if the training was interrupted and can be resumed.
 
     `warm` has the method with its settings and the rounds; everything else is as in the run itself. The weights are
@@ -35,7 +37,7 @@ def warm_start(settings: Mapping[str, Any], clients: Clients, seed: int, scratch
         return load_file(file)
     directory = scratch.with_name(f"{scratch.name}-warm")
     method = methods.build(warm["method"], dict(warm["set"]))
-    result = run(method, clients, seed=seed, eval_every=0, workers=1, checkpoint=directory, **options)
+    result = run(method, clients, seed=seed, eval_every=0, workers=1, cluster=cluster, checkpoint=directory, **options)
     if result.interrupted:
         return None
     model = result.global_model()

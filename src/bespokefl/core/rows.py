@@ -7,6 +7,8 @@ parameter, because a model reads its parameters one by one. One row broadcasts a
     mixed = W @ rows                 # (K, K) @ (K, D)
     rows - lr * gradient             # a number, or one number per row
 
+Rows are on the device that computes. Numbers per row, such as lengths, are on the CPU, whatever the device of the rows.
+
 A layer with running statistics (batch norm) has columns for them, too. They are averaged and mixed like weights, but
 lengths and distances of rows leave them out, and training sets them to what the batches show: a gradient carries their
 new values in `observed`, arithmetic keeps these, and the end of a training step (`settle`) puts them in place.
@@ -332,7 +334,7 @@ class Rows:
         """Return the inner product of each pair of rows, (K,), of the columns that `Layout.measured` counts."""
         pairs = [(self.blocks[at], other.blocks[at]) for at in self.layout.measured]
         parts = [_flat(a * b).sum(1) for a, b in pairs]
-        return torch.stack(parts).sum(0) if parts else torch.zeros(self.size)
+        return torch.stack(parts).sum(0).cpu() if parts else torch.zeros(self.size)
 
     def square_norm(self) -> Tensor:
         """Return ‖row‖², (K,), of the columns that `Layout.measured` counts."""
@@ -345,7 +347,7 @@ class Rows:
     def largest(self) -> Tensor:
         """Return the largest absolute entry of each row, (K,); NaN if a row contains NaN."""
         found = [_flat(block).abs().amax(1) for block in self.blocks if block[:1].numel()]
-        return torch.stack(found).amax(0) if found else torch.zeros(self.size)
+        return torch.stack(found).amax(0).cpu() if found else torch.zeros(self.size)
 
     def finite(self) -> Tensor:
         """Return which rows have no NaN or infinity, (K,)."""
@@ -361,8 +363,8 @@ class Rows:
     def _positions(self, which: Select) -> Tensor:
         if isinstance(which, slice):
             return torch.arange(len(self), device=self.device)[which]
-        index = torch.as_tensor(which, device=self.device)
-        return index.nonzero().flatten() if index.dtype == torch.bool else index.long()
+        index = torch.as_tensor(which)
+        return (index.nonzero().flatten() if index.dtype == torch.bool else index.long()).to(self.device)
 
     def _binary(self, operation: Callable[..., Sequence[Tensor]], other: "Rows | Number") -> "Rows":
         if isinstance(other, Rows):
@@ -415,7 +417,7 @@ class RunningVariance:
     @classmethod
     def empty(cls, like: Rows) -> "RunningVariance":
         """Start without values, for rows of this shape."""
-        count = torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        count = torch.zeros(len(like), dtype=torch.int64)
         return cls(count, like * 0.0, count.double())
 
     def add(self, rows: Rows) -> "RunningVariance":

@@ -58,6 +58,9 @@ class Task:
         Whether outputs are scores of classes, so that accuracy is defined. None if the loss is cross-entropy.
     local_blocks : str
         Columns that stay with each client, see `core.blocks`.
+    autocast : torch.dtype or None
+        The precision in which the module's layers compute, by `torch.autocast`, as in mixed-precision training: rows,
+        outputs, losses and gradients keep `dtype`. None for `dtype` throughout.
 
     Attributes
     ----------
@@ -86,9 +89,11 @@ class Task:
         dtype: torch.dtype = torch.float32,
         classifies: bool | None = None,
         local_blocks: str = "",
+        autocast: torch.dtype | None = None,
     ) -> None:
         with rng.torch_seeded(seed, "start"):
             self.module = own_copy(without_lazy(factory()), torch.device(device), dtype)
+        self.autocast = autocast
         self.statistics = Statistics(self.module)
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classifies = self.loss is cross_entropy if classifies is None else classifies
@@ -141,7 +146,7 @@ class Task:
                 for layer in norms:
                     layer.present = present[0] if present else None
                 try:
-                    outputs: Tensor = module(x)
+                    outputs = self.in_full(self.compute(module, x))
                     return (outputs, *taken(state)) if train and state else outputs
                 finally:
                     set_weights(weights)
@@ -165,6 +170,19 @@ class Task:
                 f"the model must return one tensor, got {type(outputs).__name__}; return only the outputs."
             )
         return outputs
+
+    def compute(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Return a module's outputs, whose layers compute in the precision `autocast`."""
+        if self.autocast is None:
+            outputs: Tensor = module(x)
+        else:
+            with torch.autocast(x.device.type, self.autocast, cache_enabled=False):  # weights are assigned anew
+                outputs = module(x)
+        return outputs
+
+    def in_full(self, outputs: Tensor) -> Tensor:
+        """Return outputs in the precision of the rows."""
+        return outputs if self.autocast is None else outputs.to(self.start.dtype)
 
     def without_head(self, x: Tensor) -> "Task | None":
         """Return the task without its head: rows of the base, with the head's input features as outputs.
@@ -247,6 +265,8 @@ class Task:
         below = self.without_head(x[:2])
         if below is None or isinstance(below.module, nn.Identity):
             return None
+        below = copy.copy(below)
+        below.autocast = None  # features are computed once, and without rounding
         features = below.predict(below.start, x.unsqueeze(0))[0]
         with torch.no_grad():
             if not torch.allclose(below.trial(x[:2]), features[:2], rtol=1e-4, atol=1e-5):
@@ -514,11 +534,11 @@ class Task:
         if self._slots:  # a training step changes them in place
             put(self._slots, [value.clone() if train else value for value in weights[count:]])
         set_mode(self._quick, train, constant)
-        return self._call(x, self._quick)
+        return self.in_full(self._call(x, self._quick))
 
     def _call(self, x: Tensor, module: nn.Module) -> Tensor:
         try:
-            outputs: Tensor = module(x)
+            outputs = self.compute(module, x)
         except Exception as error:  # any error of a user's module
             raise self._unfit(x, error) from error
         return outputs

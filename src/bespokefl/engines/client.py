@@ -1,7 +1,8 @@
 """The clients' side: their data and their half of the method. Simulations and deployed nodes run the same code."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from bespokefl.engines.protection.clipping import Privacy
 from bespokefl.engines.protection.screening import largest_plausible_entry
 from bespokefl.engines.reference import ReferenceLoop
 from bespokefl.engines.settings import FOLLOWED, Settings
-from bespokefl.engines.storage.client_states import repeat_single_rows
+from bespokefl.engines.storage.client_states import on_device, on_host, repeat_single_rows
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class ClientSide:
 
     def train(self, cohort: Sequence[int], message: Message, state: State, round: Round) -> ClientResult:
         """Run the local update of a cohort."""
-        data = self.cohort_data(cohort, round.number)
+        data, message, state = self.cohort_data(cohort, round.number), self._here(message), self._rows_here(state)
         self.task.work.take()
         upload, new = self.method.local_update(self.task, message, state, data, round)
         work = self.task.work.take()
@@ -90,13 +91,14 @@ class ClientSide:
         fine, limit = torch.ones(len(cohort), dtype=torch.bool), largest_plausible_entry(self.task.start)
         for value in (*upload.values(), *new.values()):
             if isinstance(value, Rows) and value.blocks:
-                fine &= (value.largest() <= limit).cpu()  # False for NaN
+                fine &= value.largest() <= limit  # False for NaN
         upload = self.privacy.release(self.method, self.task, message, upload, data)
-        return ClientResult(upload, new, data.notes, ~fine, work)
+        return ClientResult(on_host(upload), on_host(new), on_host(data.notes), ~fine, work)
 
     def personal(self, cohort: Sequence[int], message: Message, state: State, number: int) -> Rows:
         """The cohort's personal models, one row each."""
-        return self.method.personal(self.task, message, state, self.cohort_data(cohort, number))
+        data = self.cohort_data(cohort, number)
+        return self.method.personal(self.task, self._here(message), self._rows_here(state), data)
 
     def score(self, cohort: Sequence[int], rows: Rows, *, final: bool = False) -> dict[str, Tensor]:
         """Loss and accuracy on the cohort's training, validation and test data, named "test_accuracy" and so on.
@@ -105,7 +107,7 @@ class ClientSide:
         calibration, RMSE, …), which take too long for evaluations between rounds, except for the one to follow.
         Evaluations between rounds may leave out the training data.
         """
-        return self._score(self.task, self.data.x, cohort, rows, final)
+        return self._score(self.task, self.data.x, cohort, rows.to(device=self.task.start.device), final)
 
     def score_constant(self, cohort: Sequence[int]) -> dict[str, Tensor]:
         """The final scores of the constant predictors of the cohort: majority class, or mean target."""
@@ -114,6 +116,13 @@ class ClientSide:
             return {}
         unused = self.data.x.new_zeros(1).expand(len(self.data.x))  # no features
         return self._score(made[0], unused, cohort, made[1], final=True)
+
+    def _here(self, message: Message) -> Message:
+        """The message with its rows on the device of the task; they may come from another process."""
+        return replace(message, shared=self._rows_here(message.shared), own=self._rows_here(message.own))
+
+    def _rows_here(self, values: Mapping[str, Any]) -> State:
+        return on_device(values, self.task.start.device)
 
     def _score(self, task: Task, x: Tensor, cohort: Sequence[int], rows: Rows, final: bool) -> dict[str, Tensor]:
         scores: dict[str, Tensor] = {}

@@ -20,6 +20,7 @@ from bespokefl.engines.protection.screening import Entry, Screening, select
 from bespokefl.engines.protection.shares import limit_shares
 from bespokefl.engines.settings import Settings
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
+from bespokefl.engines.storage.client_states import on_device, on_host
 from bespokefl.engines.transports import wire
 from bespokefl.engines.transports.protocol import Draw, TrainReply
 
@@ -79,7 +80,7 @@ class Federation:
         settings.privacy.check(method, start)
         self.method, self.start, self.data, self.settings = method, start, data, settings
         self.sizes: list[int] = data.train.sizes.tolist()
-        self.server: State = method.start_server(start, self.round(0, "start"))
+        self.server: State = on_host(method.start_server(start, self.round(0, "start")))
         self.communication = Traffic()
         self.history: list[dict[str, Any]] = []
         self.client_notes: list[dict[str, Any]] = []
@@ -152,7 +153,7 @@ class Federation:
         uploads, lost = self._usable(draw, replies)
         if len(uploads):
             accepted = replace(draw.round, reporting=uploads.clients) if lost else draw.round
-            self.server = self.method.aggregate(self.server, uploads, accepted)
+            self.server = on_host(self.method.aggregate(self.server, uploads, accepted))
         lost = dict(sorted((lost | dict.fromkeys(draw.dropped, DROPPED)).items()))
         for client, reason in lost.items():
             self.lost.setdefault(self.data.names[client], Counter())[reason] += 1
@@ -300,7 +301,9 @@ class Federation:
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
         """Restore the state from a checkpoint."""
         record = checkpoint.record
-        self.server, self.kept = checkpoint.server, checkpoint.kept_models
+        device = self.start.device
+        self.server = on_device(checkpoint.server, device)
+        self.kept = [rows.to(device=device) for rows in checkpoint.kept_models]
         self.communication = Traffic(**record["communication"])
         self.recorded = replace(self.communication, down_bytes=record["sent"])
         self.history, self.client_notes = record["history"], record["client_notes"]

@@ -68,7 +68,7 @@ class ReferenceLoop:
             for step, (x, y) in enumerate(loader):
                 optimizer.zero_grad()
                 if plain:
-                    loss = mean_loss(module(x), y)
+                    loss = mean_loss(self.task.in_full(self.task.compute(module, x)), y)
                     if loss.requires_grad:  # otherwise it uses none of the trained parameters
                         loss.backward()
                     self.task.work.add(1, len(y), head_only=head_only)

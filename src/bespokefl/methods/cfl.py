@@ -108,7 +108,7 @@ def similarity(change: Rows) -> Tensor:
     """Cosines between the clients' updates, (K, K)."""
     flat = change.measured().matrix().double()
     unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    return unit @ unit.T
+    return (unit @ unit.T).cpu()
 
 
 def bipartition(cosine: Tensor, method: str = "single") -> Tensor:

@@ -69,7 +69,7 @@ class FedDBE(Method):
         if round.phase == COLLECT:
             trained = local_sgd(task.gradient, w, data, self.lr)
             return {"mean": mean_features(task, trained, data)}, state
-        trained, memory = self._train(task, message, state["memory"], data)
+        trained, memory = self._train(task, message, state["memory"].to(w.device), data)
         data.note(memory=memory.double().norm(dim=1))
         return {"weights": trained}, {"memory": memory}
 
@@ -82,11 +82,12 @@ class FedDBE(Method):
         if round.phase == COLLECT:
             means: Tensor = uploads["mean"]
             mean = uploads.shares().to(means).unsqueeze(0) @ means  # Σ n_i/n z̄_i^g
+            mean = mean.to(server["weights"].device)
             return server | {"mean": Rows.from_matrix(Layout(("features",), (mean.shape[1:],)), mean)}
         return server | {"weights": uploads.mean("weights", by=self.weights)}
 
     def personal(self, task: Task, message: Message, state: State, data: CohortData) -> Rows:
-        return shifted(message["weights"], state["memory"])
+        return shifted(message["weights"], state["memory"].to(message["weights"].device))
 
     def newcomer(self, task: Task, server: State, data: CohortData) -> Rows:
         w: Rows = server["weights"]

@@ -95,8 +95,8 @@ class PFedVEM(Method):
 
     def start_clients(self, start: Rows, cohort: Sequence[str]) -> State:
         size = len(cohort)
-        variance = torch.full((size,), self.initial_variance, dtype=start.dtype, device=start.device)
-        rounds = torch.zeros(size, dtype=torch.int64, device=start.device)
+        variance = torch.full((size,), self.initial_variance, dtype=start.dtype)
+        rounds = torch.zeros(size, dtype=torch.int64)
         return {"personal": start.expand(size), "raw": _raw(start.block("head"), variance), "rounds": rounds}
 
     def local_update(self, task: Task, message: Message, state: State, data: CohortData, round: Round) -> Update:

@@ -15,6 +15,7 @@ from bespokefl.core.task import Task
 from bespokefl.engines.client import Data
 from bespokefl.engines.cohorts import chunks
 from tests.core.modules import Branch, Dropped, Item, conv, inputs
+from tests.devices import CheckedDevice
 from tests.federations import CLASSES, mlp
 
 X, Y = inputs("mlp", 3, dtype=torch.float32), torch.tensor([0, 1, 2])
@@ -127,3 +128,28 @@ def test_chunks_that_keep_two_workers_busy_stay_as_few_as_possible() -> None:
     assert [len(part) for part in chunks.cut(range(3), [100] * 3, 13)] == [2, 1]
     giant = [1000, *[1] * 40]  # no cut helps
     assert len(chunks.cut(range(41), giant, 13)) == len(chunks._pieces(range(41), giant, 13, 4))
+
+
+def test_on_a_gpu_convolutions_and_large_steps_are_stacked_too() -> None:
+    """By the kind of device alone. The chunk is what fits: 32 million numbers, of which images need more."""
+
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 3000), nn.ReLU(), nn.Linear(3000, CLASSES))
+
+    with CheckedDevice():
+
+        def on_device(factory: Callable[[], nn.Module], x: torch.Tensor, **options: int) -> chunks.Executor:
+            task, labels = Task(factory, device="meta"), Y.to("meta")
+            probe.check(task, x.to("meta"), labels, CLASSES)
+            return chunks.choose(task, x.to("meta"), labels, **{"batch_size": 10} | options)
+
+        images = inputs("conv", 3, dtype=torch.float32)
+        expected = "steps on a device of kind meta are stacked"
+        assert on_device(conv, images) == chunks.Executor(chunks.ROWS[1], True, expected)
+        assert on_device(mlp, X) == chunks.Executor(chunks.ROWS[1], True, expected)
+        assert on_device(wide, X).chunk == 32_000_000 // (8 * 3000 + 3000 + 3000 * CLASSES + CLASSES + 10 * 8)
+        assert on_device(wide, X, batch_size=1_000_000) == chunks.Executor(
+            1, False, "steps on a device of kind meta are large enough by themselves"
+        )
+        assert on_device(conv, images, chunk=1).chunk == 1
+        assert "cannot be stacked" in on_device(Item, X).reason

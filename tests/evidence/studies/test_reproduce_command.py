@@ -88,12 +88,15 @@ def test_flags_reach_the_runner(
 
     monkeypatch.setattr(runner, "compute_missing", record)
     (here / "data").mkdir()
-    assert bespoke("reproduce toy-2 toy --budget 90m --priority 2 --processes 3 --files data --cells there") == 0
+    flags = "--budget 90m --priority 2 --processes 3 --cluster auto --files data --cells there"
+    assert bespoke(f"reproduce toy-2 toy {flags}") == 0
     (found,) = asked
     assert found["names"] == ["toy-2", "toy"] and found["cells"] == Path("there") and found["files"] == Path("data")
     assert (found["budget"], found["priority"], found["processes"]) == (5400, 2, 3)
+    assert found["cluster"] == "auto"
     assert "## toy-2" in capsys.readouterr().out
     assert bespoke("reproduce all --out there --part") == 0
+    assert asked[1]["cluster"] == "none"
     assert asked[1]["names"] == ["toy", "toy-2"] and asked[1]["priority"] == 1 and asked[1]["cells"] == Path("there")
     warned = capsys.readouterr().err
     assert "warning: --part is now --priority 1" in warned and "warning: --out is now --cells." in warned
@@ -114,6 +117,7 @@ def test_ctrl_c_ends_as_everywhere(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         "reproduce toi": "unknown experiment 'toi'; did you mean 'toy'?",
         "reproduce toi --table": "unknown experiment 'toi'",
         "reproduce toy --budget soon": "a budget must be a time such as 90m, 2h or 45s, got 'soon'.",
+        "reproduce toy --cluster far": "cluster must be none, auto or the HOST:PORT of a Ray cluster",
         "reproduce toy --files nowhere": "there is no directory 'nowhere' (--files).",
         "reproduce toy --priority 0": "Invalid value for '--priority'",
         "reproduce toy --table --cells damaged": "is damaged",

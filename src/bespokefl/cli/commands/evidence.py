@@ -45,6 +45,9 @@ def reproduce(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of cells computed at once. Default: one for each core.")
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A Ray cluster that trains the cells: auto, HOST:PORT, or none, the default.")
+    ] = None,
     files: Annotated[Path | None, typer.Option(help="Directory of data files that no registry has.")] = None,
     cells: Annotated[
         Path | None,
@@ -86,7 +89,7 @@ def reproduce(
         _write_pages(found, store)
     elif found:
         if not table:
-            _compute(found, store, budget, files, priority, processes)
+            _compute(found, store, budget, files, priority, processes, cluster)
         _record_status(found, store)
         _print_tables(found, store)
 
@@ -104,10 +107,12 @@ def _compute(
     files: Path | None,
     priority: int | None,
     processes: int | None,
+    cluster: str | None,
 ) -> None:
     from bespokefl_evidence.studies import runner
 
     from bespokefl.cli import terminal
+    from bespokefl.workflows.run.settings import RunSettings, checked
 
     if files is not None and not files.is_dir():
         raise InputError(f"there is no directory {str(files)!r} (--files).")
@@ -119,6 +124,7 @@ def _compute(
         files=files,
         priority=priority,
         processes=processes,
+        cluster=checked(RunSettings.__dataclass_fields__["cluster"], cluster or "none"),
         console=terminal.console(stderr=True),
     )
 

@@ -185,11 +185,11 @@ class Sweep:
         if self._batches is None:
             return self.task.score(self.rows.with_block(head), self.plan)["loss"]
         stacked = _stack([self.plan.sort(head)])
-        total = torch.zeros(len(head), dtype=torch.float64, device=head.device)
+        total = torch.zeros(len(head), dtype=torch.float64)
         for batch in self._batches:
             k = len(batch)
             outputs = _apply(batch.x, *[block[:k] for block in stacked])
-            total[:k] += batch.mean(_losses(self.task, outputs, batch.y))
+            total[:k] += batch.mean(_losses(self.task, outputs, batch.y)).cpu()
         return self.plan.unsort(total)
 
     def gradients(self, heads: Sequence[Rows]) -> list[Rows]:

@@ -99,7 +99,7 @@ class StackedLinear(nn.Linear):
         if input.dim() != 2:
             return F.linear(input, self.weight, self.bias)
         output = (self.weight @ input.mT).mT
-        return output if self.bias is None else output + self.bias
+        return output if self.bias is None else output + self.bias.to(output.dtype)  # another one under autocast
 
 
 def quick(module: nn.Module, *, stacked: bool = False) -> nn.Module:

@@ -57,6 +57,7 @@ class StackedBatchNorm(ClientBatchNorm):
             return self._by_batch(input, self.momentum)
         mean, var = self.running_mean, self.running_var
         assert mean is not None and var is not None
+        input = input.to(mean.dtype)  # sums of bfloat16 numbers would be coarse
         present = input.new_ones(len(input)) if self.present is None else self.present.to(input.dtype)
         inside = present.reshape(-1, *[1] * (input.dim() - 1))
         size, channels, over = present.sum() * each, (1, -1, *[1] * (input.dim() - 2)), [0, *range(2, input.dim())]

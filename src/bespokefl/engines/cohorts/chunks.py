@@ -24,10 +24,12 @@ SMALL_STEP = 60e6  # multiply-adds of a row's step, forward and backward, up to 
 FULL_STEP = 12e6  # multiply-adds of a stacked step; beyond, more rows hardly make a row cheaper
 ROWS = (13, 2048)  # the fewest and the most rows of a chunk
 CELLS = 32e6  # numbers in a stacked step, weights and inputs together, at most
+GPU_STEP = 4e9  # the same for a stacked step on a GPU, which one client's step keeps busy only in part
 SCORED = 2e8  # multiply-adds of a chunk that is scored: about 20 ms, large compared with its overhead
 MOST_SCORED = 4096  # clients that are scored at once, whose models and examples are then in memory several times
 BUSY = 0.9  # share of the time that two workers should be busy
 REUSED = 16  # how often a heavy layer uses a weight for an example, at least
+INPUTS = 64  # numbers that a heavy model keeps for each number of its inputs, for the backward pass
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,19 @@ class Executor:
 
 
 def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chunk: int | None = None) -> Executor:
-    """Choose stacked or plain computation, and the chunk size. `x`, `y` are a few examples to try the model on."""
+    """Choose stacked or plain computation, and the chunk size. `x`, `y` are a few examples to try the model on.
+
+    On a CPU, stacking pays for small steps of models without heavy layers. On any other kind of device it pays for all
+    models, because a step of one client is too small for it; the chunk is what fits into about 100 MB.
+    """
     if chunk == 1:
         return Executor(1, False, "chunk 1 was asked for")
     heavy, frozen = _heavy(task), _frozen(task)
     cost = batch_size * (3.0 * task.layout.width + 2.0 * frozen)  # frozen weights get no gradient of their own
-    if chunk is None and heavy:
+    on_gpu = x.device.type != "cpu"
+    if chunk is None and heavy and not on_gpu:
         return Executor(1, False, f"the model has {heavy[0]} layers, which stacking does not speed up")
-    if chunk is None and cost > SMALL_STEP:
+    if chunk is None and cost > SMALL_STEP and not on_gpu:
         return Executor(1, False, f"a step of {cost / 1e6:.0f} million multiply-adds is large enough by itself")
     obstacle = probe.why_not_stacked(task, x, y)
     if obstacle:
@@ -58,7 +65,12 @@ def choose(task: Task, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, chu
         return Executor(1, False, f"the model cannot be stacked: {obstacle}")
     if chunk is not None:
         return Executor(chunk, True, f"chunk {chunk} was asked for")
-    fits = max(1, int(CELLS / (task.layout.width + batch_size * x[0].numel())))
+    kept = INPUTS if on_gpu and heavy else 1
+    fits = max(1, int(CELLS / (task.layout.width + batch_size * kept * x[0].numel())))
+    if on_gpu:
+        size = min(max(int(GPU_STEP / (cost * (REUSED if heavy else 1))), 1), ROWS[1], fits)
+        done = "are stacked" if size > 1 else "are large enough by themselves"
+        return Executor(size, size > 1, f"steps on a device of kind {x.device.type} {done}")
     size = min(max(int(FULL_STEP / cost), ROWS[0]), ROWS[1], fits)
     return Executor(size, True, f"small steps ({cost / 1e6:.1f} million multiply-adds) are stacked")
 

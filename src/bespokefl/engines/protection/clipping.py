@@ -63,7 +63,7 @@ class Privacy:
         declared = method.upload(message) or {}
         kinds = {name: (declared.get(name), reference_of(declared.get(name), name, task, message)) for name in upload}
         vectors = {name: _vector(method, name, value, *kinds[name]) for name, value in upload.items()}
-        flat = torch.cat(list(vectors.values()), dim=1)
+        flat = torch.cat([vector.to(task.start.device) for vector in vectors.values()], dim=1)
         flat *= (self.clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
         if self.noise:
             flat += self.noise * self.clip * self._normal(flat, data)

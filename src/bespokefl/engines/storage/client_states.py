@@ -48,6 +48,7 @@ class ClientStates:
         self._has_chosen = False  # between memory and files
         self._slots: dict[int, int] = {}
         self._tensors: State = {}
+        self._device = torch.device("cpu")  # of the clients' rows
         self._capacity = 0
         self._free: list[int] = []
         self._used = 0  # slots from here on were never used
@@ -67,13 +68,13 @@ class ClientStates:
         """The states of clients, one row each, in the given order."""
         new = [client for client in clients if client not in self._slots]
         if len(new) == len(clients):
-            return repeat_single_rows(self._start(new), len(new))
+            return repeat_single_rows(on_host(self._start(new)), len(new))
         known = [client for client in clients if client in self._slots]
         index = torch.tensor([self._slots[client] for client in known])
-        state = {name: value[index] for name, value in self._tensors.items()}
+        state = on_device({name: value[index] for name, value in self._tensors.items()}, self._device)
         if not new:
             return state
-        initial = repeat_single_rows(self._start(new), len(new))
+        initial = repeat_single_rows(on_host(self._start(new)), len(new))
         position = {client: at for at, client in enumerate([*known, *new])}
         order = torch.tensor([position[client] for client in clients])
         return {name: concatenate([state[name], initial[name]])[order] for name in state}
@@ -159,6 +160,7 @@ class ClientStates:
         if needed <= self._capacity:
             return
         self._choose_storage(like)
+        self._device = next((value.device for value in like.values() if isinstance(value, Rows)), self._device)
         most = self._clients or 2 * needed
         size = max(needed, min(2 * self._capacity, most)) if needed <= most else needed + needed // 8
         on_cpu = all(value.device.type == "cpu" for value in like.values())  # memory is used when it is written to
@@ -238,10 +240,20 @@ def repeat_single_rows(values: Mapping[str, Any], size: int) -> State:
     }
 
 
+def on_host(values: Mapping[str, Any]) -> State:
+    """The same values with numbers on the CPU, where they are between rounds; rows stay on their device."""
+    return {name: value.cpu() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def on_device(values: Mapping[str, Any], device: torch.device) -> State:
+    """The same values with rows on a device; numbers stay where they are."""
+    return {name: value.to(device=device) if isinstance(value, Rows) else value for name, value in values.items()}
+
+
 def _blocks(value: Rows | Tensor) -> Sequence[Tensor]:
     return value.blocks if isinstance(value, Rows) else (value,)
 
 
 def _write(target: Any, index: Tensor, value: Any) -> None:
     for block, new in zip(_blocks(target), _blocks(value), strict=True):
-        block.index_copy_(0, index, new)
+        block.index_copy_(0, index.to(block.device), new.to(block.device))

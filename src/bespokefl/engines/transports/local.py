@@ -18,7 +18,7 @@ from bespokefl.engines.cohorts import chunks
 from bespokefl.engines.cohorts.chunks import Executor
 from bespokefl.engines.protection.screening import Entry, select
 from bespokefl.engines.storage.checkpoint_format import LoadedCheckpoint
-from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot
+from bespokefl.engines.storage.client_states import ClientStates, StatesSnapshot, on_device
 from bespokefl.engines.transports.jobs import SCORE, TRAIN, ClientJobs, make_job
 from bespokefl.engines.transports.processes import Pool, num_workers
 from bespokefl.engines.transports.protocol import Draw, Execution, ScoreReply, ScoreRequest, TrainReply, TrainRequest
@@ -74,7 +74,7 @@ class LocalTransport:
         for at, request in enumerate(requests):  # in the order of the requests, whatever the order of the replies
             values = replies.pop(at)
             self._trained.append((request.clients, under("state", values)))
-            upload, notes = under("upload", values), under("note", values)
+            upload, notes = on_device(under("upload", values), self.side.task.start.device), under("note", values)
             yield TrainReply(request.clients, upload, notes, values["broken"], values["work"])
 
     def evaluate(self, requests: Sequence[ScoreRequest]) -> Iterator[ScoreReply]:
@@ -100,7 +100,7 @@ class LocalTransport:
         return self.store.snapshot(), {}
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
-        self.store.update(checkpoint.clients, checkpoint.states)
+        self.store.update(checkpoint.clients, on_device(checkpoint.states, self.side.task.start.device))
 
     def execution(self) -> Execution:
         return Execution(self.executor, self.workers, "files" if self.store.mapped else "memory")
@@ -121,7 +121,7 @@ class LocalTransport:
             self._models = self.store.allocate(models, len(self.side.data))
         at = torch.tensor(clients)
         for block, new in zip(self._models.blocks, models.blocks, strict=True):
-            block[at] = new
+            block[at] = new.to(block.device)
 
     def answer(self, what: str, values: Values) -> Values:
         """Do a job with nothing but its own values and the clients' side."""

@@ -36,7 +36,11 @@ Flat = tuple[list[Any], list[torch.Tensor]]  # a job as it is sent
 Answer = Callable[[str, Values], Values]  # (what to do, named values) -> named values
 
 
-class WorkerError(TrainingError):
+class MachineError(TrainingError):
+    """A machine or a cluster failed, and not the training, which may succeed when it is repeated."""
+
+
+class WorkerError(MachineError):
     """The worker of a job died twice. Earlier rounds may be saved."""
 
     def __init__(self, fact: str, *, kept: str = "", then: str = "") -> None:

@@ -229,7 +229,7 @@ def run_comparison(
     plan.leave_out_unfit()
     check_clients(plan.clients)
     choose_metric(plan.metric, metrics_of(plan.clients.classes))
-    find_device(plan.config.device)
+    find_device(plan.config.device, plan.config.precision)
     if any(grid_of.values()) and not int(plan.clients.validation.sizes.sum()):
         raise InputError("tuning needs validation data to choose by, but the clients have none; use --no-tune.")
     given = frozenset(one.name for one in plan.candidates if candidates.given_grid(one, grids) is not None)

@@ -160,7 +160,8 @@ class LocalHost:
         preparation = Preparation.from_json(recipe["preparation"])
         clients = self._widened(self.clients_for(str(recipe.get("missing", "refuse"))), preparation.features)
         clients, preparation = preparation.prepare_clients(self._relabelled(clients, labels))
-        classes, device = None if labels is None else len(labels), find_device(self.settings.device)
+        classes, precision = None if labels is None else len(labels), str(recipe["precision"])
+        device = find_device(self.settings.device, precision)
         spec = TaskSpec(
             model=model,
             shape=clients.shape,
@@ -170,7 +171,7 @@ class LocalHost:
             head=recipe["head"],
             local_blocks=str(recipe.get("local_blocks", "")),
             seed=plan.seed,
-            precision=recipe["precision"],
+            precision=precision,
             device=device,
         )
         task = spec.build()

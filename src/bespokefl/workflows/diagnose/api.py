@@ -180,7 +180,7 @@ def _diagnose(
 ) -> tuple[Diagnosis, dict[str, Any]]:
     """Diagnose clients in canonical order; also return what was diagnosed, and how."""
     ready, preparation = prepare(clients, **config.select(Mark.PREPARATION))
-    device, seed, start = find_device(config.device), config.seed, given.get("start")
+    device, seed, start = find_device(config.device, config.precision), config.seed, given.get("start")
     spec = TaskSpec.of(
         config,
         model=given.get("model", config.model),

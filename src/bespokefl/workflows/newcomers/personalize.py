@@ -99,7 +99,8 @@ def serve(
     if artifact is None:
         assert isinstance(result.weights, SavedModels)
         artifact = server_artifact.read(result.weights, result.config, result.about)
-    where, config = convert.find_device(device), replace(result.config, workers=workers)
+    config = replace(result.config, workers=workers)
+    where = convert.find_device(device, config.precision)
     task, server = artifact.task(where), artifact.state(where)
     data = convert.engine_data(clients, where, PRECISIONS[config.precision])
     lr, momentum = finetuning_rate(artifact.method)

@@ -36,7 +36,8 @@ NODE_ENTRY = "home"  # an entry that nodes add to that JSON: preprocessing of ex
 NODE_SCORES = "scores"  # another one: test scores of the clients' models by kind and name
 PERSONAL, GLOBAL, START = "personal.safetensors", "global.safetensors", "start.safetensors"
 NEWCOMERS, BLUEPRINT = "newcomers.safetensors", "blueprint.json"
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of weights
+AUTOCAST = {"bfloat16": torch.bfloat16}  # of layers, if it is another one
 
 
 @dataclass(frozen=True)

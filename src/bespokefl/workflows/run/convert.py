@@ -96,15 +96,29 @@ def check_keep_rounds(settings: RunSettings, method: Method, server: State) -> N
         )
 
 
-def find_device(name: str) -> torch.device:
-    """Return the device of this name, after a trial computation on it."""
+def find_device(name: str, precision: str = RunSettings.precision) -> torch.device:
+    """Return the device of this name, after a trial computation on it; an InputError if it lacks the precision."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).add_(1)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"cannot compute on the device {name!r}: {reason}; use --device cpu.") from None
+    if precision == "bfloat16" and not _has_bfloat16(device):
+        raise InputError(f"the device {name!r} cannot compute in bfloat16; use --precision float32.")
     return device
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device has bfloat16: every CPU has, a GPU only if it is no emulation."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    try:
+        with torch.autocast(device.type, torch.bfloat16):
+            return (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).dtype == torch.bfloat16
+    except (RuntimeError, TypeError):
+        return False
 
 
 def labels_of(clients: Clients) -> tuple[str, ...]:

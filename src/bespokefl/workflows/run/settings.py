@@ -226,7 +226,11 @@ class RunSettings:
         None, "Number of clients computed at once; chosen automatically if not given.", check=AT_LEAST_ONE
     )
     device: str = _computation("cpu", "Torch device: cpu, cuda, cuda:1, …", Mark.RESUMABLE)
-    precision: str = _computation("float32", "float32 or float64.", check=one_of("float32", "float64"))
+    precision: str = _computation(
+        "float32",
+        "float32, float64, or bfloat16: layers compute in bfloat16, and weights stay in float32 (mixed precision).",
+        check=one_of("float32", "float64", "bfloat16"),
+    )
     engine: str = _computation(
         "simulation", "simulation, or reference: a plain PyTorch loop.", check=one_of("simulation", "reference")
     )

@@ -57,6 +57,7 @@ class TaskSpec:
             dtype=models.PRECISIONS[self.precision],
             classifies=self.classes is not None,
             local_blocks=self.local_blocks,
+            autocast=models.AUTOCAST.get(self.precision),
         )
         if start is not None:
             initial_weights.load_into(task, start)

@@ -197,7 +197,7 @@ def build(inputs: RunInputs) -> BuiltRun:
         shape=clients.shape,
         classes=clients.classes,
         tokens=preparation.tokens,
-        device=convert.find_device(settings.device),
+        device=convert.find_device(settings.device, settings.precision),
     )
     start = None if inputs.start is None else initial_weights.read(inputs.start)
     task = spec.build(start)

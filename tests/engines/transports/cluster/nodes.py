@@ -1,7 +1,9 @@
 """Ray clusters on this machine for tests: several nodes, bound to the loopback interface."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +37,52 @@ def warm_cluster(*cpus: int) -> Iterator[str]:
         patch.setattr(connection, "start_workers", lambda ray, most: workers[: most or None])
         patch.setattr(connection, "stop_workers", lambda ray, workers: None)
         yield made.address
+
+
+def processes(nodes: Any) -> set[int]:
+    """The processes of a cluster, with their children."""
+    started = [process for one in nodes.list_all_nodes() for own in one.all_processes.values() for process in own]
+    known = {process.process.pid for process in started}
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    while children := {pid for pid, parent in parents.items() if parent in known} - known:
+        known |= children
+    return known
+
+
+def workers(nodes: Any) -> list[int]:
+    """The processes of a cluster that are our workers: Ray gives them the name of their class as a title."""
+    found = []
+    for pid in processes(nodes):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(pid)
+    return found
+
+
+def listening(nodes: Any) -> list[IPv4Address | IPv6Address]:
+    """The addresses at which processes of a cluster wait for connections."""
+    sockets = {str(link) for pid in processes(nodes) for link in _links(Path(f"/proc/{pid}/fd"))}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:  # it listens
+                found.append(_address(words[1].partition(":")[0]))
+    return found
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        for file in folder.iterdir():
+            with suppress(OSError):
+                yield file.readlink()
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """An address in the kernel's notation: words of four bytes in reversed order; one of IPv4 if it stands for one."""
+    packed = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    found = ip_address(packed)
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found

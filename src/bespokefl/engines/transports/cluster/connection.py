@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bespokefl.core.errors import BespokeError, InputError, TrainingError, in_brief, said
+from bespokefl.core.errors import BespokeError, InputError, in_brief, said
 from bespokefl.engines.transports.cluster.worker import Worker, versions
+from bespokefl.engines.transports.processes import MachineError
 
 log = logging.getLogger("bespokefl")
 
@@ -183,7 +184,7 @@ def _ready(ray: Any, actors: list[Any]) -> list[Handle]:
         store = float(nodes[node]["Resources"].get("object_store_memory", 0))
         found.append(Handle(actor, node, address, store))
     if not found:
-        raise TrainingError(
+        raise MachineError(
             f"no core of the cluster became free within {START_SECONDS} s: wait until other runs have finished."
         )
     if len(found) < len(actors):

@@ -22,12 +22,13 @@ from bespokefl.engines.transports.cluster import connection
 from bespokefl.engines.transports.cluster.connection import Handle, Lost
 from bespokefl.engines.transports.cluster.placement import place
 from bespokefl.engines.transports.cluster.worker import VISITORS, Program, pack_data
-from bespokefl.engines.transports.processes import WorkerError
+from bespokefl.engines.transports.processes import MachineError, WorkerError
 from bespokefl.engines.transports.wire import Values
 
 log = logging.getLogger("bespokefl")
 
 MAX_DEATHS = 3  # of a job's workers, before the run stops
+ERRORS = {"InputError": InputError, "MachineError": MachineError}  # of workers; all others are TrainingErrors
 COMMON = ("shared", "global")  # values that are the same in all jobs of a round, or below such a name
 
 
@@ -115,7 +116,7 @@ class ClusterPool:
                 elif status == "crash":
                     raise RuntimeError(f"a worker failed on {names[at]}:\n{text}")
                 else:
-                    raise (InputError if status == "InputError" else TrainingError)(text)
+                    raise ERRORS.get(status, TrainingError)(text)
 
     def _homes(self, cohorts: Sequence[Sequence[int]]) -> list[int]:
         """The node that holds the data of most clients of each cohort."""
@@ -147,7 +148,7 @@ class ClusterPool:
         self._workers = [one for one in self._workers if one is not worker]
         fact = f"a worker on the node {worker.address} was lost while it worked on {name} ({error})"
         if not self._workers:
-            raise TrainingError(f"no worker of the cluster is left: {fact}.")
+            raise MachineError(f"no worker of the cluster is left: {fact}.")
         if deaths == MAX_DEATHS:
             raise WorkerError(f"{fact}, for the third time")
         log.warning("%s; the job is repeated on %s", fact, count(len(self._workers), "other worker"))

@@ -90,7 +90,7 @@ class Worker:
             return type(error).__name__, str(error), None
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error):
-                return "TrainingError", f"a worker of the cluster ran out of memory ({in_brief(error)}).", None
+                return "MachineError", f"a worker of the cluster ran out of memory ({in_brief(error)}).", None
             return "crash", traceback.format_exc(), None
         except Exception:
             return "crash", traceback.format_exc(), None
