@@ -34,6 +34,7 @@ DATA = federation()
 # Where more than numbers of clients may cross, or be on the host, and why.
 DOWN = {
     "core/task.py:Task.score": "losses and hits of all examples, of which numpy makes scores",
+    "core/task.py:Task.sweep_losses": "losses of all examples, of which numpy makes means",
     "core/scores/measures.py:OutputMeasures.add": "outputs, of which numpy and scipy make scores",
     "engines/constant_predictor.py:constant_models": "labels, which are counted once",
     "methods/ucfl/similarity.py:as_array": "gradients of the survey: scipy makes the collaboration matrix of them",

@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     output.begin()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = compare.with_tuning_time(arguments)
+        arguments = evidence.with_cells(compare.with_tuning_time(arguments))
         with settings_written_in(COMMAND_LINE):
             _execute(command, arguments)
         sys.stdout.flush()

@@ -266,7 +266,8 @@ def test_a_page_without_cells_says_so(tmp_path: Path) -> None:
 
 def test_the_figures_are_those_of_the_cells(committed: tuple[list[Experiment], CellStore]) -> None:
     found = {drawing.file for one in committed[0] for drawing in figures.drawings(one, committed[1])}
-    assert {path.name for path in (ROOT / "docs/figures").glob("*.svg")} == found, ADVICE
+    measured = {"growth.svg"}  # by bespoke bench --growth
+    assert {path.name for path in (ROOT / "docs/figures").glob("*.svg")} == found | measured, ADVICE
 
 
 @pytest.mark.slow

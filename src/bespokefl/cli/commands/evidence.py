@@ -53,7 +53,6 @@ def reproduce(
         Path | None,
         typer.Option(help=f"Directory of cells. Default: {CHECKOUT_CELLS} if it exists, or else {DEFAULT_CELLS}."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(hidden=True)] = None,
     part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
 ) -> None:
     """Reproduce experiments of papers: compute the cells that are missing, and compare with the published results.
@@ -78,11 +77,9 @@ def reproduce(
         priority = priority or 1
         for one in found:
             if isinstance(one, studies.OWN):
-                studies.reproduce(one.name, out=out, part=True)
+                studies.reproduce(one.name, out=cells, part=True)
         found = [one for one in found if not isinstance(one, studies.OWN)]
-    if out is not None:
-        _warn("--out is now --cells.")
-    store = CellStore(cells or out or (CHECKOUT_CELLS if CHECKOUT_CELLS.is_dir() else DEFAULT_CELLS))
+    store = CellStore(cells or (CHECKOUT_CELLS if CHECKOUT_CELLS.is_dir() else DEFAULT_CELLS))
     if status:
         _print_status(found, store)
     elif table and not chosen:
@@ -92,6 +89,15 @@ def reproduce(
             _compute(found, store, budget, files, priority, processes, cluster)
         _record_status(found, store)
         _print_tables(found, store)
+
+
+def with_cells(arguments: list[str]) -> list[str]:
+    """Replace `bespoke reproduce --out`, the former name of --cells, with a warning."""
+    renamed = [f"--cells{one[5:]}" if one == "--out" or one.startswith("--out=") else one for one in arguments]
+    if arguments[:1] != ["reproduce"] or renamed == arguments:
+        return arguments
+    _warn("--out is now --cells.")
+    return renamed
 
 
 def _warn(sentence: str) -> None:
